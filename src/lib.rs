@@ -1,0 +1,1 @@
+//! Moves bytes from storage and GPU memory to network peers over libfabric, without a copy of its own.
