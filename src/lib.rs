@@ -1,1 +1,4 @@
 //! Moves bytes from storage and GPU memory to network peers over libfabric, without a copy of its own.
+
+pub mod error;
+mod sync;
