@@ -1,7 +1,18 @@
 //! Errors: what went wrong, where, which limit, and what to do.
+//!
+//! Six kinds of failure have six homes: a programmer's error panics where documented; bad configuration is
+//! [`Error::Config`]; a lacking environment is [`Error::NoProvider`], [`Error::Unsupported`] or
+//! [`Error::Library`]; back-pressure is [`SendErrorKind::WouldBlock`] and gives the payload back; one failed
+//! operation is a [`CompletionError`] in its event; a failed endpoint says so in its last event and in
+//! [`Error::Closed`] from then on.
 
 use std::fmt;
 use std::num::NonZeroI32;
+
+use crate::buffer::Payload;
+use crate::endpoint::CloseReason;
+use crate::fabric::Diagnosis;
+use crate::memory::MemoryError;
 
 /// A libfabric error number, positive, as `fi_errno.3` counts them.
 ///
@@ -10,9 +21,17 @@ use std::num::NonZeroI32;
 pub struct FabricErrno(NonZeroI32);
 
 impl FabricErrno {
-    /// From a positive or negative return code; 0, which is no error, becomes `EIO`-like 5.
+    /// What stands in for a failure that came with the code 0.
+    const UNSPECIFIED: NonZeroI32 = NonZeroI32::new(libc::EIO).expect("EIO is not 0");
+
+    /// From a positive or negative return code; 0, which names no error, becomes `EIO`.
     pub fn new(code: i32) -> Self {
-        Self(NonZeroI32::new(code.saturating_abs()).unwrap_or(NonZeroI32::new(5).expect("not 0")))
+        Self(NonZeroI32::new(code.saturating_abs()).unwrap_or(Self::UNSPECIFIED))
+    }
+
+    /// From what an operation returned as `ssize_t`.
+    pub(crate) fn from_ssize(code: isize) -> Self {
+        Self::new(i32::try_from(code).unwrap_or(libc::EIO))
     }
 
     /// The positive number.
@@ -23,13 +42,109 @@ impl FabricErrno {
 
 impl fmt::Display for FabricErrno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error {}", self.get())
+        match libfabric_sys::Library::load() {
+            Ok(library) => write!(f, "{} ({})", library.strerror(self.get()), self.get()),
+            Err(_) => write!(f, "libfabric error {}", self.get()),
+        }
     }
 }
 
 impl fmt::Debug for FabricErrno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+/// What can go wrong outside a single operation.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// libfabric is missing, too old or broken.
+    #[error(transparent)]
+    Library(#[from] libfabric_sys::LoadError),
+    /// A libfabric call failed.
+    #[error("{call}: {errno}")]
+    Fabric {
+        /// The C function.
+        call: &'static str,
+        /// Its error.
+        errno: FabricErrno,
+    },
+    /// No provider does what was asked; which there are, and what ruled each out.
+    #[error(transparent)]
+    NoProvider(#[from] Box<Diagnosis>),
+    /// The provider was found, but can't do what this library needs of it.
+    #[error("provider {provider}: {need}")]
+    Unsupported {
+        /// The provider's name, as libfabric spells it.
+        provider: String,
+        /// What is missing.
+        need: &'static str,
+    },
+    /// A setting is out of its range.
+    #[error("setting {field} = {value}: {reason}")]
+    Config {
+        /// The setting's name.
+        field: &'static str,
+        /// Its value, as it was given.
+        value: String,
+        /// What is wrong with it, with the limit.
+        reason: &'static str,
+    },
+    /// An address was not understood, or names nothing.
+    #[error("address {address:?}: {reason}")]
+    Address {
+        /// What was given.
+        address: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A system call failed.
+    #[error("{call}: {source}")]
+    Os {
+        /// The system call.
+        call: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// Memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// As many domains or endpoint scopes are open in this process as there are places for.
+    #[error("{limit} domains are open in this process, as many as there may be")]
+    TooManyDomains {
+        /// The limit.
+        limit: usize,
+    },
+    /// The connection is closed, or never came to be; the reason is the one of its last event.
+    #[error("the connection is closed: {0}")]
+    Closed(CloseReason),
+    /// A completion named no operation of ours, or the completion queue broke. The endpoint is failed, for good.
+    #[error("the endpoint failed: {0}")]
+    EndpointFailed(&'static str),
+    /// Nothing came in time.
+    #[error("{what}: not within {waited:?}")]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        waited: std::time::Duration,
+    },
+}
+
+impl Error {
+    /// A failed libfabric call, by its return code.
+    pub(crate) fn fabric(call: &'static str, code: impl Into<i64>) -> Self {
+        let code = i32::try_from(code.into()).unwrap_or(libc::EIO);
+        Self::Fabric { call, errno: FabricErrno::new(code) }
+    }
+
+    /// A failed system call.
+    pub(crate) fn os(call: &'static str, source: impl Into<std::io::Error>) -> Self {
+        Self::Os { call, source: source.into() }
     }
 }
 
@@ -54,6 +169,9 @@ pub enum RegisterError {
         /// The size of the region that was to be registered, in bytes.
         asked_bytes: u64,
     },
+    /// The last deregistration still waits for operations in flight.
+    #[error("this region is still being deregistered: operations that use it are in flight")]
+    Closing,
     /// libfabric refused for another reason.
     #[error("{call}: {errno}")]
     Fabric {
@@ -63,3 +181,164 @@ pub enum RegisterError {
         errno: FabricErrno,
     },
 }
+
+/// Why one operation that was accepted failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{errno}{}{provider_message}", if provider_message.is_empty() { "" } else { ": " })]
+pub struct CompletionError {
+    /// libfabric's error number.
+    pub errno: FabricErrno,
+    /// The provider's own error number, 0 if it gave none.
+    pub provider_errno: i32,
+    /// The provider's words for it, may be empty.
+    pub provider_message: String,
+}
+
+impl CompletionError {
+    /// An error that we found ourselves.
+    pub(crate) fn new(errno: i32) -> Self {
+        Self { errno: FabricErrno::new(errno), provider_errno: 0, provider_message: String::new() }
+    }
+}
+
+/// What back-pressure waits for. Every one of them passes by itself; a `Writable` event says when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blocked {
+    /// All header slots are in use.
+    HeaderSlots,
+    /// As many sends are in flight as the endpoint's depth allows.
+    Depth,
+    /// The peer has granted no more messages: it holds what it got, or is slow.
+    Credits,
+    /// The provider's own queue is full.
+    Provider,
+    /// The connection is not established yet.
+    Connecting,
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HeaderSlots => "no header slot is free",
+            Self::Depth => "as many sends are in flight as the depth allows",
+            Self::Credits => "the peer has granted no more messages",
+            Self::Provider => "the provider's queue is full",
+            Self::Connecting => "the connection is not established yet",
+        })
+    }
+}
+
+/// Why a send was refused. Nothing was posted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendErrorKind {
+    /// Not now; back-pressure, not a failure.
+    #[error("would block: {0}")]
+    WouldBlock(Blocked),
+    /// The header does not fit its slot, or the header mode.
+    #[error("header of {len} bytes, the limit is {max} (setting `header_slot_size`, or the header mode)")]
+    HeaderTooLong {
+        /// Bytes given.
+        len: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
+    /// The header mode `Fixed(n)` takes headers of exactly n bytes.
+    #[error("header of {len} bytes, the header mode is Fixed({fixed})")]
+    HeaderLength {
+        /// Bytes given.
+        len: usize,
+        /// Bytes that the mode asks for.
+        fixed: usize,
+    },
+    /// Header and payload are longer than what the peer's buffers or the provider take.
+    #[error("message of {len} bytes, {whose} {max}")]
+    TooLong {
+        /// Header and payload, in bytes.
+        len: u64,
+        /// The limit, in bytes.
+        max: u64,
+        /// Whose limit it is.
+        whose: MessageLimit,
+    },
+    /// More segments than one message may have.
+    #[error("payload of {count} segments, the limit is {max} beside the header")]
+    TooManySegments {
+        /// Segments given.
+        count: usize,
+        /// Segments that fit.
+        max: usize,
+    },
+    /// A segment's region is registered, but not with the domain of this endpoint.
+    #[error("segment {segment} belongs to a region that is registered with another domain only")]
+    ForeignBuffer {
+        /// Which segment, from 0.
+        segment: usize,
+    },
+    /// A segment's region is not registered.
+    #[error("segment {segment} belongs to a region that is not registered (call Region::register)")]
+    NotRegistered {
+        /// Which segment, from 0.
+        segment: usize,
+    },
+    /// The region is registered with the domain, but registering it with this endpoint failed.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The connection is closed or closing.
+    #[error("the connection is closed: {0}")]
+    Closed(CloseReason),
+    /// The provider refused the message.
+    #[error("fi_sendmsg: {0}")]
+    Fabric(FabricErrno),
+}
+
+/// Whose limit a message exceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageLimit {
+    /// The receive buffers of the peer, as it said when the connection was made.
+    Peer,
+    /// The provider's largest message.
+    Provider,
+}
+
+impl fmt::Display for MessageLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Peer => "the peer's receive buffers take",
+            Self::Provider => "the provider takes",
+        })
+    }
+}
+
+/// A send that was refused, with everything that was given.
+pub struct SendError {
+    /// Why.
+    pub kind: SendErrorKind,
+    /// The payload, untouched.
+    pub payload: Payload,
+    /// The key, unchanged.
+    pub key: u64,
+}
+
+impl SendError {
+    /// True for back-pressure: try again after the next `Writable` event or poll.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self.kind, SendErrorKind::WouldBlock(_))
+    }
+}
+
+impl fmt::Debug for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendError").field("kind", &self.kind).field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.kind, f)
+    }
+}
+
+impl std::error::Error for SendError {}

@@ -1,0 +1,75 @@
+//! The small registered buffers that control messages are sent from and received into, and the registrations that a
+//! connection needs of its own.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::Error;
+use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::endpoint::wire::CONTROL_LEN_MAX;
+use crate::memory::{Region, Registrar, Scope};
+
+/// Control messages that the peer may have on the way to us: grants are bounded by the protocol, and there is one bye.
+pub(crate) const CONTROL_RECEIVES: u32 = 16;
+
+/// Control messages of ours that may be on the way at once, for one connection.
+pub(crate) const CONTROL_SENDS: u32 = 16;
+
+/// A pool of control buffers.
+#[derive(Debug)]
+pub(crate) struct ControlBuffers {
+    pool: SharedBufferManager,
+}
+
+impl ControlBuffers {
+    /// For as many connections at once.
+    pub(crate) fn new(buffers: u32) -> Result<Self, Error> {
+        Ok(Self { pool: SharedBufferManager::allocate(buffers, CONTROL_LEN_MAX)? })
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        self.pool.region()
+    }
+
+    /// A buffer for one control message, if one is free.
+    pub(crate) fn take(&self) -> Option<BufferMut> {
+        self.pool.try_acquire()
+    }
+}
+
+/// A region's descriptor, held: the region stays registered in this scope until this is dropped.
+pub(crate) struct HeldDescriptor {
+    region: Arc<Region>,
+    scope: Scope,
+    desc: *mut c_void,
+}
+
+// SAFETY: `desc` is an opaque value of the provider, which is opened with FI_THREAD_SAFE; we never dereference it.
+unsafe impl Send for HeldDescriptor {}
+
+impl HeldDescriptor {
+    /// Registers the region, if it is not yet, and holds its descriptor.
+    pub(crate) fn new(region: &Arc<Region>, registrar: &dyn Registrar) -> Result<Self, Error> {
+        region.register_with(registrar)?;
+        let scope = registrar.scope();
+        let desc = region.lease(scope).ok_or(crate::error::RegisterError::Closing)?;
+        Ok(Self { region: Arc::clone(region), scope, desc })
+    }
+
+    pub(crate) fn desc(&self) -> *mut c_void {
+        self.desc
+    }
+}
+
+impl Drop for HeldDescriptor {
+    fn drop(&mut self) {
+        self.region.release(self.scope);
+    }
+}
+
+impl fmt::Debug for HeldDescriptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeldDescriptor").field("scope", &self.scope).finish_non_exhaustive()
+    }
+}

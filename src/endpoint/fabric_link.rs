@@ -1,0 +1,318 @@
+//! `FabricLink`: the link over libfabric's connected endpoints (FI_EP_MSG).
+
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libfabric_sys as sys;
+use smallvec::SmallVec;
+
+use crate::Error;
+use crate::endpoint::address::PeerAddr;
+use crate::endpoint::connection::Form;
+use crate::endpoint::link::{
+    CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused, SendPost,
+};
+use crate::endpoint::half_open::HalfOpen;
+use crate::endpoint::wait::LinkWait;
+use crate::error::FabricErrno;
+use crate::fabric::{Cq, Domain, Ep, Eq, Fabric, Info, Pep, RawEvent};
+use crate::in_flight::ContextKind;
+use crate::memory::Registrar;
+
+/// The real link. One completion queue and one event queue, for one or many connections.
+#[derive(Debug)]
+pub(crate) struct FabricLink {
+    limits: LinkLimits,
+    /// Events read while looking for stale ones, not yet handed out.
+    events: VecDeque<RawEvent>,
+    listener: Option<Listener>,
+    cq: Arc<Cq>,
+    eq: Arc<Eq>,
+    domain: Arc<Domain>,
+}
+
+/// What only a listening link has.
+#[derive(Debug)]
+struct Listener {
+    half_open: HalfOpen,
+    /// The peers of connections that were made from requests; sockets of others are half open.
+    peers: HashMap<ConnKey, PeerAddr>,
+    pep: Arc<Pep>,
+}
+
+impl FabricLink {
+    /// A link for connections that this side makes, with room for so many operations in flight.
+    pub(crate) fn open(domain: &Arc<Domain>, tx: usize, rx: usize) -> Result<Self, Error> {
+        let fabric = domain.fabric();
+        let eq = Arc::new(Eq::open(fabric)?);
+        let cq = Arc::new(Cq::open(domain, tx + rx)?);
+        let limits = limits(fabric.info());
+        Ok(Self { limits, events: VecDeque::new(), listener: None, cq, eq, domain: Arc::clone(domain) })
+    }
+
+    /// A link that listens.
+    pub(crate) fn listen(domain: &Arc<Domain>, addr: &PeerAddr, tx: usize, rx: usize) -> Result<Self, Error> {
+        let mut link = Self::open(domain, tx, rx)?;
+        let pep = Arc::new(Pep::listen(domain.fabric(), addr, &link.eq)?);
+        let half_open = HalfOpen::new(pep.local());
+        link.listener = Some(Listener { half_open, peers: HashMap::new(), pep });
+        Ok(link)
+    }
+
+    /// Where it listens, with the real port.
+    pub(crate) fn local_addr(&self) -> Option<PeerAddr> {
+        self.listener.as_ref().map(|listener| listener.pep.local())
+    }
+
+    pub(crate) fn domain(&self) -> &Arc<Domain> {
+        &self.domain
+    }
+
+    /// What a sleeping thread watches.
+    pub(crate) fn waiter(&self) -> Arc<dyn LinkWait> {
+        Arc::new(FabricWait { cq: Arc::clone(&self.cq), eq: Arc::clone(&self.eq), domain: Arc::clone(&self.domain) })
+    }
+
+    fn open_ep(&self, info: &Info) -> Result<Ep, Error> {
+        Ep::open(&self.domain, info, &self.cq, &self.eq)
+    }
+
+    /// Takes events of a closed endpoint out of the event queue: its address may be the next endpoint's.
+    fn forget_events_of(&mut self, key: ConnKey) {
+        self.events.retain(|event| event.fid != key);
+        while let Ok(Some(event)) = self.eq.read() {
+            if event.fid != key {
+                self.events.push_back(event);
+            }
+        }
+    }
+
+    fn event(&self, event: RawEvent) -> Option<CmEvent<Request>> {
+        let RawEvent { kind, fid, info, errno, data } = event;
+        if errno != 0 {
+            return Some(CmEvent::Refused { conn: fid, errno: FabricErrno::new(errno), data });
+        }
+        match kind {
+            sys::FI_CONNREQ => self.request(info, data),
+            sys::FI_CONNECTED => Some(CmEvent::Connected { conn: fid, data }),
+            sys::FI_SHUTDOWN => Some(CmEvent::Shutdown { conn: fid }),
+            _ => None,
+        }
+    }
+
+    fn request(&self, info: *mut sys::fi_info, data: CmData) -> Option<CmEvent<Request>> {
+        let info = Info::from_raw(self.domain.fabric().info().library(), info)?;
+        let pep = Arc::clone(&self.listener.as_ref()?.pep);
+        Some(CmEvent::Request { request: Request { info: Some(info), pep }, data })
+    }
+}
+
+fn limits(info: &Info) -> LinkLimits {
+    let (tx, rx) = (info.tx(), info.rx());
+    let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
+    LinkLimits {
+        iov_limit: tx.iov_limit,
+        max_message: info.max_message(),
+        tx_size: tx.size,
+        rx_size: rx.size,
+        contexts: if needs_cells { ContextKind::Cells } else { ContextKind::Opaque },
+        endpoint_scope: info.domain().mr_mode & sys::FI_MR_ENDPOINT != 0,
+    }
+}
+
+/// A connection request that was not answered yet. Dropping it refuses it: the provider holds a socket for it until then.
+#[derive(Debug)]
+pub(crate) struct Request {
+    info: Option<Info>,
+    pep: Arc<Pep>,
+}
+
+impl Request {
+    pub(crate) fn peer(&self) -> Option<PeerAddr> {
+        self.info.as_ref().and_then(Info::destination)
+    }
+
+    fn answer(&mut self, data: &[u8]) {
+        if let Some(info) = self.info.take() {
+            self.pep.reject(info.handle(), data);
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.answer(&[]);
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct FabricConn {
+    ep: Ep,
+    peer: Option<PeerAddr>,
+}
+
+impl LinkConn for FabricConn {
+    fn key(&self) -> ConnKey {
+        self.ep.as_ptr() as ConnKey
+    }
+
+    fn registrar(&self) -> Option<&dyn Registrar> {
+        None
+    }
+
+    fn peer(&self) -> Option<PeerAddr> {
+        self.peer.or_else(|| self.ep.peer())
+    }
+}
+
+impl FabricConn {
+    pub(crate) fn as_raw(&self) -> *mut sys::fid_ep {
+        self.ep.as_ptr()
+    }
+}
+
+impl Link for FabricLink {
+    type Conn = FabricConn;
+    type Request = Request;
+
+    fn form(&self) -> Form {
+        Form::Msg
+    }
+
+    fn limits(&self) -> &LinkLimits {
+        &self.limits
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        &*self.domain
+    }
+
+    fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
+        let ep = self.open_ep(self.domain.fabric().info())?;
+        Ok(FabricConn { ep, peer: Some(*peer) })
+    }
+
+    fn connect(&mut self, conn: &FabricConn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
+        conn.ep.connect(peer, data)
+    }
+
+    fn prepare_accept(&mut self, request: &mut Request) -> Result<FabricConn, Error> {
+        let Some(info) = request.info.take() else { return Err(Error::fabric("fi_endpoint", libc::EINVAL)) };
+        let peer = info.destination();
+        match self.open_ep(&info) {
+            Ok(ep) => {
+                let conn = FabricConn { ep, peer };
+                if let (Some(listener), Some(peer)) = (&mut self.listener, peer) {
+                    listener.peers.insert(conn.key(), peer);
+                }
+                Ok(conn)
+            }
+            Err(error) => {
+                request.info = Some(info);
+                Err(error)
+            }
+        }
+    }
+
+    fn accept(&mut self, conn: &FabricConn, data: &[u8]) -> Result<(), Error> {
+        conn.ep.accept(data)
+    }
+
+    fn reject(&mut self, mut request: Request, data: &[u8]) {
+        request.answer(data);
+    }
+
+    fn close(&mut self, conn: FabricConn) -> Result<(), CloseFailed> {
+        let key = conn.key();
+        if let Some(listener) = &mut self.listener {
+            listener.peers.remove(&key);
+        }
+        conn.ep.close().map_err(|code| CloseFailed(FabricErrno::new(code)))?;
+        self.forget_events_of(key);
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn post_send(&mut self, conn: &FabricConn, post: &SendPost<'_>) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises; cores post sends on established connections only (`Connection::may_send`).
+        unsafe { conn.ep.send(post) }
+    }
+
+    #[inline]
+    unsafe fn post_receive(
+        &mut self,
+        conn: &FabricConn,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises.
+        unsafe { conn.ep.receive(base, len, desc, context) }
+    }
+
+    #[inline]
+    fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {
+        self.cq.read(out)
+    }
+
+    fn poll_cm(&mut self) -> Result<Option<CmEvent<Request>>, Error> {
+        loop {
+            let event = match self.events.pop_front() {
+                Some(event) => event,
+                None => match self.eq.read()? {
+                    Some(event) => event,
+                    None => return Ok(None),
+                },
+            };
+            if let Some(event) = self.event(event) {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    fn reap_half_open(&mut self, now: Instant, patience: Duration) -> u64 {
+        match &mut self.listener {
+            Some(Listener { half_open, peers, .. }) => half_open.reap(now, patience, |peer| peers.values().any(|p| p == peer)),
+            None => 0,
+        }
+    }
+}
+
+/// The queues of a link, for a sleeping thread.
+#[derive(Debug)]
+struct FabricWait {
+    cq: Arc<Cq>,
+    eq: Arc<Eq>,
+    domain: Arc<Domain>,
+}
+
+impl LinkWait for FabricWait {
+    fn fds(&self) -> SmallVec<[RawFd; 2]> {
+        match (self.cq.fd(), self.eq.fd()) {
+            (Some(cq), Some(eq)) => SmallVec::from_buf([cq, eq]),
+            _ => SmallVec::new(),
+        }
+    }
+
+    fn try_wait(&self) -> Result<bool, Error> {
+        let fabric: &Fabric = self.domain.fabric();
+        let mut fids = [self.cq.fid(), self.eq.fid()];
+        if self.cq.fd().is_none() {
+            return Ok(true);
+        }
+        // SAFETY: the fabric and both queues are open (held by `self`), and `fids` has two entries.
+        let rc = unsafe { sys::fi_trywait(fabric.as_ptr(), fids.as_mut_ptr(), 2) };
+        match rc {
+            0 => Ok(true),
+            rc if rc == -sys::FI_EAGAIN => Ok(false),
+            rc => Err(Error::fabric("fi_trywait", rc)),
+        }
+    }
+}

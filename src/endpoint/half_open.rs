@@ -1,0 +1,86 @@
+//! `HalfOpen`: sockets of the listener that never became a connection.
+//!
+//! A provider accepts whoever connects and then waits for its own handshake, without a limit in number or time, and
+//! without telling us. So we look for such sockets among our own descriptors, by their addresses, and shut them down
+//! when their time is up; the provider then sees the end of the stream and frees them.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use crate::endpoint::address::PeerAddr;
+
+/// The most half-open sockets that are left alone while their time is not up; above it, the oldest go first.
+const HALF_OPEN_MAX: usize = 256;
+
+/// The half-open sockets of one listener, since when each is known.
+#[derive(Debug)]
+pub(crate) struct HalfOpen {
+    listener: SocketAddr,
+    since: HashMap<(RawFd, SocketAddr), Instant>,
+}
+
+impl HalfOpen {
+    pub(crate) fn new(listener: PeerAddr) -> Self {
+        Self { listener: listener.socket_addr(), since: HashMap::new() }
+    }
+
+    /// Looks at this process's sockets, and shuts down those that came to the listener, belong to no connection
+    /// (`known`), and are older than `patience` or one too many. Returns how many.
+    pub(crate) fn reap(&mut self, now: Instant, patience: Duration, known: impl Fn(&PeerAddr) -> bool) -> u64 {
+        let mut seen = HashMap::new();
+        for (fd, peer) in self.accepted() {
+            if !known(&peer.into()) {
+                let since = self.since.get(&(fd, peer)).copied().unwrap_or(now);
+                seen.insert((fd, peer), since);
+            }
+        }
+        let mut by_age: Vec<_> = seen.iter().map(|(socket, since)| (*since, *socket)).collect();
+        by_age.sort_unstable();
+        let surplus = by_age.len().saturating_sub(HALF_OPEN_MAX);
+        let mut reaped = 0;
+        for (i, (since, (fd, peer))) in by_age.into_iter().enumerate() {
+            if i < surplus || now.saturating_duration_since(since) >= patience {
+                reaped += u64::from(self.shut_down(fd, peer));
+                seen.remove(&(fd, peer));
+            }
+        }
+        self.since = seen;
+        reaped
+    }
+
+    /// This process's sockets that the listener accepted, and their peers.
+    fn accepted(&self) -> Vec<(RawFd, SocketAddr)> {
+        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
+        let fds = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+        fds.filter_map(|fd| self.peer_of(fd).map(|peer| (fd, peer))).collect()
+    }
+
+    /// The peer of a descriptor, if it is a socket that the listener accepted.
+    fn peer_of(&self, fd: RawFd) -> Option<SocketAddr> {
+        // SAFETY: only asked for its names; a number that is closed or reused meanwhile answers with an error or
+        // with other names, and is left alone.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        let local: SocketAddr = rustix::net::getsockname(socket).ok()?.try_into().ok()?;
+        let same_host = self.listener.ip().is_unspecified() || local.ip() == self.listener.ip();
+        if local.port() != self.listener.port() || !same_host {
+            return None;
+        }
+        rustix::net::getpeername(socket).ok()??.try_into().ok()
+    }
+
+    /// The provider opens and closes the sockets of its listener only inside our own calls (manual progress), so the
+    /// descriptor is still the one that was looked at.
+    fn shut_down(&self, fd: RawFd, peer: SocketAddr) -> bool {
+        if self.peer_of(fd) != Some(peer) {
+            return false;
+        }
+        // SAFETY: as `peer_of`; shutting a socket down leaves its descriptor to its owner.
+        let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+        tracing::debug!(%peer, "half-open connection cut off");
+        rustix::net::shutdown(socket, rustix::net::Shutdown::Both).is_ok()
+    }
+}

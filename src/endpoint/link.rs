@@ -1,0 +1,195 @@
+//! The one seam between endpoints and libfabric: what an endpoint core needs of a transport.
+//!
+//! [`FabricLink`](crate::endpoint::fabric_link::FabricLink) is the real one; a fake one in the tests injects
+//! the faults that a real provider will not give on demand. Endpoint cores are generic over this trait and their
+//! public wrappers fix it, so the hot path is monomorphic and no public type has a parameter.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::endpoint::Level;
+use crate::endpoint::address::PeerAddr;
+use crate::endpoint::connection::Form;
+use crate::error::{CompletionError, FabricErrno};
+use crate::in_flight::ContextKind;
+use crate::memory::Registrar;
+
+/// The most segments that one message may have, header included; bounds the arrays on the stack of a send.
+pub(crate) const IOV_MAX: usize = 32;
+
+/// The most bytes of private data that a connection request, an acceptance or a refusal carries.
+///
+/// Providers take 256 at least and some write past their own buffer beyond it, so we stay far below.
+pub(crate) const CM_DATA_MAX: usize = 64;
+
+/// What a link can do, asked once at open.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkLimits {
+    /// Segments in one send, header included.
+    pub(crate) iov_limit: usize,
+    /// Bytes in one message.
+    pub(crate) max_message: u64,
+    /// Sends that the provider queues.
+    pub(crate) tx_size: usize,
+    /// Receives that the provider queues.
+    pub(crate) rx_size: usize,
+    /// What an operation context must be.
+    pub(crate) contexts: ContextKind,
+    /// Registrations belong to endpoints, not to the domain.
+    pub(crate) endpoint_scope: bool,
+}
+
+/// Private data of the connection manager, copied out of the provider.
+#[derive(Clone, Copy)]
+pub(crate) struct CmData {
+    bytes: [u8; CM_DATA_MAX],
+    len: usize,
+}
+
+impl CmData {
+    /// Copies what fits; our own formats are all shorter, what follows them is padding of the provider.
+    pub(crate) fn new(data: &[u8]) -> Self {
+        let len = data.len().min(CM_DATA_MAX);
+        let mut bytes = [0; CM_DATA_MAX];
+        bytes[..len].copy_from_slice(&data[..len]);
+        Self { bytes, len }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl fmt::Debug for CmData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+/// Names one connection of a link while it lives; a later connection may get the same value.
+pub(crate) type ConnKey = usize;
+
+/// What the connection manager reported.
+#[derive(Debug)]
+pub(crate) enum CmEvent<R> {
+    /// A peer asks for a connection. Dropping the request refuses it and frees its socket.
+    Request { request: R, data: CmData },
+    /// The connection stands.
+    Connected { conn: ConnKey, data: CmData },
+    /// The connection could not be made, or the peer said no.
+    Refused { conn: ConnKey, errno: FabricErrno, data: CmData },
+    /// The peer is gone.
+    Shutdown { conn: ConnKey },
+}
+
+/// One completion, read from the provider.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkCompletion {
+    /// What was given when the operation was posted; not to be trusted.
+    pub(crate) context: usize,
+    /// Bytes received (0 for sends).
+    pub(crate) len: usize,
+    /// Remote CQ data, if the message carried any.
+    pub(crate) data: Option<u64>,
+    /// Why it failed, if it did.
+    pub(crate) error: Option<Box<CompletionError>>,
+}
+
+/// What to post.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendPost<'a> {
+    pub(crate) iov: &'a [libc::iovec],
+    pub(crate) desc: &'a [*mut c_void],
+    pub(crate) context: usize,
+    /// Marks a control message.
+    pub(crate) data: Option<u32>,
+    pub(crate) level: Level,
+}
+
+/// Why a post did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PostRefused {
+    /// The provider's queue is full: poll, then try again.
+    Again,
+    /// It will not take it.
+    Errno(FabricErrno),
+}
+
+/// The endpoint could not be closed: the provider may still touch what it was given, which must therefore leak.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CloseFailed(pub(crate) FabricErrno);
+
+/// One connection at the link: owns the provider's endpoint, closes it once.
+pub(crate) trait LinkConn: Send + fmt::Debug {
+    /// Its name in [`CmEvent`]s.
+    fn key(&self) -> ConnKey;
+    /// Where registrations for this connection go, if the provider scopes them to endpoints.
+    fn registrar(&self) -> Option<&dyn Registrar>;
+    /// The peer's address, where the provider tells.
+    fn peer(&self) -> Option<PeerAddr>;
+}
+
+/// What an endpoint core asks of a transport. One thread at a time.
+pub(crate) trait Link: Send + fmt::Debug {
+    type Conn: LinkConn;
+    type Request: Send + fmt::Debug;
+
+    fn form(&self) -> Form;
+    fn limits(&self) -> &LinkLimits;
+    /// Where registrations of the domain go.
+    fn registrar(&self) -> &dyn Registrar;
+
+    /// Makes a connection that is not connected yet, so that receives can be posted first.
+    fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<Self::Conn, Error>;
+    /// Starts to connect, once; the outcome is a [`CmEvent`].
+    fn connect(&mut self, conn: &Self::Conn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error>;
+    /// Makes the connection of a request, not accepted yet, so that receives can be posted first.
+    fn prepare_accept(&mut self, request: &mut Self::Request) -> Result<Self::Conn, Error>;
+    /// Accepts with private data.
+    fn accept(&mut self, conn: &Self::Conn, data: &[u8]) -> Result<(), Error>;
+    /// Refuses with private data, and frees what the request holds.
+    fn reject(&mut self, request: Self::Request, data: &[u8]);
+    /// Closes the provider's endpoint. Never blocks. Afterwards its completions, if the provider gives any, are in
+    /// the completion queue; no event names the connection any more.
+    fn close(&mut self, conn: Self::Conn) -> Result<(), CloseFailed>;
+
+    /// # Safety
+    ///
+    /// * Each `iov` entry points to initialised memory that stays valid, registered (`desc`) and unwritten until the
+    ///   completion of `context` was read, or [`Link::close`] returned `Ok` for `conn`.
+    unsafe fn post_send(&mut self, conn: &Self::Conn, post: &SendPost<'_>) -> Result<(), PostRefused>;
+
+    /// # Safety
+    ///
+    /// * `base` points to `len` bytes that stay valid, registered (`desc`) and untouched until the completion of
+    ///   `context` was read, or [`Link::close`] returned `Ok` for `conn`.
+    unsafe fn post_receive(
+        &mut self,
+        conn: &Self::Conn,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused>;
+
+    /// Drives progress and reads completions into the spare room of `out`, in order; how many were added.
+    ///
+    /// An error means that the completion queue itself broke (an overrun, say): fatal for the endpoint.
+    fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error>;
+
+    /// The next event of the connection manager.
+    fn poll_cm(&mut self) -> Result<Option<CmEvent<Self::Request>>, Error>;
+
+    /// Cuts off sockets that came to the listener and have not said a hello for so long; how many.
+    fn reap_half_open(&mut self, _now: Instant, _patience: Duration) -> u64 {
+        0
+    }
+}
+
+/// A reused batch of completions.
+pub(crate) type Completions = Vec<LinkCompletion>;
+
+/// How many completions one read takes at most.
+pub(crate) const COMPLETION_BATCH: usize = 32;

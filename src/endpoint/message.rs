@@ -1,0 +1,58 @@
+//! `Message`: a received message, owned.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::buffer::Buffer;
+use crate::endpoint::event::ConnectionId;
+
+/// A received message. Owned: keep it as long as you like, drop it on any thread.
+///
+/// While it is held, its slot of the receive pool is not posted again; hold them all and the peers stall (that is the
+/// back-pressure). Dropping it gives the slot back.
+pub struct Message {
+    pub(crate) connection: ConnectionId,
+    pub(crate) sequence: u64,
+    pub(crate) header: Range<usize>,
+    pub(crate) payload: Range<usize>,
+    pub(crate) buffer: Buffer,
+}
+
+impl Message {
+    /// The connection that it came by.
+    pub fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    /// Its number on that connection, from 1, without a gap.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The header as it was sent; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw).
+    pub fn header(&self) -> &[u8] {
+        &self.buffer[self.header.clone()]
+    }
+
+    /// The payload; with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), header and payload as they were sent.
+    pub fn payload(&self) -> &[u8] {
+        &self.buffer[self.payload.clone()]
+    }
+
+    /// The payload as a buffer that can be sent on without a copy, if the receive pool's region is registered with
+    /// the domain it goes out by.
+    pub fn into_payload(self) -> Buffer {
+        self.buffer.slice(self.payload)
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("connection", &self.connection)
+            .field("sequence", &self.sequence)
+            .field("header_bytes", &self.header.len())
+            .field("payload_bytes", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}

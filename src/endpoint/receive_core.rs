@@ -1,0 +1,731 @@
+//! `ReceiveCore`: what a listening endpoint does, over any link: one queue, one pool, one slab, many connections.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
+use crate::endpoint::address::PeerAddr;
+use crate::endpoint::connection::{Action, CloseReason, Connection, LocalParams, State};
+use crate::endpoint::control::{CONTROL_SENDS, ControlBuffers, HeldDescriptor};
+use crate::endpoint::event::{ConnectionId, ConnectionInfo, Level, ReceiveEvent};
+use crate::endpoint::iov::IovList;
+use crate::endpoint::link::{
+    CloseFailed, CmData, CmEvent, COMPLETION_BATCH, Completions, ConnKey, Link, LinkCompletion, LinkConn, PostRefused,
+    SendPost,
+};
+use crate::endpoint::message::Message;
+use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::wait::{EndpointWait, LinkWait};
+use crate::endpoint::wire::{self, ByeReason, ControlBody, ControlKind, Hello, HeaderMode, Refusal, RefusalCode};
+use crate::error::FabricErrno;
+use crate::fabric::Shape;
+use crate::in_flight::InFlight;
+use crate::memory::Registrar;
+use crate::stats::{self, ReceiveStats};
+
+/// Receives that each connection keeps posted beyond the credits it granted: for the peer's control messages, and so
+/// that a dead peer is noticed while every message is held.
+pub(crate) const RESERVE: u32 = 2;
+
+/// The fewest receives that a connection is worth opening with.
+pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
+
+/// As for send endpoints: reads of the completion queue between two looks at the event queue.
+const CM_INTERVAL: u32 = 64;
+
+/// What the core needs to know; checked by the public configuration.
+pub(crate) struct ReceiveSettings {
+    pub(crate) depth: u32,
+    pub(crate) max_connections: u32,
+    pub(crate) max_message: u64,
+    pub(crate) ask: bool,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    pub(crate) header_mode: Option<HeaderMode>,
+}
+
+/// An operation in flight, with what must stay alive until it is over.
+enum Op {
+    Receive { conn: ConnectionId, buffer: BufferMut },
+    ControlSend { conn: ConnectionId, kind: ControlKind, _buffer: BufferMut },
+}
+
+/// One connection.
+struct Conn<C> {
+    machine: Connection,
+    link: C,
+    /// Receives posted now.
+    posted: u32,
+    /// Receives that this connection should have posted.
+    target: u32,
+    /// In the list of connections that want buffers.
+    hungry: bool,
+    starved: bool,
+    established: bool,
+    header_mode: HeaderMode,
+    pool_desc: HeldDescriptor,
+    control_desc: HeldDescriptor,
+    scoped: ScopedRegistrations,
+}
+
+/// A request that waits for the application's answer.
+struct Waiting<R> {
+    request: R,
+    data: CmData,
+    deadline: Instant,
+}
+
+/// A listener and every connection that it accepted.
+pub(crate) struct ReceiveCore<L: Link> {
+    settings: ReceiveSettings,
+    conns: HashMap<ConnectionId, Conn<L::Conn>>,
+    by_key: HashMap<ConnKey, ConnectionId>,
+    waiting: HashMap<ConnectionId, Waiting<L::Request>>,
+    hungry: Vec<ConnectionId>,
+    in_flight: InFlight<Op>,
+    stats: ReceiveStats,
+    polls_without_cm: u32,
+    next_reap: Instant,
+    completions: Completions,
+    /// Connections whose machine may want something.
+    touched: Vec<ConnectionId>,
+    closing: bool,
+    pool: SharedBufferManager,
+    pool_waker: WakerId,
+    control: ControlBuffers,
+    wait: Arc<EndpointWait>,
+    link: L,
+}
+
+impl<L: Link> ReceiveCore<L> {
+    pub(crate) fn listen(
+        link: L,
+        waiter: Arc<dyn LinkWait>,
+        pool: SharedBufferManager,
+        settings: ReceiveSettings,
+    ) -> Result<Self, Error> {
+        let wait = Arc::new(EndpointWait::new(waiter)?);
+        let waker = Arc::clone(&wait);
+        let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
+        let controls = CONTROL_SENDS.max(2 * settings.max_connections);
+        let control = ControlBuffers::new(controls)?;
+        let capacity = pool.slots() + controls;
+        let next_reap = Instant::now() + settings.handshake_timeout;
+        let core = Self {
+            conns: HashMap::new(),
+            by_key: HashMap::new(),
+            waiting: HashMap::new(),
+            hungry: Vec::new(),
+            in_flight: InFlight::new(capacity, link.limits().contexts),
+            stats: ReceiveStats::default(),
+            polls_without_cm: 0,
+            next_reap,
+            completions: Vec::with_capacity(COMPLETION_BATCH),
+            touched: Vec::new(),
+            closing: false,
+            pool,
+            pool_waker,
+            control,
+            wait,
+            link,
+            settings,
+        };
+        core.arm_timer();
+        Ok(core)
+    }
+
+    pub(crate) fn stats(&self) -> ReceiveStats {
+        self.stats
+    }
+
+    pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
+        &self.wait
+    }
+
+    pub(crate) fn link(&self) -> &L {
+        &self.link
+    }
+
+    pub(crate) fn pool(&self) -> &SharedBufferManager {
+        &self.pool
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
+    pub(crate) fn conn(&self, id: ConnectionId) -> Option<&L::Conn> {
+        self.conns.get(&id).map(|conn| &conn.link)
+    }
+
+    // ---- polling -------------------------------------------------------------------------------------------------
+
+    /// Drives all connections and appends what happened.
+    pub(crate) fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
+        let look_everywhere = self.wait.begin_poll();
+        let found = self.read_completions(events)?;
+        if look_everywhere || self.cm_is_due(found) {
+            self.read_cm(events)?;
+            self.on_time(events);
+        }
+        self.feed(events);
+        self.act_on_touched(events);
+        if look_everywhere || found > 0 {
+            self.arm_timer();
+        }
+        Ok(())
+    }
+
+    fn cm_is_due(&mut self, found: usize) -> bool {
+        self.polls_without_cm += 1;
+        let handshakes = self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
+        if handshakes || self.polls_without_cm >= CM_INTERVAL {
+            self.polls_without_cm = 0;
+            return true;
+        }
+        let _ = found;
+        false
+    }
+
+    /// One batch of completions.
+    fn read_completions(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.stats.cq_reads += 1;
+        let read = self.link.poll_completions(&mut completions);
+        let found = completions.len();
+        self.stats.cq_reads_empty += u64::from(found == 0);
+        for completion in completions.drain(..) {
+            self.on_completion(completion, events);
+        }
+        self.completions = completions;
+        if let Err(error) = read {
+            tracing::error!(%error, "the completion queue broke");
+            self.abort_all(CloseReason::EndpointFailed("the completion queue broke"), events);
+            return Err(error);
+        }
+        Ok(found)
+    }
+
+    #[inline]
+    fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<ReceiveEvent>) {
+        let LinkCompletion { context, len, data, error } = completion;
+        match self.in_flight.finish(context) {
+            Ok(Op::Receive { conn, buffer }) => match error {
+                None => self.on_received(conn, buffer, len, data, events),
+                Some(error) => self.on_receive_failed(conn, error.errno),
+            },
+            Ok(Op::ControlSend { conn, kind, .. }) => {
+                let Some(state) = self.conns.get_mut(&conn) else { return };
+                match error {
+                    None => state.machine.on_control_done(kind),
+                    Some(error) => state.machine.on_lost(Some(error.errno)),
+                }
+                self.touch(conn);
+            }
+            Err(reason) => {
+                self.stats.unknown_completions += 1;
+                tracing::error!(context, ?reason, "a completion that names no operation");
+                self.abort_all(CloseReason::EndpointFailed("a completion named no operation in flight"), events);
+            }
+        }
+    }
+
+    fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
+        if let Some(conn) = self.conns.get_mut(&id) {
+            conn.posted -= 1;
+            conn.machine.on_lost(Some(errno));
+            self.touch(id);
+        }
+    }
+
+    #[inline]
+    fn on_received(
+        &mut self,
+        id: ConnectionId,
+        buffer: BufferMut,
+        len: usize,
+        data: Option<u64>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        // A connection that is closed: what was still in its queue is dropped, the slot goes back to the pool.
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.posted -= 1;
+        let len = len.min(buffer.len());
+        match data {
+            None => {
+                let received = conn.machine.on_data(len as u64).ok();
+                let split = received.and_then(|sequence| {
+                    let parts = wire::split(conn.header_mode, &buffer[..len]);
+                    parts.map_err(|error| conn.machine.violate(error)).ok().map(|parts| (sequence, parts))
+                });
+                if let Some((sequence, (header, payload))) = split {
+                    self.stats.messages += 1;
+                    self.stats.bytes += len as u64;
+                    let buffer = buffer.freeze(len);
+                    events.push(ReceiveEvent::Message(Message { connection: id, sequence, header, payload, buffer }));
+                }
+            }
+            Some(data) => match u32::try_from(data) {
+                Ok(cq_data) => {
+                    conn.machine.on_control(cq_data, &buffer[..len.min(wire::CONTROL_LEN_MAX)], Instant::now());
+                }
+                Err(_) => conn.machine.violate(wire::WireError::Field { name: "cq_data", value: data }),
+            },
+        }
+        self.touch(id);
+        self.make_hungry(id);
+    }
+
+    fn touch(&mut self, id: ConnectionId) {
+        if self.touched.last() != Some(&id) {
+            self.touched.push(id);
+        }
+    }
+
+    fn make_hungry(&mut self, id: ConnectionId) {
+        if let Some(conn) = self.conns.get_mut(&id)
+            && !conn.hungry
+        {
+            conn.hungry = true;
+            self.hungry.push(id);
+        }
+    }
+
+    fn act_on_touched(&mut self, events: &mut Vec<ReceiveEvent>) {
+        while let Some(id) = self.touched.pop() {
+            self.act(id, events);
+        }
+    }
+
+    /// Does what one connection asks for.
+    fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        while let Some(action) = self.conns.get_mut(&id).and_then(|conn| conn.machine.next_action()) {
+            match action {
+                Action::Accept { data } => self.accept_link(id, &data),
+                Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
+                Action::Established => self.on_established(id, events),
+                Action::PeerClosing { .. } => events.push(ReceiveEvent::PeerClosing { connection: id }),
+                Action::Close(reason) => self.close_conn(id, reason, events),
+                // The request is judged before there is a connection, and a listener does not connect.
+                Action::Reject { .. } | Action::Connect { .. } => {}
+            }
+        }
+    }
+
+    // ---- connections ---------------------------------------------------------------------------------------------
+
+    fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
+        self.polls_without_cm = 0;
+        while let Some(event) = self.link.poll_cm()? {
+            match event {
+                CmEvent::Request { request, data } => self.on_request(request, data, events),
+                CmEvent::Connected { conn, data } => self.with_key(conn, |machine| machine.on_connected(data.as_slice())),
+                CmEvent::Refused { conn, errno, data } => {
+                    self.with_key(conn, |machine| machine.on_refused(errno, data.as_slice()));
+                }
+                CmEvent::Shutdown { conn } => {
+                    // The peer's last messages, and its goodbye, may still be in the queue.
+                    while self.read_completions(events)? > 0 {
+                        self.feed(events);
+                    }
+                    self.with_key(conn, |machine| machine.on_lost(None));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn with_key(&mut self, key: ConnKey, f: impl FnOnce(&mut Connection)) {
+        let Some(&id) = self.by_key.get(&key) else { return };
+        if let Some(conn) = self.conns.get_mut(&id) {
+            f(&mut conn.machine);
+            self.touch(id);
+        }
+    }
+
+    fn on_request(&mut self, request: L::Request, data: CmData, events: &mut Vec<ReceiveEvent>) {
+        if let Err(refusal) = self.judge(&data) {
+            return self.refuse(request, refusal);
+        }
+        if !self.settings.ask {
+            return self.admit(next_id(), request, &data, events);
+        }
+        let id = next_id();
+        let deadline = Instant::now() + self.settings.handshake_timeout;
+        let peer = L::request_peer(&request);
+        self.waiting.insert(id, Waiting { request, data, deadline });
+        events.push(ReceiveEvent::Request(crate::endpoint::receive::ConnectionRequest { connection: id, peer }));
+    }
+
+    /// Everything that can be said of a request before anything is made for it.
+    fn judge(&self, data: &CmData) -> Result<(), Refusal> {
+        let limit = self.settings.max_connections;
+        let open = (self.conns.len() + self.waiting.len()) as u64;
+        if self.closing {
+            return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
+        }
+        if open >= u64::from(limit) || self.pool.free_count() < RECEIVES_MIN as usize {
+            return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, [open, limit.into()]));
+        }
+        let params = self.params(0);
+        match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now()).close_reason() {
+            Some(CloseReason::RefusedPeer(refusal)) => Err(refusal),
+            _ => Ok(()),
+        }
+    }
+
+    fn refuse(&mut self, request: L::Request, refusal: Refusal) {
+        self.stats.refused += 1;
+        tracing::debug!(%refusal, "connection refused");
+        self.link.reject(request, &refusal.encode());
+    }
+
+    /// Makes the connection, posts its receives, and accepts.
+    fn admit(&mut self, id: ConnectionId, mut request: L::Request, data: &CmData, events: &mut Vec<ReceiveEvent>) {
+        let made = self.make_conn(&mut request, data, id);
+        let mut conn = match made {
+            Ok(conn) => conn,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be made");
+                return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
+            }
+        };
+        let want = self.first_target();
+        while conn.posted < want && self.post_receive(&mut conn, id) == Posted::Yes {}
+        // The credits promised are receives that are posted, less the reserve.
+        conn.target = want;
+        let credits = conn.posted.saturating_sub(RESERVE);
+        conn.machine = Connection::accept(self.link.form(), self.params(credits), data.as_slice(), Instant::now());
+        self.by_key.insert(conn.link.key(), id);
+        self.conns.insert(id, conn);
+        self.act(id, events);
+    }
+
+    fn make_conn(&mut self, request: &mut L::Request, data: &CmData, id: ConnectionId) -> Result<Conn<L::Conn>, Error> {
+        let _ = id;
+        let link = self.link.prepare_accept(request)?;
+        let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
+        let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
+        let pool_desc = scoped.hold(self.pool.region(), registrar)?;
+        let control_desc = scoped.hold(self.control.region(), registrar)?;
+        let machine = Connection::accept(self.link.form(), self.params(0), data.as_slice(), Instant::now());
+        let header_mode = machine.peer().map_or(HeaderMode::Raw, |hello| hello.header_mode);
+        Ok(Conn {
+            machine,
+            link,
+            posted: 0,
+            target: 0,
+            hungry: false,
+            starved: false,
+            established: false,
+            header_mode,
+            pool_desc,
+            control_desc,
+            scoped,
+        })
+    }
+
+    /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
+    fn first_target(&self) -> u32 {
+        let others = self.settings.max_connections - 1 - (self.conns.len() as u32).min(self.settings.max_connections - 1);
+        let kept = (others * RECEIVES_MIN) as usize;
+        let share = self.pool.free_count().saturating_sub(kept).max(RECEIVES_MIN as usize);
+        (self.settings.depth + RESERVE).min(u32::try_from(share).unwrap_or(u32::MAX))
+    }
+
+    fn params(&self, credits: u32) -> LocalParams {
+        LocalParams {
+            header_mode: HeaderMode::Raw,
+            require_header_mode: self.settings.header_mode,
+            features: 0,
+            receive_size: self.settings.max_message,
+            receive_depth: self.settings.depth,
+            credits,
+            incarnation: crate::endpoint::incarnation(),
+            connection: crate::endpoint::next_connection(),
+            connect_timeout: self.settings.handshake_timeout,
+            close_timeout: self.settings.close_timeout,
+            max_credit_window: wire::CREDIT_WINDOW_MAX,
+        }
+    }
+
+    fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        if let Err(error) = self.link.accept(&conn.link, data) {
+            tracing::debug!(%error, "the peer went before it was accepted");
+            conn.machine.on_lost(None);
+        }
+    }
+
+    fn on_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        conn.established = true;
+        self.stats.connections += 1;
+        let peer = conn.machine.peer();
+        let info = ConnectionInfo {
+            peer: conn.link.peer(),
+            peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
+            max_message: self.settings.max_message,
+            credits: conn.posted.saturating_sub(RESERVE),
+            header_mode: conn.header_mode,
+            shape: Shape::Iov,
+        };
+        tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
+        events.push(ReceiveEvent::Connected { connection: id, info });
+    }
+
+    /// Answers a request that waited: true if it was still there.
+    pub(crate) fn answer(
+        &mut self,
+        id: ConnectionId,
+        refusal: Option<Refusal>,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> bool {
+        let Some(Waiting { request, data, .. }) = self.waiting.remove(&id) else { return false };
+        match refusal {
+            Some(refusal) => self.refuse(request, refusal),
+            None => self.admit(id, request, &data, events),
+        }
+        true
+    }
+
+    /// Begins the polite close of one connection: true if there is such a connection.
+    pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
+        let Some(conn) = self.conns.get_mut(&id) else { return false };
+        conn.machine.close(ByeReason::CLOSING, deadline);
+        self.touch(id);
+        self.wait.wake();
+        true
+    }
+
+    /// Polls until every connection is closed; requests are refused meanwhile.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        self.closing = true;
+        let ids: Vec<_> = self.conns.keys().copied().collect();
+        for id in ids {
+            self.begin_close(id, deadline);
+        }
+        let mut events = Vec::new();
+        while !self.conns.is_empty() {
+            self.poll(&mut events)?;
+            if !self.conns.is_empty() {
+                self.wait.sleep(Instant::now() + Duration::from_millis(100))?;
+            }
+        }
+        Ok(events)
+    }
+
+    fn close_conn(&mut self, id: ConnectionId, reason: CloseReason, events: &mut Vec<ReceiveEvent>) {
+        let Some(mut conn) = self.conns.remove(&id) else { return };
+        self.by_key.remove(&conn.link.key());
+        let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
+        self.stats.lost += u64::from(!orderly && conn.established);
+        self.stats.closed += u64::from(conn.established);
+        if conn.posted == 0 {
+            conn.scoped.close();
+        }
+        match self.link.close(conn.link) {
+            // The slab lets go of what the provider does not report by itself.
+            Ok(()) => self.forget_ops_of(id, events),
+            Err(CloseFailed(_)) => self.leak_ops_of(id),
+        }
+        if conn.established {
+            tracing::debug!(connection = %id, %reason, "connection closed");
+            events.push(ReceiveEvent::Disconnected { connection: id, reason });
+        } else {
+            self.stats.refused += 1;
+        }
+    }
+
+    fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        // Reported first: an operation that the provider still reports must be found in the slab.
+        while self.read_completions(events).is_ok_and(|found| found > 0) {}
+        drop(self.in_flight.take_where(|op| op.conn() == id));
+    }
+
+    fn leak_ops_of(&mut self, id: ConnectionId) {
+        let ops = self.in_flight.take_where(|op| op.conn() == id);
+        self.stats.leaked += ops.len() as u64;
+        stats::count_leaked(ops.len() as u64);
+        ops.into_iter().for_each(std::mem::forget);
+    }
+
+    fn abort_all(&mut self, reason: CloseReason, _events: &mut Vec<ReceiveEvent>) {
+        for (id, conn) in &mut self.conns {
+            conn.machine.abort(reason);
+            self.touched.push(*id);
+        }
+    }
+
+    // ---- receives ------------------------------------------------------------------------------------------------
+
+    /// Posts receives for the connections that want some, as far as the pool goes.
+    fn feed(&mut self, events: &mut Vec<ReceiveEvent>) {
+        let mut i = 0;
+        while i < self.hungry.len() {
+            let id = self.hungry[i];
+            let Some(mut conn) = self.conns.remove(&id) else {
+                self.hungry.swap_remove(i);
+                continue;
+            };
+            let full = self.feed_conn(&mut conn, id, events);
+            conn.hungry = !full;
+            self.conns.insert(id, conn);
+            if full {
+                self.hungry.swap_remove(i);
+            } else {
+                i += 1;
+            }
+        }
+    }
+
+    /// True when the connection has all it wants.
+    fn feed_conn(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId, events: &mut Vec<ReceiveEvent>) -> bool {
+        let before = conn.posted;
+        let mut last = Posted::Yes;
+        while conn.posted < conn.target && last == Posted::Yes {
+            last = self.post_receive(conn, id);
+        }
+        if conn.posted > before {
+            conn.machine.on_receives_posted(conn.posted, RESERVE);
+            self.touch(id);
+        }
+        if last == Posted::PoolEmpty {
+            self.pool.arm(self.pool_waker);
+            if self.pool.free_count() > 0 {
+                self.wait.wake();
+            }
+            if !conn.starved {
+                conn.starved = true;
+                self.stats.starved += 1;
+                events.push(ReceiveEvent::Starved { connection: id });
+            }
+            return false;
+        }
+        conn.starved = false;
+        // What the provider's queue does not take now is posted when the next message is out of it.
+        true
+    }
+
+    fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
+        let Some(mut buffer) = self.pool.try_acquire() else { return Posted::PoolEmpty };
+        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
+        let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else { return Posted::No };
+        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
+        // until its completion was read or the endpoint was closed.
+        match unsafe { self.link.post_receive(&conn.link, base, len, desc, context) } {
+            Ok(()) => {
+                conn.posted += 1;
+                Posted::Yes
+            }
+            Err(_) => {
+                drop(self.in_flight.abort(context));
+                Posted::No
+            }
+        }
+    }
+
+    fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
+        if let Err(errno) = self.try_send_control(id, cq_data, body)
+            && let Some(conn) = self.conns.get_mut(&id)
+        {
+            conn.machine.on_lost(Some(errno));
+        }
+    }
+
+    fn try_send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) -> Result<(), FabricErrno> {
+        let full = || FabricErrno::new(libc::ENOBUFS);
+        let conn = self.conns.get(&id).ok_or_else(|| FabricErrno::new(libc::ENOTCONN))?;
+        let mut buffer = self.control.take().ok_or_else(full)?;
+        let bytes = body.as_slice();
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        let mut iov = IovList::new();
+        iov.push(buffer.as_ptr(), bytes.len(), conn.control_desc.desc());
+        let op = Op::ControlSend { conn: id, kind: body.kind(), _buffer: buffer };
+        let context = self.in_flight.begin(op).map_err(|_| full())?;
+        let post =
+            SendPost { iov: iov.iov(), desc: iov.desc(), context, data: Some(cq_data), level: Level::Sent };
+        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
+        unsafe { self.link.post_send(&conn.link, &post) }.map_err(|refused| {
+            drop(self.in_flight.abort(context));
+            match refused {
+                PostRefused::Again => FabricErrno::new(libc::EAGAIN),
+                PostRefused::Errno(errno) => errno,
+            }
+        })
+    }
+
+    // ---- time ----------------------------------------------------------------------------------------------------
+
+    fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
+        let now = Instant::now();
+        for (id, conn) in &mut self.conns {
+            if conn.machine.next_deadline().is_some_and(|at| at <= now) {
+                conn.machine.tick(now);
+                self.touched.push(*id);
+            }
+        }
+        let late: Vec<_> =
+            self.waiting.iter().filter(|(_, waiting)| waiting.deadline <= now).map(|(id, _)| *id).collect();
+        for id in late {
+            self.answer(id, Some(Refusal::new(RefusalCode::BY_APPLICATION, [0, 0])), events);
+        }
+        if now >= self.next_reap {
+            self.stats.reaped += self.link.reap_half_open(now, self.settings.handshake_timeout);
+            self.next_reap = now + self.settings.handshake_timeout / 2;
+        }
+    }
+
+    fn arm_timer(&self) {
+        let machines = self.conns.values().filter_map(|conn| conn.machine.next_deadline());
+        let waiting = self.waiting.values().map(|waiting| waiting.deadline);
+        self.wait.set_deadline(machines.chain(waiting).chain([self.next_reap]).min());
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Posted {
+    Yes,
+    PoolEmpty,
+    No,
+}
+
+impl Op {
+    fn conn(&self) -> ConnectionId {
+        match self {
+            Self::Receive { conn, .. } | Self::ControlSend { conn, .. } => *conn,
+        }
+    }
+}
+
+fn next_id() -> ConnectionId {
+    ConnectionId(crate::endpoint::next_connection())
+}
+
+impl<L: Link> Drop for ReceiveCore<L> {
+    /// The rude end: every endpoint is closed, buffers go back to the pool.
+    fn drop(&mut self) {
+        self.pool.remove_waker(self.pool_waker);
+        let ids: Vec<_> = self.conns.keys().copied().collect();
+        for id in ids {
+            let Some(conn) = self.conns.remove(&id) else { continue };
+            if self.link.close(conn.link).is_err() {
+                self.leak_ops_of(id);
+            }
+        }
+    }
+}
+
+impl<L: Link> fmt::Debug for ReceiveCore<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveCore")
+            .field("connections", &self.conns.len())
+            .field("in_flight", &self.in_flight.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,792 @@
+//! `SendCore`: what a send endpoint does, over any link.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::buffer::{BufferMut, HeaderError, HeaderSlot, HeaderSlotManager, LeaseError, LeasedPayload, Payload};
+use crate::endpoint::address::PeerAddr;
+use crate::endpoint::connection::{self, Action, CloseReason, Connection, LocalParams, State};
+use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS, ControlBuffers, HeldDescriptor};
+use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
+use crate::endpoint::id::EndpointId;
+use crate::endpoint::iov::IovList;
+use crate::endpoint::link::{
+    CloseFailed, CmEvent, COMPLETION_BATCH, Completions, IOV_MAX, Link, LinkCompletion, LinkConn, PostRefused, SendPost,
+};
+use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::wait::{EndpointWait, LinkWait};
+use crate::endpoint::wire::{self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode};
+use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendError, SendErrorKind};
+use crate::fabric::Shape;
+use crate::in_flight::InFlight;
+use crate::memory::Registrar;
+use crate::stats::{self, SendStats};
+
+/// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
+/// and what it brings is rare; a sleeper that was woken looks at once.
+const CM_INTERVAL: u32 = 64;
+
+/// What the core needs to know; checked by the public configuration.
+pub(crate) struct SendSettings {
+    pub(crate) depth: u32,
+    pub(crate) level: Level,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    pub(crate) send_deadline: Option<Duration>,
+    pub(crate) deadline_policy: DeadlinePolicy,
+    pub(crate) header_mode: HeaderMode,
+    pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
+}
+
+/// An operation in flight, with everything that must stay alive until it is over.
+enum Op {
+    Data(DataOp),
+    ControlSend { kind: ControlKind, _buffer: BufferMut },
+    ControlReceive { buffer: BufferMut },
+}
+
+struct DataOp {
+    key: u64,
+    payload: LeasedPayload,
+    _slot: Option<HeaderSlot>,
+    /// When it was posted; kept only where there is a deadline.
+    posted: Option<Instant>,
+    late: bool,
+}
+
+/// One connection to one peer, and the sends on it.
+pub(crate) struct SendCore<L: Link> {
+    id: EndpointId,
+    settings: SendSettings,
+    machine: Connection,
+    /// The provider's endpoint; gone once it is closed. Closed before anything below is dropped (`Drop`).
+    conn: Option<L::Conn>,
+    peer_addr: PeerAddr,
+    in_flight: InFlight<Op>,
+    /// Sends in flight, control messages not counted.
+    data_in_flight: u32,
+    max_message: u64,
+    max_segments: usize,
+    stats: SendStats,
+    /// A send was refused with `WouldBlock`; tell when it would not be any more.
+    wants_write: bool,
+    /// No send in flight is older than its deadline before this.
+    next_late: Option<Instant>,
+    polls_without_cm: u32,
+    completions: Completions,
+    header_desc: HeldDescriptor,
+    control_desc: HeldDescriptor,
+    scoped: ScopedRegistrations,
+    headers: HeaderSlotManager,
+    control: ControlBuffers,
+    wait: Arc<EndpointWait>,
+    headers_waker: crate::buffer::WakerId,
+    link: L,
+}
+
+impl<L: Link> SendCore<L> {
+    /// Makes the connection's endpoint and starts to connect.
+    pub(crate) fn connect(
+        mut link: L,
+        waiter: Arc<dyn LinkWait>,
+        peer: PeerAddr,
+        headers: HeaderSlotManager,
+        settings: SendSettings,
+    ) -> Result<Self, Error> {
+        if Shape::for_iov_limit(link.limits().iov_limit) != Shape::Iov {
+            return Err(Error::Unsupported {
+                provider: "this one".to_owned(),
+                need: "takes one segment a message; the shapes for that are not built yet",
+            });
+        }
+        let now = Instant::now();
+        let control = ControlBuffers::new(CONTROL_RECEIVES + CONTROL_SENDS)?;
+        let conn = link.prepare_connect(&peer)?;
+        let mut scoped = ScopedRegistrations::new(&conn, link.registrar());
+        let registrar = conn.registrar().unwrap_or_else(|| link.registrar());
+        let header_desc = scoped.hold(headers.region(), registrar)?;
+        let control_desc = scoped.hold(control.region(), registrar)?;
+        let machine = Connection::initiate(link.form(), local_params(&settings), now);
+        let wait = Arc::new(EndpointWait::new(waiter)?);
+        let waker = Arc::clone(&wait);
+        let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
+        let capacity = settings.depth + CONTROL_RECEIVES + CONTROL_SENDS;
+        let mut core = Self {
+            id: EndpointId::next(),
+            machine,
+            conn: Some(conn),
+            peer_addr: peer,
+            in_flight: InFlight::new(capacity, link.limits().contexts),
+            data_in_flight: 0,
+            max_message: link.limits().max_message,
+            max_segments: link.limits().iov_limit.min(IOV_MAX) - 1,
+            stats: SendStats::default(),
+            wants_write: false,
+            next_late: None,
+            polls_without_cm: 0,
+            completions: Vec::with_capacity(COMPLETION_BATCH),
+            header_desc,
+            control_desc,
+            scoped,
+            headers,
+            control,
+            wait,
+            headers_waker,
+            link,
+            settings,
+        };
+        for _ in 0..CONTROL_RECEIVES {
+            core.post_control_receive();
+        }
+        core.act(&mut Vec::new());
+        core.arm_timer();
+        Ok(core)
+    }
+
+    pub(crate) fn id(&self) -> EndpointId {
+        self.id
+    }
+
+    pub(crate) fn stats(&self) -> SendStats {
+        SendStats { in_flight: u64::from(self.data_in_flight), ..self.stats }
+    }
+
+    pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
+        &self.wait
+    }
+
+    pub(crate) fn conn(&self) -> Option<&L::Conn> {
+        self.conn.as_ref()
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderSlotManager {
+        &self.headers
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.machine.state()
+    }
+
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
+        self.machine.close_reason()
+    }
+
+    /// Keys of sends in flight.
+    pub(crate) fn pending(&self) -> Vec<u64> {
+        self.in_flight.iter().filter_map(|op| if let Op::Data(op) = op { Some(op.key) } else { None }).collect()
+    }
+
+    // ---- sending -------------------------------------------------------------------------------------------------
+
+    /// Posts one message, or gives everything back.
+    #[inline]
+    pub(crate) fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError> {
+        if let Err(kind) = self.admit(&payload, header.len()) {
+            return Err(self.refuse(kind, payload, key));
+        }
+        let mut iov = IovList::new();
+        let slot = match self.take_slot(header, key, payload.segments().is_empty(), &mut iov) {
+            Ok(slot) => slot,
+            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        };
+        let payload = match self.lease(payload, &mut iov) {
+            Ok(payload) => payload,
+            Err((payload, kind)) => return Err(self.refuse(kind, payload, key)),
+        };
+        self.post(DataOp { key, payload, _slot: slot, posted: None, late: false }, &iov)
+    }
+
+    /// Everything that can be said of a message before anything is taken for it.
+    #[inline]
+    fn admit(&self, payload: &Payload, header_len: usize) -> Result<(), SendErrorKind> {
+        self.machine.may_send().map_err(|blocked| self.blocked(blocked))?;
+        self.check_header(header_len)?;
+        let count = payload.segments().len();
+        if count > self.max_segments {
+            return Err(SendErrorKind::TooManySegments { count, max: self.max_segments });
+        }
+        let len = (self.settings.header_mode.overhead() + header_len) as u64 + payload.len_bytes();
+        let peer_max = self.machine.peer_receive_size();
+        if len > peer_max.min(self.max_message) {
+            let whose = if peer_max <= self.max_message { MessageLimit::Peer } else { MessageLimit::Provider };
+            return Err(SendErrorKind::TooLong { len, max: peer_max.min(self.max_message), whose });
+        }
+        if self.data_in_flight >= self.settings.depth {
+            return Err(SendErrorKind::WouldBlock(Blocked::Depth));
+        }
+        Ok(())
+    }
+
+    fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
+        match (blocked, self.machine.close_reason()) {
+            (_, Some(reason)) => SendErrorKind::Closed(reason),
+            (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
+            (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
+            (_, None) => SendErrorKind::Closing,
+        }
+    }
+
+    #[inline]
+    fn check_header(&self, len: usize) -> Result<(), SendErrorKind> {
+        let mode = self.settings.header_mode;
+        let max = self.headers.slot_size() - mode.overhead();
+        match mode {
+            HeaderMode::Fixed(fixed) if len != usize::from(fixed) => {
+                Err(SendErrorKind::HeaderLength { len, fixed: usize::from(fixed) })
+            }
+            _ if len > max => Err(SendErrorKind::HeaderTooLong { len, max }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies the header into a slot, with what the header mode puts in front of it. Nothing to copy: no slot, unless
+    /// the message would have no segment at all.
+    #[inline]
+    fn take_slot(
+        &self,
+        header: &[u8],
+        key: u64,
+        only_segment: bool,
+        iov: &mut IovList,
+    ) -> Result<Option<HeaderSlot>, SendErrorKind> {
+        let prefix = match self.settings.header_mode {
+            // `check_header` bounded the length by the slot's, which is at most 4096.
+            HeaderMode::Prefixed => Some(wire::prefix(header.len() as u16)),
+            HeaderMode::Fixed(_) | HeaderMode::Raw => None,
+        };
+        if prefix.is_none() && header.is_empty() && !only_segment {
+            return Ok(None);
+        }
+        let prefix = prefix.as_ref().map_or(&[][..], |prefix| &prefix[..]);
+        let slot = self.headers.acquire_parts(&[prefix, header], key, self.id).map_err(|error| match error {
+            HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
+            HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
+        })?;
+        iov.push(slot.as_ptr(), slot.len(), self.header_desc.desc());
+        Ok(Some(slot))
+    }
+
+    /// Makes sure that every segment is registered here, and stays so.
+    #[inline]
+    fn lease(&mut self, mut payload: Payload, iov: &mut IovList) -> Result<LeasedPayload, (Payload, SendErrorKind)> {
+        let header_len = iov.len();
+        loop {
+            let scope = self.scoped.scope();
+            match payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc)) {
+                Ok(leased) => return Ok(leased),
+                Err((back, error)) => {
+                    iov.truncate(header_len);
+                    payload = back;
+                    // Each round registers one region more, or gives up.
+                    if let Err(kind) = self.register_here(&payload, error) {
+                        return Err((payload, kind));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Where the provider scopes registrations to endpoints: registers a region that this endpoint meets for the first
+    /// time. Everywhere else, says what is wrong.
+    #[cold]
+    fn register_here(&mut self, payload: &Payload, error: LeaseError) -> Result<(), SendErrorKind> {
+        let (segment, kind) = match error {
+            LeaseError::ForeignBuffer { segment } => (segment, SendErrorKind::ForeignBuffer { segment }),
+            LeaseError::NotRegistered { segment } => (segment, SendErrorKind::NotRegistered { segment }),
+        };
+        let region = payload.segments().get(segment).map(|segment| Arc::clone(segment.region()));
+        let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
+        match (region, registrar) {
+            (Some(region), Some(registrar)) if self.scoped.misses(&region) => {
+                self.scoped.register(&region, registrar)?;
+                Ok(())
+            }
+            _ => Err(kind),
+        }
+    }
+
+    #[inline]
+    fn post(&mut self, mut op: DataOp, iov: &IovList) -> Result<(), SendError> {
+        if let Some(deadline) = self.settings.send_deadline {
+            let now = Instant::now();
+            op.posted = Some(now);
+            self.next_late.get_or_insert(now + deadline);
+        }
+        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
+            // The slab has room for `depth` sends, and `admit` counted them.
+            unreachable!("the slab is larger than the depth");
+        };
+        // The credit is taken first, so that a completion can never come before its post is counted.
+        let taken = self.machine.on_data_posted();
+        debug_assert!(taken.is_ok(), "admit asked the same");
+        let post = SendPost {
+            iov: iov.iov(),
+            desc: iov.desc(),
+            context,
+            data: None,
+            level: self.settings.level,
+        };
+        let posted = match &self.conn {
+            // SAFETY: the slab owns slot and payload, which keep the memory alive, registered and unwritten, until the
+            // completion was read (`on_completion`) or the endpoint was closed (`close_link`).
+            Some(conn) => unsafe { self.link.post_send(conn, &post) },
+            None => Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN))),
+        };
+        match posted {
+            Ok(()) => {
+                self.data_in_flight += 1;
+                self.stats.posted += 1;
+                self.stats.bytes += iov.bytes();
+                self.stats.in_flight_max = self.stats.in_flight_max.max(self.data_in_flight.into());
+                Ok(())
+            }
+            Err(refused) => Err(self.undo_post(context, refused)),
+        }
+    }
+
+    /// Takes a post back that the provider did not take: slot and credit are free again.
+    #[cold]
+    fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
+        self.machine.on_post_undone();
+        let Op::Data(DataOp { key, payload, .. }) = self.in_flight.abort(context) else {
+            unreachable!("the context is the one of `post`");
+        };
+        let kind = match refused {
+            PostRefused::Again => {
+                self.stats.eagain += 1;
+                SendErrorKind::WouldBlock(Blocked::Provider)
+            }
+            PostRefused::Errno(errno) => SendErrorKind::Fabric(errno),
+        };
+        self.refuse(kind, payload.into_payload(), key)
+    }
+
+    fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
+        if let SendErrorKind::WouldBlock(blocked) = kind {
+            self.stats.would_block += 1;
+            self.wants_write = true;
+            if blocked == Blocked::HeaderSlots {
+                // Another endpoint may hold them all: its release must wake us.
+                self.headers.arm(self.headers_waker);
+                // Released between the refusal and the arming: nobody would wake us.
+                if self.headers.free_count() > 0 {
+                    self.wait.wake();
+                }
+            }
+        } else {
+            self.stats.refused += 1;
+        }
+        SendError { kind, payload, key }
+    }
+
+    // ---- polling -------------------------------------------------------------------------------------------------
+
+    /// Drives the connection and appends what happened.
+    pub(crate) fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {
+        let look_everywhere = self.wait.begin_poll();
+        if self.conn.is_none() {
+            return Ok(());
+        }
+        let found = self.read_completions(events);
+        if look_everywhere || self.cm_is_due(found) {
+            self.read_cm(events);
+        }
+        if found > 0 || look_everywhere || self.machine.state() != State::Established {
+            let now = Instant::now();
+            self.machine.tick(now);
+            self.act(events);
+        }
+        self.check_deadlines(events);
+        self.tell_writable(events);
+        self.arm_timer();
+        Ok(())
+    }
+
+    fn cm_is_due(&mut self, found: usize) -> bool {
+        if self.machine.state() != State::Established {
+            return true;
+        }
+        self.polls_without_cm = if found > 0 { 0 } else { self.polls_without_cm + 1 };
+        self.polls_without_cm.is_multiple_of(CM_INTERVAL) && found == 0
+    }
+
+    /// One batch of completions.
+    fn read_completions(&mut self, events: &mut Vec<SendEvent>) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.stats.cq_reads += 1;
+        let read = self.link.poll_completions(&mut completions);
+        let found = completions.len();
+        self.stats.cq_reads_empty += u64::from(found == 0);
+        for completion in completions.drain(..) {
+            self.on_completion(completion, events);
+        }
+        self.completions = completions;
+        if let Err(error) = read {
+            tracing::error!(%error, "the completion queue broke");
+            self.machine.abort(CloseReason::EndpointFailed("the completion queue broke"));
+        }
+        found
+    }
+
+    #[inline]
+    fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<SendEvent>) {
+        let LinkCompletion { context, len, data, error } = completion;
+        match self.in_flight.finish(context) {
+            Ok(Op::Data(op)) => self.on_sent(op, error, events),
+            Ok(Op::ControlSend { kind, .. }) => match error {
+                None => self.machine.on_control_done(kind),
+                Some(error) => self.machine.on_lost(Some(error.errno)),
+            },
+            Ok(Op::ControlReceive { buffer }) => match error {
+                None => self.on_control(&buffer, len, data),
+                Some(error) => self.machine.on_lost(Some(error.errno)),
+            },
+            Err(reason) => {
+                self.stats.unknown_completions += 1;
+                tracing::error!(context, ?reason, "a completion that names no operation");
+                self.machine.abort(CloseReason::EndpointFailed("a completion named no operation in flight"));
+            }
+        }
+    }
+
+    #[inline]
+    fn on_sent(&mut self, op: DataOp, error: Option<Box<CompletionError>>, events: &mut Vec<SendEvent>) {
+        self.data_in_flight -= 1;
+        self.machine.on_data_done();
+        let DataOp { key, payload, .. } = op;
+        let payload = payload.into_payload();
+        match error {
+            None => {
+                self.stats.completed += 1;
+                events.push(SendEvent::Completed { key, payload });
+            }
+            Some(error) => {
+                self.stats.failed += 1;
+                self.machine.on_lost(Some(error.errno));
+                events.push(SendEvent::Failed { key, payload, error: *error });
+            }
+        }
+    }
+
+    fn on_control(&mut self, buffer: &BufferMut, len: usize, data: Option<u64>) {
+        let body = &buffer[..len.min(buffer.len())];
+        match data.map(u32::try_from) {
+            Some(Ok(cq_data)) => self.machine.on_control(cq_data, body, Instant::now()),
+            // Nobody sends data to a sender: it granted no credit.
+            _ => drop(self.machine.on_data(len as u64)),
+        }
+        self.post_control_receive();
+    }
+
+    fn read_cm(&mut self, events: &mut Vec<SendEvent>) {
+        self.polls_without_cm = 0;
+        loop {
+            let event = match self.link.poll_cm() {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "the event queue broke");
+                    return self.machine.abort(CloseReason::EndpointFailed("the event queue broke"));
+                }
+            };
+            let Some(key) = self.conn.as_ref().map(LinkConn::key) else { return };
+            match event {
+                CmEvent::Connected { conn, data } if conn == key => self.machine.on_connected(data.as_slice()),
+                CmEvent::Refused { conn, errno, data } if conn == key => {
+                    self.machine.on_refused(errno, data.as_slice());
+                }
+                CmEvent::Shutdown { conn } if conn == key => {
+                    // The peer's goodbye may still be in the queue.
+                    while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
+                    self.machine.on_lost(None);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Does what the connection asks for.
+    fn act(&mut self, events: &mut Vec<SendEvent>) {
+        while let Some(action) = self.machine.next_action() {
+            match action {
+                Action::Connect { data } => self.start_connecting(&data),
+                Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),
+                Action::Established => events.push(SendEvent::Connected(self.info())),
+                Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
+                Action::Close(reason) => self.close_link(reason, events),
+                // Only the listening side accepts and rejects.
+                Action::Accept { .. } | Action::Reject { .. } => {}
+            }
+        }
+    }
+
+    fn start_connecting(&mut self, data: &[u8]) {
+        let Some(conn) = &self.conn else { return };
+        if let Err(error) = self.link.connect(conn, &self.peer_addr, data) {
+            let errno = match error {
+                Error::Fabric { errno, .. } => errno,
+                _ => FabricErrno::new(libc::EIO),
+            };
+            self.machine.on_refused(errno, &[]);
+        }
+    }
+
+    fn info(&self) -> ConnectionInfo {
+        let peer = self.machine.peer();
+        ConnectionInfo {
+            peer: Some(self.peer_addr),
+            peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
+            max_message: self.machine.peer_receive_size().min(self.max_message),
+            credits: peer.map_or(0, |hello| hello.credits),
+            header_mode: self.settings.header_mode,
+            shape: Shape::Iov,
+        }
+    }
+
+    fn post_control_receive(&mut self) {
+        let Some(mut buffer) = self.control.take() else { return };
+        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), self.control_desc.desc());
+        let Ok(context) = self.in_flight.begin(Op::ControlReceive { buffer }) else { return };
+        let Some(conn) = &self.conn else {
+            drop(self.in_flight.abort(context));
+            return;
+        };
+        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
+        if let Err(refused) = unsafe { self.link.post_receive(conn, base, len, desc, context) } {
+            // Fewer control buffers: the peer's control messages wait in the provider.
+            tracing::debug!(?refused, "control receive not posted");
+            drop(self.in_flight.abort(context));
+        }
+    }
+
+    /// Control messages are few and their buffers are counted; where the provider takes none now, the connection ends.
+    fn send_control(&mut self, cq_data: u32, body: &ControlBody) {
+        let sent = self.try_send_control(cq_data, body);
+        if let Err(errno) = sent {
+            self.machine.on_lost(Some(errno));
+        }
+    }
+
+    fn try_send_control(&mut self, cq_data: u32, body: &ControlBody) -> Result<(), FabricErrno> {
+        let full = || FabricErrno::new(libc::ENOBUFS);
+        let mut buffer = self.control.take().ok_or_else(full)?;
+        let bytes = body.as_slice();
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        let mut iov = IovList::new();
+        iov.push(buffer.as_ptr(), bytes.len(), self.control_desc.desc());
+        let op = Op::ControlSend { kind: body.kind(), _buffer: buffer };
+        let context = self.in_flight.begin(op).map_err(|_| full())?;
+        let post =
+            SendPost { iov: iov.iov(), desc: iov.desc(), context, data: Some(cq_data), level: Level::Sent };
+        let conn = self.conn.as_ref().ok_or_else(|| FabricErrno::new(libc::ENOTCONN))?;
+        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
+        unsafe { self.link.post_send(conn, &post) }.map_err(|refused| {
+            drop(self.in_flight.abort(context));
+            match refused {
+                PostRefused::Again => FabricErrno::new(libc::EAGAIN),
+                PostRefused::Errno(errno) => errno,
+            }
+        })
+    }
+
+    // ---- deadlines and wake-ups ----------------------------------------------------------------------------------
+
+    /// Looks at each send in flight when the oldest may be late.
+    fn check_deadlines(&mut self, events: &mut Vec<SendEvent>) {
+        let (Some(deadline), Some(next)) = (self.settings.send_deadline, self.next_late) else { return };
+        let now = Instant::now();
+        if now < next {
+            return;
+        }
+        let mut earliest = None;
+        let mut any_late = false;
+        for op in self.in_flight.iter_mut() {
+            let Op::Data(op) = op else { continue };
+            let Some(due) = op.posted.map(|posted| posted + deadline) else { continue };
+            if now < due {
+                earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
+            } else if !op.late {
+                op.late = true;
+                any_late = true;
+                if self.settings.deadline_policy == DeadlinePolicy::Notify {
+                    events.push(SendEvent::Late { key: op.key });
+                }
+            }
+        }
+        // With none in flight that is not late yet, the next post sets the time.
+        self.next_late = earliest;
+        if any_late && self.settings.deadline_policy == DeadlinePolicy::FailConnection {
+            self.machine.abort(CloseReason::SendDeadline { deadline });
+            self.act(events);
+        }
+    }
+
+    fn tell_writable(&mut self, events: &mut Vec<SendEvent>) {
+        if self.wants_write
+            && self.machine.may_send().is_ok()
+            && self.data_in_flight < self.settings.depth
+            && self.headers.free_count() > 0
+        {
+            self.wants_write = false;
+            events.push(SendEvent::Writable);
+        }
+    }
+
+    fn arm_timer(&self) {
+        let machine = self.machine.next_deadline();
+        let late = self.next_late.filter(|_| self.data_in_flight > 0);
+        self.wait.set_deadline(match (machine, late) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        });
+    }
+
+    // ---- closing -------------------------------------------------------------------------------------------------
+
+    /// Begins the polite close: what is in flight completes, both sides say goodbye. `poll` until `Disconnected`.
+    pub(crate) fn begin_close(&mut self, deadline: Instant) {
+        self.machine.close(ByeReason::DONE, deadline);
+        // Done by the next poll, which the caller is about to make: have it look at everything.
+        self.wait.wake();
+    }
+
+    /// Polls until the connection is closed.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<SendEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close(deadline);
+        while self.conn.is_some() {
+            self.poll(&mut events)?;
+            if self.conn.is_some() {
+                // The machine's own deadline ends the loop; the step bounds a wake-up that a provider may lose.
+                self.wait.sleep(Instant::now() + Duration::from_millis(100))?;
+            }
+        }
+        Ok(events)
+    }
+
+    /// Closes the provider's endpoint and gives every operation its outcome.
+    fn close_link(&mut self, reason: CloseReason, events: &mut Vec<SendEvent>) {
+        let Some(conn) = self.conn.take() else { return };
+        self.release_scoped();
+        match self.link.close(conn) {
+            Ok(()) => {
+                // What the provider still reports is the better outcome; after `close` it reports no more than it has.
+                while self.read_completions(events) > 0 {}
+                let failed: Vec<Op> = self.in_flight.drain().collect();
+                for op in failed {
+                    self.fail(op, events);
+                }
+            }
+            Err(CloseFailed(errno)) => self.leak(errno, events),
+        }
+        tracing::info!(%reason, sent = self.machine.sent(), "connection closed");
+        events.push(SendEvent::Disconnected(reason));
+        self.wait.set_deadline(None);
+    }
+
+    fn fail(&mut self, op: Op, events: &mut Vec<SendEvent>) {
+        if let Op::Data(op) = op {
+            self.on_sent(op, Some(Box::new(CompletionError::new(libc::ECANCELED))), events);
+        }
+    }
+
+    /// The provider may still read the buffers of operations in flight, for ever: their memory is given up.
+    fn leak(&mut self, errno: FabricErrno, events: &mut Vec<SendEvent>) {
+        let leaked = forget(&mut self.in_flight);
+        self.stats.leaked += leaked.operations;
+        self.stats.failed += leaked.keys.len() as u64;
+        self.data_in_flight = 0;
+        for key in leaked.keys {
+            let error = CompletionError {
+                provider_message: "fi_close refused; the payload is leaked".to_owned(),
+                ..CompletionError::new(errno.get())
+            };
+            events.push(SendEvent::Failed { key, payload: Payload::empty(), error });
+        }
+    }
+
+    /// Registrations that belong to the endpoint are closed before it, when nothing uses them any more.
+    fn release_scoped(&mut self) {
+        if self.data_in_flight == 0 {
+            self.scoped.close();
+        }
+    }
+}
+
+/// What [`forget`] gave up.
+struct Leaked {
+    operations: u64,
+    keys: Vec<u64>,
+}
+
+/// Leaks every operation: nothing that the provider may touch is freed, deregistered or given back.
+fn forget(in_flight: &mut InFlight<Op>) -> Leaked {
+    let mut keys = Vec::new();
+    let mut operations = 0;
+    for op in in_flight.drain() {
+        operations += 1;
+        if let Op::Data(op) = &op {
+            keys.push(op.key);
+        }
+        std::mem::forget(op);
+    }
+    stats::count_leaked(operations);
+    Leaked { operations, keys }
+}
+
+fn local_params(settings: &SendSettings) -> LocalParams {
+    LocalParams {
+        header_mode: settings.header_mode,
+        require_header_mode: None,
+        features: 0,
+        receive_size: 0,
+        receive_depth: 0,
+        credits: 0,
+        incarnation: crate::endpoint::incarnation(),
+        connection: crate::endpoint::next_connection(),
+        connect_timeout: settings.connect_timeout,
+        close_timeout: settings.close_timeout,
+        max_credit_window: wire::CREDIT_WINDOW_MAX,
+    }
+}
+
+impl<L: Link> Drop for SendCore<L> {
+    /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
+    fn drop(&mut self) {
+        self.headers.remove_waker(self.headers_waker);
+        let closed = self.conn.take().map_or(Ok(()), |conn| {
+            self.release_scoped();
+            self.link.close(conn)
+        });
+        let mut keys = Vec::new();
+        match closed {
+            Ok(()) => keys.extend(self.in_flight.drain().filter_map(|op| match op {
+                Op::Data(op) => Some(op.key),
+                _ => None,
+            })),
+            Err(CloseFailed(_)) => keys = forget(&mut self.in_flight).keys,
+        }
+        stats::count_abandoned(keys.len() as u64);
+        if let Some(on_abandoned) = &mut self.settings.on_abandoned {
+            keys.into_iter().for_each(on_abandoned);
+        }
+    }
+}
+
+impl<L: Link> fmt::Debug for SendCore<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendCore")
+            .field("id", &self.id)
+            .field("peer", &self.peer_addr)
+            .field("state", &self.machine.state())
+            .field("in_flight", &self.data_in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+// The bytes of a control message fit a control buffer.
+const _: () = assert!(CONTROL_LEN_MAX >= wire::HELLO_LEN);

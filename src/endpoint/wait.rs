@@ -1,0 +1,128 @@
+//! What a sleeping thread watches for one endpoint, and how other threads wake it.
+
+use std::fmt;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use smallvec::SmallVec;
+
+use crate::Error;
+use crate::event_loop::WaitSource;
+
+/// The link's part: its descriptors and `fi_trywait`.
+pub(crate) trait LinkWait: Send + Sync + fmt::Debug {
+    /// Readable when there may be something to poll for; empty where the provider has none.
+    fn fds(&self) -> SmallVec<[RawFd; 2]>;
+    /// True: sleeping on the descriptors is safe now.
+    fn try_wait(&self) -> Result<bool, Error>;
+}
+
+/// Shared between an endpoint, the loops that watch it and the threads that wake it.
+#[derive(Debug)]
+pub(crate) struct EndpointWait {
+    link: Arc<dyn LinkWait>,
+    wake_fd: OwnedFd,
+    /// A wake was asked for and the endpoint has not polled since.
+    woken: AtomicBool,
+    /// Someone prepared to sleep since the last poll: the next poll must look everywhere.
+    slept: AtomicBool,
+    /// Nanoseconds after `base` by which the endpoint wants to be polled; `u64::MAX` is never.
+    deadline_ns: AtomicU64,
+    base: Instant,
+}
+
+impl EndpointWait {
+    pub(crate) fn new(link: Arc<dyn LinkWait>) -> Result<Self, Error> {
+        let wake_fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Error::os("eventfd", e))?;
+        Ok(Self {
+            link,
+            wake_fd,
+            woken: AtomicBool::new(false),
+            slept: AtomicBool::new(true),
+            deadline_ns: AtomicU64::new(u64::MAX),
+            base: Instant::now(),
+        })
+    }
+
+    /// Makes the endpoint's owner poll it. From any thread; many wakes before a poll count as one.
+    pub(crate) fn wake(&self) {
+        // AcqRel: what the waker did before is seen by the poll that finds the flag (`begin_poll`).
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            // The counter of an eventfd that was just read cannot be full, so this cannot fail for want of room.
+            let _ = rustix::io::write(&self.wake_fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// At the start of a poll: takes the wakes so far. True: look at everything, someone slept or woke us.
+    pub(crate) fn begin_poll(&self) -> bool {
+        let woken = self.woken.load(Ordering::Acquire);
+        if woken {
+            let mut count = [0; 8];
+            // Read first, clear the flag after: a wake in between finds the flag set and writes nothing, and what it
+            // announces is looked at by this very poll.
+            let _ = rustix::io::read(&self.wake_fd, &mut count);
+            self.woken.store(false, Ordering::Release);
+        }
+        let slept = self.slept.load(Ordering::Relaxed) && self.slept.swap(false, Ordering::AcqRel);
+        woken || slept
+    }
+
+    pub(crate) fn set_deadline(&self, deadline: Option<Instant>) {
+        let ns = deadline.map_or(u64::MAX, |at| {
+            u64::try_from(at.saturating_duration_since(self.base).as_nanos()).unwrap_or(u64::MAX)
+        });
+        self.deadline_ns.store(ns, Ordering::Release);
+    }
+
+    /// Sleeps until there may be something to poll for, at most until `until`. Without descriptors it sleeps in steps of a
+    /// millisecond.
+    pub(crate) fn sleep(&self, until: Instant) -> Result<(), Error> {
+        if !self.prepare_wait()? {
+            return Ok(());
+        }
+        let until = self.next_deadline().map_or(until, |at| at.min(until));
+        let mut left = until.saturating_duration_since(Instant::now());
+        let fds = self.link.fds();
+        if fds.is_empty() {
+            left = left.min(Duration::from_millis(1));
+        }
+        // SAFETY: the descriptors belong to the link's queues, which `self.link` keeps open during this call.
+        let mut polled: SmallVec<[PollFd<'_>; 3]> =
+            fds.iter().map(|fd| PollFd::from_borrowed_fd(unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) }, PollFlags::IN)).collect();
+        polled.push(PollFd::new(&self.wake_fd, PollFlags::IN));
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(e) => Err(Error::os("poll", e)),
+        }
+    }
+}
+
+impl WaitSource for EndpointWait {
+    fn fds(&self) -> SmallVec<[RawFd; 3]> {
+        let link = self.link.fds();
+        if link.is_empty() {
+            return SmallVec::new();
+        }
+        link.into_iter().chain([self.wake_fd.as_raw_fd()]).collect()
+    }
+
+    fn prepare_wait(&self) -> Result<bool, Error> {
+        self.slept.store(true, Ordering::Release);
+        if self.woken.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        self.link.try_wait()
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        match self.deadline_ns.load(Ordering::Acquire) {
+            u64::MAX => None,
+            ns => Some(self.base + Duration::from_nanos(ns)),
+        }
+    }
+}

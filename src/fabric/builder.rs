@@ -1,0 +1,161 @@
+//! `FabricBuilder`: picks a provider, and says why when there is none.
+
+use std::sync::Arc;
+
+use libfabric_sys as sys;
+
+use super::diagnosis::Diagnosis;
+use super::info::{Info, MR_MODES};
+use super::provider::{Provider, provider};
+use super::Fabric;
+use crate::Error;
+
+/// Chooses and opens a [`Fabric`].
+#[derive(Debug, Clone, Default)]
+pub struct FabricBuilder {
+    provider: Option<String>,
+    node: Option<String>,
+    interface: Option<String>,
+    settings: Settings,
+}
+
+/// The settings that outlive the choice of a provider.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) max_registrations: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { max_registrations: 1024 }
+    }
+}
+
+impl FabricBuilder {
+    /// The provider, as libfabric spells it (`tcp`, `verbs`, …). Default: the first that this library can use, in
+    /// libfabric's order, which is by speed.
+    #[must_use]
+    pub fn provider(mut self, name: impl Into<String>) -> Self {
+        self.provider = Some(name.into());
+        self
+    }
+
+    /// The local address or host name to use, such as `127.0.0.1`; it chooses the network interface. Default: the
+    /// first interface that the provider names, often not the loopback one.
+    #[must_use]
+    pub fn node(mut self, node: impl Into<String>) -> Self {
+        self.node = Some(node.into());
+        self
+    }
+
+    /// The network interface or device (libfabric's domain name, such as `eth0` or `mlx5_0`). Default: any.
+    #[must_use]
+    pub fn interface(mut self, name: impl Into<String>) -> Self {
+        self.interface = Some(name.into());
+        self
+    }
+
+    /// The most registrations that each domain may hold at once, 1 to 1,048,576. Default 1,024. The network card's
+    /// tables are finite, and a leak should fail early.
+    #[must_use]
+    pub fn max_registrations(mut self, limit: usize) -> Self {
+        self.settings.max_registrations = limit;
+        self
+    }
+
+    /// Finds the provider and opens it.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::Library`]: no usable libfabric on this machine.
+    /// * [`Error::NoProvider`]: nothing matches; which providers there are, and what ruled each out.
+    /// * [`Error::Unsupported`]: the provider exists, but connections can't be made over it.
+    /// * [`Error::Config`]: a setting out of range.
+    pub fn open(self) -> Result<Arc<Fabric>, Error> {
+        if !(1..=1 << 20).contains(&self.settings.max_registrations) {
+            return Err(Error::Config {
+                field: "max_registrations",
+                value: self.settings.max_registrations.to_string(),
+                reason: "must be 1 to 1048576",
+            });
+        }
+        self.refuse_known_unsupported()?;
+        let library = sys::Library::load()?;
+        let hints = self.hints(library)?;
+        let flags = if self.node.is_some() { sys::FI_SOURCE } else { 0 };
+        let found = match Info::find(library, self.node.as_deref(), None, flags, Some(&hints)) {
+            Ok(found) => found,
+            Err(errno) => return Err(self.diagnose(library, errno)?.into()),
+        };
+        let usable = |info: Info| provider(&info.provider_name()).filter(|row| row.refused.is_none()).map(|row| (info, row));
+        let Some((info, row)) = found.into_iter().find_map(usable) else {
+            return Err(self.diagnose(library, sys::FI_ENODATA)?.into());
+        };
+        Fabric::open(info, row, self.settings)
+    }
+
+    /// A provider that we know and can't use is refused in words, before libfabric is asked.
+    fn refuse_known_unsupported(&self) -> Result<(), Error> {
+        match self.provider.as_deref().and_then(provider) {
+            Some(&Provider { name, refused: Some(need), .. }) => {
+                Err(Error::Unsupported { provider: name.to_owned(), need })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Everything that we ask for. The diagnosis asks for the same, one by one.
+    fn hints(&self, library: &'static sys::Library) -> Result<Info, Error> {
+        let mut hints = Info::hints(library)?;
+        for requirement in REQUIREMENTS {
+            (requirement.set)(&mut hints);
+        }
+        if let Some(name) = &self.provider {
+            hints.set_provider(name)?;
+        }
+        if let Some(name) = &self.interface {
+            hints.set_domain_name(name)?;
+        }
+        Ok(hints)
+    }
+
+    fn diagnose(&self, library: &'static sys::Library, errno: i32) -> Result<Box<Diagnosis>, Error> {
+        Diagnosis::new(
+            library,
+            self.provider.as_deref(),
+            self.node.as_deref(),
+            self.interface.as_deref(),
+            errno,
+        )
+        .map(Box::new)
+    }
+}
+
+/// One thing that we need of a provider, as a hint.
+pub(super) struct Requirement {
+    pub(super) what: &'static str,
+    pub(super) set: fn(&mut Info),
+}
+
+/// What connections need, always. `FI_THREAD_SAFE`: no call of ours is undefined behaviour in the provider, whatever
+/// thread it comes from. `FI_PROGRESS_MANUAL`: no thread that the user did not start.
+pub(super) const REQUIREMENTS: &[Requirement] = &[
+    Requirement { what: "messages (FI_MSG)", set: |hints| hints.head_mut().caps = sys::FI_MSG },
+    Requirement {
+        what: "connected endpoints (FI_EP_MSG)",
+        set: |hints| hints.set_endpoint_type(sys::FI_EP_MSG),
+    },
+    Requirement {
+        what: "the registration modes LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT and no other",
+        set: |hints| hints.set_mr_mode(MR_MODES),
+    },
+    Requirement {
+        what: "the modes FI_CONTEXT, FI_CONTEXT2 and no other",
+        set: |hints| hints.head_mut().mode = sys::FI_CONTEXT | sys::FI_CONTEXT2,
+    },
+    Requirement { what: "thread safety (FI_THREAD_SAFE)", set: |hints| hints.set_threading(sys::FI_THREAD_SAFE) },
+    Requirement {
+        what: "manual progress (FI_PROGRESS_MANUAL)",
+        set: |hints| hints.set_progress(sys::FI_PROGRESS_MANUAL),
+    },
+];

@@ -1,0 +1,111 @@
+//! `Diagnosis`: why no provider matched, for each provider that exists.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use libfabric_sys as sys;
+
+use super::builder::REQUIREMENTS;
+use super::info::Info;
+use super::provider::provider;
+use crate::Error;
+
+/// Why `fi_getinfo` found nothing that we can use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// What was asked for, in words.
+    pub wanted: String,
+    /// The version of the library that answered.
+    pub library: String,
+    /// Each provider of the library, and the first thing that ruled it out.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// One provider and what ruled it out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// The provider, as libfabric spells it.
+    pub provider: String,
+    /// The first requirement that it does not meet.
+    pub ruled_out_by: String,
+}
+
+impl Diagnosis {
+    /// Asks again, provider by provider, with one requirement more each time.
+    pub(super) fn new(
+        library: &'static sys::Library,
+        wanted_provider: Option<&str>,
+        node: Option<&str>,
+        interface: Option<&str>,
+        errno: i32,
+    ) -> Result<Self, Error> {
+        let mut wanted = format!("provider {}", wanted_provider.unwrap_or("any"));
+        if let Some(node) = node {
+            wanted += &format!(", node {node}");
+        }
+        if let Some(interface) = interface {
+            wanted += &format!(", interface {interface}");
+        }
+        wanted += &format!(": {}", library.fi_strerror(errno));
+        let names: BTreeSet<String> = Info::find(library, None, None, 0, None)
+            .unwrap_or_default()
+            .iter()
+            .map(Info::provider_name)
+            .filter(|name| !name.is_empty())
+            .collect();
+        let mut verdicts = Vec::new();
+        for name in names {
+            let ruled_out_by = match wanted_provider {
+                Some(wanted) if wanted != name => format!("the provider setting asks for {wanted}"),
+                _ => first_refusal(library, &name, node, interface)?,
+            };
+            verdicts.push(Verdict { provider: name, ruled_out_by });
+        }
+        Ok(Self { wanted, library: sys::version_text(library.version()), verdicts })
+    }
+}
+
+/// Adds requirements until the provider gives no answer; names the last one added.
+fn first_refusal(
+    library: &'static sys::Library,
+    name: &str,
+    node: Option<&str>,
+    interface: Option<&str>,
+) -> Result<String, Error> {
+    if let Some(reason) = provider(name).and_then(|row| row.refused) {
+        return Ok(reason.to_owned());
+    }
+    if provider(name).is_none() {
+        return Ok("it is not in this library's provider table".to_owned());
+    }
+    let mut hints = Info::hints(library)?;
+    hints.set_provider(name)?;
+    for requirement in REQUIREMENTS {
+        (requirement.set)(&mut hints);
+        if Info::find(library, None, None, 0, Some(&hints)).is_err() {
+            return Ok(requirement.what.to_owned());
+        }
+    }
+    if let Some(interface) = interface {
+        hints.set_domain_name(interface)?;
+        if Info::find(library, None, None, 0, Some(&hints)).is_err() {
+            return Ok(format!("no interface {interface}"));
+        }
+    }
+    match node {
+        Some(node) => Ok(format!("node {node} is no local address of it")),
+        None => Ok("nothing by itself: the requirements exclude each other".to_owned()),
+    }
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no provider of libfabric {} matches ({})", self.library, self.wanted)?;
+        for Verdict { provider, ruled_out_by } in &self.verdicts {
+            write!(f, "; {provider}: {ruled_out_by}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Diagnosis {}

@@ -1,0 +1,120 @@
+//! `Domain`: what registrations and endpoints belong to (`fi_domain.3`).
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use libfabric_sys as sys;
+
+use super::report::Report;
+use super::{Fabric, handle, mr};
+use crate::Error;
+use crate::error::RegisterError;
+use crate::memory::{MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
+
+/// An opened domain. Endpoints and registrations keep it open.
+pub struct Domain {
+    raw: NonNull<sys::fid_domain>,
+    /// Its place in every region's table of registrations; given back only after every registration is closed,
+    /// because each of them holds this domain.
+    scope: ScopeGuard,
+    registrations: AtomicUsize,
+    this: Weak<Self>,
+    fabric: Arc<Fabric>,
+}
+
+// SAFETY: opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+unsafe impl Send for Domain {}
+// SAFETY: as above.
+unsafe impl Sync for Domain {}
+
+impl Domain {
+    pub(super) fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>, Error> {
+        let scope = ScopeGuard::allocate().ok_or(Error::TooManyDomains { limit: MAX_SCOPES })?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: the fabric is open, the info is its own, `raw` is writable.
+        let rc =
+            unsafe { sys::fi_domain(fabric.as_ptr(), fabric.info().as_ptr(), &raw mut raw, ptr::null_mut()) };
+        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_domain", rc))?;
+        Ok(Arc::new_cyclic(|this| Self {
+            raw,
+            scope,
+            registrations: AtomicUsize::new(0),
+            this: this.clone(),
+            fabric: Arc::clone(fabric),
+        }))
+    }
+
+    /// The fabric that it belongs to.
+    pub fn fabric(&self) -> &Arc<Fabric> {
+        &self.fabric
+    }
+
+    /// What was got: provider, versions, limits.
+    pub fn report(&self) -> Report {
+        self.fabric.report()
+    }
+
+    /// Registrations open now.
+    pub fn registrations(&self) -> usize {
+        self.registrations.load(Ordering::Relaxed)
+    }
+
+    /// The raw `fid_domain`.
+    ///
+    /// # Safety
+    ///
+    /// * It is valid while this value lives: keep the `Arc`.
+    /// * It must not be closed, and nothing opened from it may outlive this value.
+    pub unsafe fn as_raw(&self) -> *mut sys::fid_domain {
+        self.as_ptr()
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::fid_domain {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn count_registration(&self) -> Result<(), RegisterError> {
+        let limit = self.fabric.settings().max_registrations;
+        let add = |n: usize| (n < limit).then_some(n + 1);
+        // A counter only: nothing is ordered by it.
+        self.registrations
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .map(drop)
+            .map_err(|_| RegisterError::DomainLimit { limit })
+    }
+
+    pub(super) fn count_registration_closed(&self) {
+        self.registrations.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Registrar for Domain {
+    fn scope(&self) -> Scope {
+        self.scope.scope()
+    }
+
+    fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
+        let this = self.this.upgrade().expect("a domain that is borrowed is alive");
+        mr::register(&this, base, len)
+    }
+}
+
+impl Drop for Domain {
+    fn drop(&mut self) {
+        // SAFETY: registrations, queues and endpoints hold the domain by `Arc`, so none is left.
+        let _ = unsafe { handle::close("domain", self.as_ptr().cast()) };
+    }
+}
+
+impl fmt::Debug for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Domain")
+            .field("fabric", &self.fabric)
+            .field("registrations", &self.registrations())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,183 @@
+//! `Ep`: one connected endpoint (`fi_endpoint.3`, `fi_cm.3`, `fi_msg.3`).
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use libfabric_sys as sys;
+
+use super::domain::Domain;
+use super::info::{Info, read_address, write_address};
+use super::queue::{Cq, Eq};
+use super::handle;
+use crate::Error;
+use crate::endpoint::Level;
+use crate::endpoint::address::PeerAddr;
+use crate::endpoint::link::{PostRefused, SendPost};
+use crate::error::FabricErrno;
+
+/// An active endpoint, bound and enabled. Its queues and its domain stay open as long as it is.
+pub(crate) struct Ep {
+    raw: NonNull<sys::fid_ep>,
+    _cq: Arc<Cq>,
+    _eq: Arc<Eq>,
+    _domain: Arc<Domain>,
+}
+
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+unsafe impl Send for Ep {}
+
+impl Ep {
+    /// Opens, binds and enables.
+    pub(crate) fn open(domain: &Arc<Domain>, info: &Info, cq: &Arc<Cq>, eq: &Arc<Eq>) -> Result<Self, Error> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the domain is open, the info is of the same library, `raw` is writable.
+        let rc = unsafe { sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), &raw mut raw, ptr::null_mut()) };
+        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_endpoint", rc))?;
+        let ep = Self { raw, _cq: Arc::clone(cq), _eq: Arc::clone(eq), _domain: Arc::clone(domain) };
+        // SAFETY: both are open, and `ep` keeps the queue open.
+        let rc = unsafe { sys::fi_ep_bind(ep.as_ptr(), eq.fid(), 0) };
+        check("fi_ep_bind(eq)", rc)?;
+        // SAFETY: both are open, and `ep` keeps the queue open.
+        let rc = unsafe { sys::fi_ep_bind(ep.as_ptr(), cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV) };
+        check("fi_ep_bind(cq)", rc)?;
+        // SAFETY: the endpoint is open and bound.
+        let rc = unsafe { sys::fi_enable(ep.as_ptr()) };
+        check("fi_enable", rc)?;
+        Ok(ep)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::fid_ep {
+        self.raw.as_ptr()
+    }
+
+    /// Starts to connect. Once in an endpoint's life.
+    pub(crate) fn connect(&self, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
+        let (address, _) = write_address(peer);
+        // SAFETY: the endpoint is open; the address and the data outlive the call, which copies them.
+        let rc = unsafe {
+            sys::fi_connect(self.as_ptr(), (&raw const address).cast(), data.as_ptr().cast(), data.len())
+        };
+        check("fi_connect", rc)
+    }
+
+    /// Accepts the request that the endpoint was made from.
+    pub(crate) fn accept(&self, data: &[u8]) -> Result<(), Error> {
+        // SAFETY: the endpoint is open; the data outlives the call, which copies it. Its length is bounded by
+        // `CM_DATA_MAX`, far below what makes a provider write past its buffer.
+        let rc = unsafe { sys::fi_accept(self.as_ptr(), data.as_ptr().cast(), data.len()) };
+        check("fi_accept", rc)
+    }
+
+    /// The peer's address, if the provider tells.
+    pub(crate) fn peer(&self) -> Option<PeerAddr> {
+        let mut room = [0u8; size_of::<libc::sockaddr_storage>()];
+        let mut len = room.len();
+        // SAFETY: the endpoint is open; the room has that length.
+        let rc = unsafe { sys::fi_getpeer(self.as_ptr(), room.as_mut_ptr().cast(), &raw mut len) };
+        if rc != 0 {
+            return None;
+        }
+        // SAFETY: `len`, bounded by the room, bytes were written.
+        unsafe { read_address(room.as_ptr(), len.min(room.len())) }
+    }
+
+    /// Posts a send.
+    ///
+    /// # Safety
+    ///
+    /// * The endpoint is connected: providers crash on a send before that.
+    /// * As [`crate::endpoint::link::Link::post_send`].
+    #[inline]
+    pub(crate) unsafe fn send(&self, post: &SendPost<'_>) -> Result<(), PostRefused> {
+        let msg = sys::fi_msg {
+            msg_iov: post.iov.as_ptr(),
+            desc: post.desc.as_ptr().cast_mut(),
+            iov_count: post.iov.len(),
+            addr: 0,
+            context: post.context as *mut c_void,
+            data: u64::from(post.data.unwrap_or(0)),
+        };
+        let mut flags = sys::FI_COMPLETION;
+        if post.data.is_some() {
+            flags |= sys::FI_REMOTE_CQ_DATA;
+        }
+        if post.level == Level::Delivered {
+            flags |= sys::FI_DELIVERY_COMPLETE;
+        }
+        // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
+        posted(unsafe { sys::fi_sendmsg(self.as_ptr(), &raw const msg, flags) })
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Safety
+    ///
+    /// As [`crate::endpoint::link::Link::post_receive`].
+    #[inline]
+    pub(crate) unsafe fn receive(
+        &self,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises.
+        posted(unsafe { sys::fi_recv(self.as_ptr(), base.cast(), len, desc, 0, context as *mut c_void) })
+    }
+
+    /// Closes the endpoint, whatever is in flight; afterwards the provider touches no buffer of it.
+    pub(crate) fn close(self) -> Result<(), i32> {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: open, owned, and never used again: `this` is not dropped as a whole.
+        let closed = unsafe { handle::close("ep", this.as_ptr().cast()) };
+        if closed.is_ok() {
+            // SAFETY: each parent is dropped once, here; when the close failed they are leaked on purpose, because
+            // the provider still uses them.
+            unsafe { this.drop_parents() };
+        }
+        closed
+    }
+
+    /// # Safety
+    ///
+    /// Once, and `self` is not used or dropped afterwards.
+    unsafe fn drop_parents(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { ptr::drop_in_place(&raw mut self._cq) };
+        // SAFETY: the caller's promise.
+        unsafe { ptr::drop_in_place(&raw mut self._eq) };
+        // SAFETY: the caller's promise.
+        unsafe { ptr::drop_in_place(&raw mut self._domain) };
+    }
+}
+
+impl Drop for Ep {
+    fn drop(&mut self) {
+        // SAFETY: open and owned.
+        let _ = unsafe { handle::close("ep", self.as_ptr().cast()) };
+    }
+}
+
+impl fmt::Debug for Ep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ep").field("raw", &self.raw).finish_non_exhaustive()
+    }
+}
+
+#[inline]
+fn posted(rc: isize) -> Result<(), PostRefused> {
+    match rc {
+        0 => Ok(()),
+        rc if rc == -(sys::FI_EAGAIN as isize) => Err(PostRefused::Again),
+        rc => Err(PostRefused::Errno(FabricErrno::from_ssize(rc))),
+    }
+}
+
+pub(super) fn check(call: &'static str, rc: i32) -> Result<(), Error> {
+    if rc == 0 { Ok(()) } else { Err(Error::fabric(call, rc)) }
+}

@@ -1,0 +1,363 @@
+//! `Info`: one answer of `fi_getinfo.3`, owned, and the hints that ask for it.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ptr::{self, NonNull};
+
+use libfabric_sys as sys;
+
+use crate::Error;
+use crate::endpoint::address::PeerAddr;
+
+/// The registration modes that we implement; a provider that needs another is not offered to us.
+pub(crate) const MR_MODES: i32 =
+    sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY | sys::FI_MR_ENDPOINT;
+
+/// One fabric interface, as `fi_getinfo` describes it. A single entry: `next` is null.
+pub(crate) struct Info {
+    raw: NonNull<sys::fi_info>,
+    library: &'static sys::Library,
+}
+
+// SAFETY: plain memory of the library, which no thread but the owner of this value touches.
+unsafe impl Send for Info {}
+// SAFETY: `&Info` only reads it.
+unsafe impl Sync for Info {}
+
+impl Drop for Info {
+    fn drop(&mut self) {
+        // SAFETY: `raw` came from this library and is freed nowhere else.
+        unsafe { self.library.fi_freeinfo(self.raw.as_ptr()) };
+    }
+}
+
+impl Info {
+    /// Empty hints.
+    pub(crate) fn hints(library: &'static sys::Library) -> Result<Self, Error> {
+        Self::from_raw(library, library.allocinfo()).ok_or_else(|| Error::fabric("fi_dupinfo", libc::ENOMEM))
+    }
+
+    /// Takes ownership of an info that the library made, if there is one.
+    pub(crate) fn from_raw(library: &'static sys::Library, raw: *mut sys::fi_info) -> Option<Self> {
+        NonNull::new(raw).map(|raw| Self { raw, library })
+    }
+
+    /// A copy.
+    pub(crate) fn duplicate(&self) -> Result<Self, Error> {
+        // SAFETY: `raw` is a valid info of this library.
+        let copy = unsafe { self.library.fi_dupinfo(self.raw.as_ptr()) };
+        Self::from_raw(self.library, copy).ok_or_else(|| Error::fabric("fi_dupinfo", libc::ENOMEM))
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::fi_info {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn library(&self) -> &'static sys::Library {
+        self.library
+    }
+
+    fn head(&self) -> &sys::fi_info {
+        // SAFETY: the struct has the same layout in every version that we accept (checked by the ABI test).
+        unsafe { self.raw.as_ref() }
+    }
+
+    pub(crate) fn head_mut(&mut self) -> &mut sys::fi_info {
+        // SAFETY: as `head`, and `&mut self` makes it the only view.
+        unsafe { self.raw.as_mut() }
+    }
+
+    pub(crate) fn mode(&self) -> u64 {
+        self.head().mode
+    }
+
+    /// The transmit attributes, copied.
+    pub(crate) fn tx(&self) -> sys::fi_tx_attr {
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since 1.17.
+        unsafe { *self.head().tx_attr }
+    }
+
+    /// The receive attributes, copied.
+    pub(crate) fn rx(&self) -> sys::fi_rx_attr {
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since 1.17.
+        unsafe { *self.head().rx_attr }
+    }
+
+    /// The domain attributes, copied as far as this library has them.
+    pub(crate) fn domain(&self) -> sys::fi_domain_attr {
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it, as long as this library's version says.
+        unsafe { sys::fi_domain_attr::read(self.head().domain_attr, self.library.version()) }
+    }
+
+    /// The protocol and the longest message.
+    pub(crate) fn protocol(&self) -> u32 {
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place in every version.
+        unsafe { (*self.head().ep_attr).protocol }
+    }
+
+    pub(crate) fn max_message(&self) -> u64 {
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place in every version.
+        unsafe { (*self.head().ep_attr).max_msg_size as u64 }
+    }
+
+    pub(crate) fn fabric_attr(&self) -> *mut sys::fi_fabric_attr {
+        self.head().fabric_attr
+    }
+
+    pub(crate) fn provider_version(&self) -> u32 {
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since 1.17.
+        unsafe { (*self.head().fabric_attr).prov_version }
+    }
+
+    pub(crate) fn provider_name(&self) -> String {
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; its layout has not grown since 1.17.
+        text(unsafe { (*self.head().fabric_attr).prov_name })
+    }
+
+    pub(crate) fn domain_name(&self) -> String {
+        // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place in every version.
+        text(unsafe { (*self.head().domain_attr).name })
+    }
+
+    /// The local address, if it is an IP address.
+    pub(crate) fn source(&self) -> Option<PeerAddr> {
+        let head = self.head();
+        // SAFETY: `src_addr` points to `src_addrlen` bytes, or is null.
+        unsafe { read_address(head.src_addr.cast(), head.src_addrlen) }
+    }
+
+    /// The peer's address, if it is an IP address.
+    pub(crate) fn destination(&self) -> Option<PeerAddr> {
+        let head = self.head();
+        // SAFETY: `dest_addr` points to `dest_addrlen` bytes, or is null.
+        unsafe { read_address(head.dest_addr.cast(), head.dest_addrlen) }
+    }
+
+    /// The connection request that the info came with, once: whoever takes it must accept it or close it.
+    pub(crate) fn handle(&self) -> *mut sys::fid {
+        self.head().handle
+    }
+
+    /// Sets what a hint asks for. All of them write to attributes that `fi_dupinfo(NULL)` allocated.
+    pub(crate) fn set_provider(&mut self, name: &str) -> Result<(), Error> {
+        let attr = self.head().fabric_attr;
+        let name = duplicate_text("provider", name)?;
+        // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it expects).
+        unsafe { (*attr).prov_name = name };
+        Ok(())
+    }
+
+    pub(crate) fn set_domain_name(&mut self, name: &str) -> Result<(), Error> {
+        let attr = self.head().domain_attr;
+        let name = duplicate_text("interface", name)?;
+        // SAFETY: allocated by the library, and freed by it with the hints (`strdup`, as it expects).
+        unsafe { (*attr).name = name };
+        Ok(())
+    }
+
+    pub(crate) fn set_endpoint_type(&mut self, kind: sys::fi_ep_type) {
+        let attr = self.head().ep_attr;
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*attr).type_ = kind };
+    }
+
+    pub(crate) fn set_mr_mode(&mut self, mode: i32) {
+        let attr = self.head().domain_attr;
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*attr).mr_mode = mode };
+    }
+
+    pub(crate) fn set_threading(&mut self, threading: sys::fi_threading) {
+        let attr = self.head().domain_attr;
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*attr).threading = threading };
+    }
+
+    pub(crate) fn set_progress(&mut self, progress: sys::fi_progress) {
+        let attr = self.head().domain_attr;
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*attr).control_progress = progress };
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*attr).data_progress = progress };
+    }
+
+    pub(crate) fn set_queue_sizes(&mut self, tx: usize, rx: usize) {
+        let (tx_attr, rx_attr) = (self.head().tx_attr, self.head().rx_attr);
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*tx_attr).size = tx };
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*rx_attr).size = rx };
+    }
+
+    /// The same without addresses and interface, to be asked for with others.
+    pub(crate) fn without_addresses(mut self) -> Self {
+        let head = self.head_mut();
+        let (source, destination) = (head.src_addr, head.dest_addr);
+        (head.src_addr, head.src_addrlen) = (ptr::null_mut(), 0);
+        (head.dest_addr, head.dest_addrlen) = (ptr::null_mut(), 0);
+        let attr = head.domain_attr;
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        let name = unsafe { std::mem::replace(&mut (*attr).name, ptr::null_mut()) };
+        for owned in [source, destination, name.cast()] {
+            // SAFETY: the library allocates these with malloc(3) and frees them with the info, from which they were
+            // just taken; freeing null is nothing.
+            unsafe { libc::free(owned) };
+        }
+        self
+    }
+
+    /// `fi_getinfo.3`: what matches, in the library's order. An empty answer is `-FI_ENODATA` there.
+    pub(crate) fn find(
+        library: &'static sys::Library,
+        node: Option<&str>,
+        service: Option<&str>,
+        flags: u64,
+        hints: Option<&Self>,
+    ) -> Result<Vec<Self>, i32> {
+        let node = node.map(CString::new).transpose().map_err(|_| libc::EINVAL)?;
+        let service = service.map(CString::new).transpose().map_err(|_| libc::EINVAL)?;
+        let mut list = ptr::null_mut();
+        // SAFETY: the texts and the hints outlive the call; the hints are of this library; `list` is writable.
+        let rc = unsafe {
+            library.fi_getinfo(
+                library.negotiated(),
+                node.as_ref().map_or(ptr::null(), |text| text.as_ptr()),
+                service.as_ref().map_or(ptr::null(), |text| text.as_ptr()),
+                flags,
+                hints.map_or(ptr::null(), |hints| hints.as_ptr().cast_const()),
+                &raw mut list,
+            )
+        };
+        if rc != 0 {
+            return Err(rc.saturating_abs());
+        }
+        let Some(list) = Self::from_raw(library, list) else { return Err(libc::ENODATA) };
+        Ok(list.split())
+    }
+
+    /// Copies each entry of a list on its own, and frees the list.
+    fn split(self) -> Vec<Self> {
+        let mut found = Vec::new();
+        let mut entry = self.raw.as_ptr();
+        while !entry.is_null() {
+            // SAFETY: `entry` is an entry of the list that `self` keeps alive.
+            let copy = unsafe { self.library.fi_dupinfo(entry) };
+            found.extend(Self::from_raw(self.library, copy));
+            // SAFETY: as above.
+            entry = unsafe { (*entry).next };
+        }
+        found
+    }
+}
+
+impl fmt::Debug for Info {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Info")
+            .field("provider", &self.provider_name())
+            .field("domain", &self.domain_name())
+            .field("source", &self.source())
+            .finish_non_exhaustive()
+    }
+}
+
+fn text(raw: *const c_char) -> String {
+    if raw.is_null() {
+        return String::new();
+    }
+    // SAFETY: the library's texts end with 0 and live as long as their info, which the caller holds.
+    unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned()
+}
+
+/// A text that the library may free.
+fn duplicate_text(field: &'static str, value: &str) -> Result<*mut c_char, Error> {
+    let value = CString::new(value).map_err(|_| Error::Config {
+        field,
+        value: value.to_owned(),
+        reason: "holds a 0 byte",
+    })?;
+    // SAFETY: a text that ends with 0.
+    let copy = unsafe { libc::strdup(value.as_ptr()) };
+    if copy.is_null() { Err(Error::fabric("strdup", libc::ENOMEM)) } else { Ok(copy) }
+}
+
+/// Reads a `sockaddr`, if it is an IP address and whole.
+///
+/// # Safety
+///
+/// `addr` is null or points to `len` readable bytes.
+pub(crate) unsafe fn read_address(addr: *const u8, len: usize) -> Option<PeerAddr> {
+    if addr.is_null() || len < size_of::<libc::sa_family_t>() {
+        return None;
+    }
+    // SAFETY: `len` covers the family; the address may be unaligned.
+    let family = unsafe { addr.cast::<libc::sa_family_t>().read_unaligned() };
+    match i32::from(family) {
+        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
+            // SAFETY: `len` covers the struct, all of whose bit patterns are valid.
+            let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Some(SocketAddr::new(IpAddr::V4(ip), u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
+            // SAFETY: `len` covers the struct, all of whose bit patterns are valid.
+            let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(SocketAddr::new(IpAddr::V6(ip), u16::from_be(v6.sin6_port)).into())
+        }
+        _ => None,
+    }
+}
+
+/// A `sockaddr` that holds an address, and how many of its bytes count.
+pub(crate) fn write_address(addr: &PeerAddr) -> (libc::sockaddr_storage, usize) {
+    // SAFETY: a struct of integers is valid when zeroed.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let len = match addr.socket_addr() {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: the storage is large and aligned enough for every kind of address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(raw) };
+            size_of::<libc::sockaddr_in>()
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: the storage is large and aligned enough for every kind of address.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(raw) };
+            size_of::<libc::sockaddr_in6>()
+        }
+    };
+    (storage, len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_sockaddr() {
+        for text in ["127.0.0.1:7471", "[fe80::1]:80"] {
+            let addr: PeerAddr = text.parse().unwrap();
+            let (storage, len) = write_address(&addr);
+            // SAFETY: `len` bytes of `storage` were written.
+            let back = unsafe { read_address((&raw const storage).cast(), len) };
+            assert_eq!(back, Some(addr));
+            // SAFETY: one byte less is readable, too.
+            let short = unsafe { read_address((&raw const storage).cast(), len - 1) };
+            assert_eq!(short, None, "a cut address is no address");
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Safe handles over libfabric: what is opened, by which provider, with which limits.
+//!
+//! ```text
+//!  Fabric ◄── Domain ◄── Mr, Cq, Ep        an arrow is an Arc: a child keeps its parent open
+//!     ▲─────── Eq, Pep ◄──┘ (Ep)
+//! ```
+//!
+//! Each object has one owner and is closed once, when its last child is gone; the library's own `-FI_EBUSY` protects
+//! nothing. Start at [`Fabric::builder`].
+
+#![allow(unsafe_code)]
+
+mod builder;
+mod diagnosis;
+mod domain;
+mod ep;
+mod handle;
+mod info;
+mod mr;
+mod pep;
+mod provider;
+mod queue;
+mod report;
+
+use std::ffi::{CStr, c_char};
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use libfabric_sys as sys;
+
+pub use builder::FabricBuilder;
+pub use diagnosis::{Diagnosis, Verdict};
+pub use domain::Domain;
+pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
+pub use report::{Progress, Report, WaitObject};
+
+pub(crate) use ep::Ep;
+pub(crate) use info::{Info, write_address};
+pub(crate) use pep::Pep;
+pub(crate) use queue::{Cq, Eq, RawEvent};
+
+use crate::Error;
+
+/// An opened fabric: one provider on one network (`fi_fabric.3`).
+///
+/// ```
+/// use fabricast::Fabric;
+///
+/// let fabric = Fabric::builder().provider("tcp").node("127.0.0.1").open()?;
+/// let domain = fabric.open_domain()?;
+/// println!("{}", domain.report());
+/// # Ok::<(), fabricast::Error>(())
+/// ```
+pub struct Fabric {
+    raw: NonNull<sys::fid_fabric>,
+    info: Info,
+    provider: &'static Provider,
+    settings: builder::Settings,
+}
+
+// SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+unsafe impl Send for Fabric {}
+// SAFETY: as above.
+unsafe impl Sync for Fabric {}
+
+impl Fabric {
+    /// Chooses a provider and opens it.
+    pub fn builder() -> FabricBuilder {
+        FabricBuilder::default()
+    }
+
+    /// Opens a domain: what registrations, endpoints and their queues belong to (`fi_domain.3`).
+    ///
+    /// One domain for each thread that drives endpoints is the fastest arrangement.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TooManyDomains`], or what the provider answers.
+    pub fn open_domain(self: &Arc<Self>) -> Result<Arc<Domain>, Error> {
+        Domain::open(self)
+    }
+
+    /// The provider's row in the table.
+    pub fn provider(&self) -> &'static Provider {
+        self.provider
+    }
+
+    /// What was got: provider, versions, limits.
+    pub fn report(&self) -> Report {
+        Report::new(self)
+    }
+
+    /// The raw `fid_fabric`.
+    ///
+    /// # Safety
+    ///
+    /// * It is valid while this value lives: keep the `Arc`.
+    /// * It must not be closed, and nothing opened from it may outlive this value.
+    pub unsafe fn as_raw(&self) -> *mut sys::fid_fabric {
+        self.as_ptr()
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut sys::fid_fabric {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn info(&self) -> &Info {
+        &self.info
+    }
+
+    pub(crate) fn settings(&self) -> &builder::Settings {
+        &self.settings
+    }
+
+    fn open(info: Info, provider: &'static Provider, settings: builder::Settings) -> Result<Arc<Self>, Error> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the attributes come from an info of this library; `raw` is writable.
+        let rc = unsafe { info.library().fi_fabric(info.fabric_attr(), &raw mut raw, ptr::null_mut()) };
+        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_fabric", rc))?;
+        let fabric = Self { raw, info, provider, settings };
+        tracing::info!(report = %fabric.report(), "fabric opened");
+        Ok(Arc::new(fabric))
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // SAFETY: domains, event queues and listeners hold the fabric by `Arc`, so none is left.
+        let _ = unsafe { handle::close("fabric", self.as_ptr().cast()) };
+    }
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fabric").field("info", &self.info).finish_non_exhaustive()
+    }
+}
+
+/// Copies a text of the library's, which is only valid until the next call.
+fn text_from(raw: *const c_char) -> String {
+    if raw.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, so a text that ends with 0.
+    unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,87 @@
+//! `Mr`: one registration of memory with a domain (`fi_mr.3`).
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use libfabric_sys as sys;
+
+use super::domain::Domain;
+use super::handle;
+use crate::error::{FabricErrno, RegisterError};
+use crate::memory::RawRegistration;
+
+/// Keys that we choose are unique in the process: a provider may refuse a second registration with the same one.
+static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
+
+/// A registration. Dropping it closes it: nothing may be in flight on it (the region's table sees to that).
+struct Mr {
+    raw: NonNull<sys::fid_mr>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+unsafe impl Send for Mr {}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        // SAFETY: the registration table drops this when the last lease ended, so no operation uses it.
+        let _ = unsafe { handle::close("mr", self.raw.as_ptr().cast()) };
+        self.domain.count_registration_closed();
+    }
+}
+
+/// Registers `len` bytes from `base` for sends and receives.
+///
+/// `base` is never null and `len` never 0 ([`crate::memory::Region`] guarantees both): some providers take such a
+/// registration and crash later.
+pub(super) fn register(
+    domain: &Arc<Domain>,
+    base: NonNull<u8>,
+    len: usize,
+) -> Result<RawRegistration, RegisterError> {
+    domain.count_registration()?;
+    let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+    let mut raw = ptr::null_mut();
+    // SAFETY: the domain is open; the region that asks keeps `base` and `len` valid until the handle is dropped.
+    let rc = unsafe {
+        sys::fi_mr_reg(
+            domain.as_ptr(),
+            base.as_ptr().cast_const().cast(),
+            len,
+            sys::FI_SEND | sys::FI_RECV,
+            0,
+            key,
+            0,
+            &raw mut raw,
+            ptr::null_mut(),
+        )
+    };
+    let Some(raw) = NonNull::new(raw).filter(|_| rc == 0) else {
+        domain.count_registration_closed();
+        return Err(refused(rc, len));
+    };
+    let mr = Mr { raw, domain: Arc::clone(domain) };
+    // SAFETY: the registration is open.
+    let desc: *mut c_void = unsafe { sys::fi_mr_desc(mr.raw.as_ptr()) };
+    // SAFETY: the registration is open.
+    let key = unsafe { sys::fi_mr_key(mr.raw.as_ptr()) };
+    Ok(RawRegistration { desc, key, handle: Box::new(mr) })
+}
+
+/// Turns a refusal into its cause: memory that may not be locked looks like `ENOMEM` or `EPERM`.
+pub(crate) fn refused(rc: i32, len: usize) -> RegisterError {
+    let errno = FabricErrno::new(rc);
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    match (errno.get(), limit) {
+        (libc::ENOMEM | libc::EPERM, Some(limit_bytes)) if limit_bytes < len as u64 => {
+            RegisterError::MemLock { limit_bytes, asked_bytes: len as u64 }
+        }
+        _ => RegisterError::Fabric { call: "fi_mr_reg", errno },
+    }
+}

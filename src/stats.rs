@@ -1,0 +1,103 @@
+//! Counters: plain `u64` structs, copied out.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of one send endpoint. `posted = completed + failed + abandoned + in_flight`, always.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SendStats {
+    /// Sends that were accepted.
+    pub posted: u64,
+    /// Sends reported as [`SendEvent::Completed`](crate::SendEvent::Completed).
+    pub completed: u64,
+    /// Sends reported as [`SendEvent::Failed`](crate::SendEvent::Failed).
+    pub failed: u64,
+    /// Sends whose outcome nobody heard, because the endpoint was dropped.
+    pub abandoned: u64,
+    /// Sends accepted and not yet reported.
+    pub in_flight: u64,
+    /// The most sends ever in flight at once.
+    pub in_flight_max: u64,
+    /// Bytes accepted, headers included.
+    pub bytes: u64,
+    /// Sends refused with `WouldBlock`.
+    pub would_block: u64,
+    /// Posts that the provider answered with `-FI_EAGAIN`.
+    pub eagain: u64,
+    /// Sends refused for any other reason.
+    pub refused: u64,
+    /// Reads of the completion queue.
+    pub cq_reads: u64,
+    /// Of these, reads that found nothing.
+    pub cq_reads_empty: u64,
+    /// Completions that named no operation of ours.
+    pub unknown_completions: u64,
+    /// Operations leaked because the provider would not close its endpoint.
+    pub leaked: u64,
+}
+
+/// Counters of one receive endpoint.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReceiveStats {
+    /// Messages received.
+    pub messages: u64,
+    /// Their bytes, headers included.
+    pub bytes: u64,
+    /// Connections that stood.
+    pub connections: u64,
+    /// Connection requests refused, for whatever reason.
+    pub refused: u64,
+    /// Sockets that never said a valid hello and were cut off.
+    pub reaped: u64,
+    /// Connections that were lost or broke the protocol.
+    pub lost: u64,
+    /// Times that a connection found the pool empty.
+    pub starved: u64,
+    /// Reads of the completion queue.
+    pub cq_reads: u64,
+    /// Of these, reads that found nothing.
+    pub cq_reads_empty: u64,
+    /// Completions that named no operation of ours.
+    pub unknown_completions: u64,
+    /// Operations leaked because the provider would not close its endpoint.
+    pub leaked: u64,
+}
+
+/// Counters of the process, which outlive the endpoints that count them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ProcessStats {
+    /// Keys of sends whose endpoint was dropped with the send in flight.
+    pub abandoned: u64,
+    /// Operations leaked because a provider would not close its endpoint.
+    pub leaked: u64,
+    /// Handles that libfabric would not close.
+    pub close_failures: u64,
+}
+
+static ABANDONED: AtomicU64 = AtomicU64::new(0);
+static LEAKED: AtomicU64 = AtomicU64::new(0);
+static CLOSE_FAILURES: AtomicU64 = AtomicU64::new(0);
+
+/// The counters of this process.
+pub fn process() -> ProcessStats {
+    // Counters only: nothing is ordered by them.
+    ProcessStats {
+        abandoned: ABANDONED.load(Ordering::Relaxed),
+        leaked: LEAKED.load(Ordering::Relaxed),
+        close_failures: CLOSE_FAILURES.load(Ordering::Relaxed),
+    }
+}
+
+pub(crate) fn count_abandoned(n: u64) {
+    ABANDONED.fetch_add(n, Ordering::Relaxed);
+}
+
+pub(crate) fn count_leaked(n: u64) {
+    LEAKED.fetch_add(n, Ordering::Relaxed);
+}
+
+pub(crate) fn count_close_failure() {
+    CLOSE_FAILURES.fetch_add(1, Ordering::Relaxed);
+}
