@@ -247,17 +247,17 @@ pub const FI_PROTO_OPX: u32 = 23;
 pub const FI_PROTO_CXI: u32 = 24;
 /// `tcp` connectionless endpoints of 1.18 and later, `net` of 1.16 and 1.17.
 pub const FI_PROTO_XNET: u32 = 25;
-/// Collectives. Since 2.1.
+/// Collectives. Since 1.18.
 pub const FI_PROTO_COLL: u32 = 26;
-/// UCX. Since 2.1.
+/// UCX. Since 1.18.
 pub const FI_PROTO_UCX: u32 = 27;
-/// `sm2`. Since 2.1.
+/// `sm2`. Since 1.19.
 pub const FI_PROTO_SM2: u32 = 28;
-/// HPE Slingshot, receiver-not-ready protocol. Since 2.1.
+/// HPE Slingshot, receiver-not-ready protocol. Since 1.21.
 pub const FI_PROTO_CXI_RNR: u32 = 29;
-/// Low-latency PCIe. Since 2.1.
+/// Low-latency PCIe. Since 2.0.
 pub const FI_PROTO_LPP: u32 = 30;
-/// `lnx`: several providers as one. Since 2.1.
+/// `lnx`: several providers as one. Since 2.0.
 pub const FI_PROTO_LNX: u32 = 31;
 
 // Address formats, `fi_info::addr_format` (fi_getinfo(3))
@@ -294,7 +294,7 @@ pub const FI_ADDR_PSMX3: u32 = 13;
 pub const FI_ADDR_OPX: u32 = 14;
 /// HPE Slingshot.
 pub const FI_ADDR_CXI: u32 = 15;
-/// UCX. Since 2.1.
+/// UCX. Since 1.18.
 pub const FI_ADDR_UCX: u32 = 16;
 
 // Special values of addresses, keys and counts
@@ -793,5 +793,5 @@ pub const FI_ENOAV: c_int = 267;
 pub const FI_EOVERRUN: c_int = 268;
 /// The receiver had no buffer posted.
 pub const FI_ENORX: c_int = 269;
-/// No more registrations. Since 2.0.
+/// No more registrations. Since 1.20.
 pub const FI_ENOMR: c_int = 270;
