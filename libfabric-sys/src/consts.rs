@@ -560,8 +560,8 @@ pub const FI_GET_VAL: c_int = 17;
 pub const FI_SET_VAL: c_int = 18;
 /// Exports an object to another provider.
 pub const FI_EXPORT_FID: c_int = 19;
-/// c_int: the socket of a `tcp` endpoint. Since 2.2, newer than [`NEWEST`](crate::version::NEWEST): its value is
-/// not proved by the ABI test, and a library that negotiated less may refuse it.
+/// c_int: the socket of a `tcp` endpoint. Since 2.2, which is newer than [`NEWEST`](crate::version::NEWEST): a library
+/// that negotiated less may refuse it, and the ABI test compares it only where headers of 2.2 are at hand.
 pub const FI_GET_FD: c_int = 20;
 
 // Classes of objects, `fid::fclass`
