@@ -372,3 +372,10 @@ unsafe fn find<F: Copy>(
         }),
     }
 }
+
+// Any thread may load the library, use it and report why it could not.
+const _: () = {
+    const fn shared<T: Send + Sync>(_: Option<&T>) {}
+    shared::<Library>(None);
+    shared::<LoadError>(None);
+};

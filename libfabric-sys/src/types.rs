@@ -944,3 +944,46 @@ pub struct fi_param {
     /// Its value, or null.
     pub value: *const c_char,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::version::{NEWEST, OLDEST};
+
+    /// The attributes as a library of 1.17 allocates them: 192 bytes, not one more.
+    #[test]
+    fn short_attributes_are_read_without_their_late_fields() {
+        let short = Box::new([u64::MAX; 24]);
+        let attr = short.as_ptr().cast();
+        // SAFETY: the allocation is as long as the layout of this version.
+        let copy = unsafe { fi_domain_attr::read(attr, OLDEST) };
+        assert_eq!((copy.mr_cnt, copy.tclass), (usize::MAX, u32::MAX));
+        assert_eq!((copy.max_ep_auth_key, copy.max_group_id), (0, 0));
+    }
+
+    #[test]
+    fn longer_attributes_are_read_as_far_as_their_version_goes() {
+        let long = Box::new([u64::MAX; 26]);
+        assert_eq!(size_of_val(&*long), size_of::<fi_domain_attr>());
+        let attr = long.as_ptr().cast();
+        // SAFETY: the allocation is as long as the newest layout.
+        let copy = unsafe { fi_domain_attr::read(attr, fi_version_make(1, 22)) };
+        assert_eq!((copy.max_ep_auth_key, copy.max_group_id), (usize::MAX, 0));
+        // SAFETY: the same.
+        let copy = unsafe { fi_domain_attr::read(attr, NEWEST) };
+        assert_eq!(
+            (copy.max_ep_auth_key, copy.max_group_id),
+            (usize::MAX, u32::MAX)
+        );
+    }
+
+    #[test]
+    fn error_buffers_have_room_for_growth() {
+        let mut buf = CqErrEntryBuf::zeroed();
+        assert!(size_of_val(&buf) >= size_of::<fi_cq_err_entry>() + 128);
+        assert!(
+            buf.entry.op_context.is_null() && buf.entry.err == 0 && buf.entry.err_data_size == 0
+        );
+        assert_eq!(buf.as_mut_ptr(), &raw mut buf.entry);
+    }
+}
