@@ -1,0 +1,52 @@
+# The front door. `make demo` and `make test` do their own set-up and say which commands they run.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test soak bench fmt clippy doc clean
+
+FILE ?=
+BENCH_RUNS ?= 15
+BENCH_SIZES ?= 64 4096 65536 1048576 16777216
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+
+setup: ## install what the demo and the tests need, where it is missing
+	@scripts/setup.sh test
+
+demo: ## stream a file between two processes and compare checksums (FILE=path; else a 1 GiB file that it makes)
+	@scripts/setup.sh run
+	cargo run --release --example stream -- demo $(if $(FILE),"$(FILE)")
+
+test: ## all tests: libfabric of the system and 2.x, both mixed, loom, AddressSanitizer
+	@scripts/setup.sh test
+	@scripts/test.sh
+
+soak: ## the chaos tests with their full counts (long); log in target/soak.log
+	@scripts/setup.sh test
+	@mkdir -p target
+	@FABRICAST_SOAK=1 scripts/test.sh soak 2>&1 | tee target/soak.log
+
+bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZES="64 4096 ...")
+	@scripts/setup.sh run
+	@cargo build --release --example bench
+	@for size in $(BENCH_SIZES); do \
+	    cargo run -q --release --example bench -- pair --op send --size $$size --netns reno --runs $(BENCH_RUNS); \
+	done
+	@cargo run -q --release --example bench -- pair --op pingpong --size 64 --netns reno --runs $(BENCH_RUNS)
+
+fmt: ## format the code
+	cargo fmt --all
+
+clippy: ## lint; a warning is an error
+	@scripts/setup.sh run
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+
+doc: ## build the documentation; a warning is an error
+	@scripts/setup.sh run
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+
+clean: ## remove what was built and fetched
+	cargo clean
+	rm -rf .fabricast

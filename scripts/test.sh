@@ -1,0 +1,311 @@
+#!/usr/bin/env bash
+# Runs all tests, part by part, and says at the end what failed and what was skipped.
+#
+#   test.sh             every part
+#   test.sh PART...     these parts: abi build suite second mixed loom asan doc
+#   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
+#
+# VERBOSE=1 shows the whole output; the logs of each part are in target/test-logs/.
+# FABRICAST_TEST_LIMIT: seconds for everything together.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+all_parts=(abi build suite second mixed loom asan doc)
+chaos_targets=(chaos hostile churn shutdown)
+logs=target/test-logs
+triple=$(rustc -vV | sed -n 's/^host: //p')
+started=$SECONDS
+job=
+
+failed_parts=()   # with the reason
+times=()          # "seconds part"
+# Failures that no test harness counted: a crash, a timeout, code that does not compile.
+uncounted=0
+
+# ---------------------------------------------------------------- running one part
+
+# What a reader wants to see while it runs; the rest is in the log.
+interesting() {
+    if [[ -n ${VERBOSE:-} ]]; then
+        cat
+    else
+        grep --line-buffered -E \
+            '^ +(Running|Doc-tests) |^test result|SKIPPED: |\.\.\. FAILED|panicked at|^(error|warning)|ERROR: AddressSanitizer|^==[0-9]+==ERROR' || true
+    fi
+}
+
+# Ends what the part left running, and says whether there was anything. `timeout` leads a
+# process group of its own, so the group's number is that of the job.
+reap() {
+    local left
+    for _ in 1 2 3 4 5 6 7 8 9 10; do
+        kill -0 -- "-$1" 2>/dev/null || return 1
+        sleep 0.2
+    done
+    left=$(ps -eo pgid=,pid=,args= 2>/dev/null | awk -v group="$1" '$1 == group' | head -n 5 || true)
+    kill -KILL -- "-$1" 2>/dev/null || true
+    echo "processes left behind by this part (group $1):" "$left"
+}
+
+fail() {
+    failed_parts+=("$1: $2")
+    echo "FAILED $1: $2"
+}
+
+# part NAME TITLE SECONDS [-n] COMMAND...   (-n: this part runs no test, so none need pass)
+part() {
+    local name=$1 title=$2 limit=$3 counts=yes status=0 begin=$SECONDS out viewer
+    shift 3
+    if [[ $1 == -n ]]; then
+        counts=no
+        shift
+    fi
+    local log=$logs/$name.log left=$((total_limit - (SECONDS - started)))
+    ((limit <= left)) || limit=$left
+    printf '\n==== %s: %s\n' "$name" "$title"
+    if ((limit <= 0)); then
+        uncounted=$((uncounted + 1))
+        fail "$name" "not run, the $total_limit s for all parts are used up"
+        return
+    fi
+    : >"$log"
+    exec {out}> >(tee -a "$log" | interesting)
+    viewer=$!
+    timeout -k 10 "$limit" "$@" >&"$out" 2>&1 </dev/null {out}>&- &
+    job=$!
+    wait "$job" || status=$?
+    local stray
+    stray=$(reap "$job") || stray=
+    job=
+    exec {out}>&-
+    wait "$viewer" || true
+    judge "$name" "$log" "$limit" "$status" "$counts"
+    if [[ -n $stray ]]; then
+        uncounted=$((uncounted + 1))
+        fail "$name" "$stray"
+    fi
+    times+=("$((SECONDS - begin)) $name")
+    echo "---- $name: $((SECONDS - begin)) s"
+}
+
+# Says whether a part passed: its exit status, and that it ran any test at all.
+judge() {
+    local name=$1 log=$2 limit=$3 status=$4 counts=$5
+    if ((status == 0)); then
+        if [[ $counts == yes ]] && (($(sum_of passed "$log") == 0)); then
+            uncounted=$((uncounted + 1))
+            fail "$name" "ran no test"
+        fi
+        return
+    fi
+    (($(sum_of failed "$log") > 0)) || uncounted=$((uncounted + 1))
+    if ((status == 124 || status == 137)); then
+        fail "$name" "not done after $limit s"
+    else
+        fail "$name" "exit status $status"
+    fi
+    if [[ -z ${VERBOSE:-} ]]; then
+        echo "the last lines of $log:"
+        tail -n 60 "$log" | sed 's/^/    /'
+    fi
+}
+
+# A part that can't run here leaves its reason where the summary finds it.
+skipped() {
+    printf '\n==== %s: %s\n%s\n' "$1" "$2" "$3"
+    printf '%s\n' "$3" >"$logs/$1.log"
+}
+
+# sum_of passed|failed|ignored LOG...: summed over the results of all cargo test runs.
+sum_of() {
+    local what=$1
+    shift
+    awk -v what="$what" '/^test result: / { for (i = 2; i <= NF; i++) if ($i == what ";") sum += $(i - 1) }
+        END { print sum + 0 }' "$@" /dev/null
+}
+
+# ---------------------------------------------------------------- the parts
+
+# The names of the test targets of a package's directory, but for those given, as --test arguments.
+test_targets() {
+    local directory=$1 file name
+    shift
+    for file in "$directory"/*.rs "$directory"/*/main.rs; do
+        [[ -e $file ]] || continue
+        name=${file#"$directory"/}
+        name=${name%/main.rs}
+        name=${name%.rs}
+        [[ " $* " == *" $name "* ]] || printf -- '--test\n%s\n' "$name"
+    done
+}
+
+# So that "the same binary" is a fact: the sums of all test programs.
+fingerprint() { find target/debug/deps -maxdepth 1 -type f -perm -u+x -name '*-*' ! -name '*.so' -exec sha256sum {} + | sort; }
+
+# Looks for the second library and the second header set once; each is a path or the reason why not.
+find_second() {
+    local errors=target/test-logs/second-library.txt
+    library2='' headers2='' no_library2='' no_headers2=''
+    library2=$(scripts/libfabric2.sh 2>"$errors") || no_library2=$(tail -n 1 "$errors")
+    headers2=$(scripts/headers2.sh 2>"$errors") || no_headers2=$(tail -n 1 "$errors")
+    echo "libfabric of the system: $(fi_info --version 2>/dev/null | sed -n 's/^libfabric: //p' || true)"
+    echo "second libfabric:        ${library2:-$no_library2}"
+    echo "second header set:       ${headers2:-$no_headers2}"
+}
+
+run_abi() {
+    local sets=()
+    [[ -z $headers2 ]] || sets=("FABRICAST_ABI_HEADERS=$headers2${FABRICAST_ABI_HEADERS:+:$FABRICAST_ABI_HEADERS}")
+    # A set that is missing is no reason not to check the other.
+    part abi "declarations against the C headers: system${headers2:+, $headers2}" 420 \
+        env "${sets[@]}" cargo test --locked -p libfabric-sys --test abi -- --show-output
+    [[ -n $headers2 ]] || echo "$no_headers2" | tee -a "$logs/abi.log"
+}
+
+run_build() {
+    part build "all tests and examples" 900 -n cargo test --workspace --locked --no-run
+}
+
+run_suite() {
+    local targets
+    mapfile -t targets < <(test_targets tests mixed && test_targets libfabric-sys/tests abi)
+    part suite "all tests, libfabric of the system" 600 \
+        cargo test --workspace --locked --no-fail-fast --lib --bins --examples "${targets[@]}" -- --show-output
+}
+
+run_second() {
+    local title="the same binaries, second libfabric" targets before
+    if [[ -z $library2 ]]; then
+        skipped second "$title" "$no_library2"
+        return
+    fi
+    # Left out: tests that compile code, and those that start both libraries by themselves.
+    mapfile -t targets < <(test_targets tests mixed compile_fail && test_targets libfabric-sys/tests abi)
+    before=$(fingerprint)
+    part second "$title" 420 env FABRICAST_LIBFABRIC="$library2" \
+        cargo test --workspace --locked --no-fail-fast "${targets[@]}" -- --show-output
+    if [[ $before == "$(fingerprint)" ]]; then
+        echo "the test programs are the same files as before"
+    else
+        uncounted=$((uncounted + 1))
+        fail second "the test programs were built anew, or for the first time: run the part suite before this one"
+    fi
+}
+
+run_mixed() {
+    local title="sender on one libfabric, receiver on the other, both ways"
+    if [[ -z $library2 ]]; then
+        skipped mixed "$title" "$no_library2"
+        return
+    fi
+    part mixed "$title" 180 env FABRICAST_LIBFABRIC_2="$library2" \
+        cargo test --locked -p fabricast --test mixed -- --show-output
+}
+
+run_loom() {
+    # The other dependencies of the tests are only along for the ride: no time for optimising them.
+    local package fast_build=(--config 'profile.release.package."*".opt-level=0')
+    for package in loom generator; do fast_build+=(--config "profile.release.package.$package.opt-level=3"); done
+    part loom "every interleaving of the lock-free lists (loom)" 600 \
+        env RUSTFLAGS="--cfg loom" CARGO_PROFILE_RELEASE_DEBUG=false \
+        cargo test --locked -p fabricast --release "${fast_build[@]}" --lib --target-dir target/loom loom_
+}
+
+# The sanitizer is a nightly flag, but its run time comes with the stable toolchain too: try it.
+has_sanitizer() {
+    local probe
+    probe=$(mktemp -d)
+    local status=0
+    echo 'fn main() {}' | RUSTC_BOOTSTRAP=1 rustc -Zsanitizer=address --crate-name probe -o "$probe/probe" - 2>/dev/null &&
+        "$probe/probe" || status=1
+    rm -rf "$probe"
+    return "$status"
+}
+
+run_asan() {
+    # Leaks are not looked for here: what libraries keep until the process ends is not ours, and
+    # fabricast leaks on purpose where freeing would be unsound. The tests count regions and descriptors.
+    if has_sanitizer; then
+        part asan "the shutdown suite under AddressSanitizer" 600 \
+            env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0}" \
+            cargo test --locked -p fabricast --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan --test shutdown -- --show-output
+    elif command -v valgrind >/dev/null; then
+        local runner
+        runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$triple")_RUNNER
+        part asan "the shutdown suite under valgrind (no AddressSanitizer with this toolchain)" 900 \
+            env "$runner=valgrind -q --error-exitcode=99 --fair-sched=yes" \
+            cargo test --locked -p fabricast --test shutdown -- --show-output --test-threads=1
+    else
+        skipped asan "the shutdown suite under a memory checker" "SKIPPED: neither AddressSanitizer nor valgrind here"
+    fi
+}
+
+run_doc() {
+    part doc "examples in the documentation" 420 cargo test --workspace --locked --doc
+}
+
+run_soak() {
+    local name targets=() options=(--nocapture --test-threads=1)
+    for name in "${chaos_targets[@]}"; do targets+=(--test "$name"); done
+    export FABRICAST_SOAK=1 VERBOSE=1
+    run_build
+    part soak "full counts, libfabric of the system" 14400 \
+        cargo test --locked -p fabricast --no-fail-fast "${targets[@]}" -- "${options[@]}"
+    if [[ -z $library2 ]]; then
+        skipped soak-second "full counts, second libfabric" "$no_library2"
+        return
+    fi
+    part soak-second "full counts, second libfabric" 14400 env FABRICAST_LIBFABRIC="$library2" \
+        cargo test --locked -p fabricast --no-fail-fast "${targets[@]}" -- "${options[@]}"
+}
+
+# ---------------------------------------------------------------- the summary
+
+summary() {
+    local entry passed failed skips
+    printf '\n==== summary\n'
+    for entry in "${times[@]}"; do printf '%5s s  %s\n' "${entry%% *}" "${entry#* }"; done
+    printf '%5s s  together\n' "$((SECONDS - started))"
+    # One line for each reason and part, so that no skip looks green.
+    skips=$(grep -HoE '(^|\.\.\. )SKIPPED: .*' "$logs"/*.log | sed -E 's|^.*/([^/]*)\.log:(\.\.\. )?|\1: |' || true)
+    if [[ -n $skips ]]; then
+        echo "skipped:"
+        printf '%s\n' "$skips" | awk '{ print "    " $0 }'
+    fi
+    if ((${#failed_parts[@]})); then
+        echo "failed:"
+        printf '    %s\n' "${failed_parts[@]}"
+    fi
+    passed=$(sum_of passed "$logs"/*.log)
+    failed=$(($(sum_of failed "$logs"/*.log) + uncounted))
+    skips=$(($(sum_of ignored "$logs"/*.log) + $(grep -c . <<<"$skips" || true)))
+    echo "$passed passed, $failed failed, $skips skipped"
+    ((failed == 0 && ${#failed_parts[@]} == 0))
+}
+
+stop() {
+    [[ -z $job ]] || kill -TERM "$job" 2>/dev/null || true
+    echo "stopped"
+    exit 130
+}
+
+main() {
+    local parts=("$@") name
+    total_limit=${FABRICAST_TEST_LIMIT:-2400}
+    if ((${#parts[@]} == 0)); then parts=("${all_parts[@]}"); fi
+    if [[ ${parts[0]} == soak ]]; then total_limit=${FABRICAST_TEST_LIMIT:-30000}; fi
+    for name in "${parts[@]}"; do
+        if [[ " ${all_parts[*]} soak " != *" $name "* ]]; then
+            echo "test.sh: no part '$name'; there are: ${all_parts[*]} soak" >&2
+            exit 2
+        fi
+    done
+    trap stop INT TERM HUP
+    rm -rf "$logs"
+    mkdir -p "$logs"
+    find_second
+    for name in "${parts[@]}"; do "run_$name"; done
+    summary
+}
+
+main "$@"
