@@ -33,12 +33,38 @@ impl fmt::Debug for FabricErrno {
     }
 }
 
+/// What a call of this library can answer when it did not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused.
+    #[error("{call}: {source}")]
+    Os {
+        /// The system call.
+        call: &'static str,
+        /// Its error.
+        source: std::io::Error,
+    },
+    /// A setting is outside its range.
+    #[error("setting `{field}` = {value}: {reason}")]
+    Config {
+        /// The setting's name.
+        field: &'static str,
+        /// The value that was given.
+        value: String,
+        /// Why it was refused, with the range.
+        reason: &'static str,
+    },
+}
+
 /// Why memory could not be registered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The domain already holds as many registrations as its setting allows.
-    #[error("this domain already holds {limit} registrations, its limit (setting `max_registrations`)")]
+    #[error(
+        "this domain already holds {limit} registrations, its limit (setting `max_registrations`)"
+    )]
     DomainLimit {
         /// The limit, a number of registrations.
         limit: usize,

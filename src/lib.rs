@@ -1,4 +1,5 @@
 //! Moves bytes from storage and GPU memory to network peers over libfabric, without a copy of its own.
 
 pub mod error;
+pub mod event_loop;
 mod sync;
