@@ -2,4 +2,5 @@
 
 pub mod endpoint;
 pub mod error;
+pub mod event_loop;
 mod sync;

@@ -1,0 +1,702 @@
+//! One thread's loop over any number of endpoints, descriptors of the user, timers, and a waker callable from any thread.
+//!
+//! The loop drives endpoints and owns none: it says *which* endpoint should be polled, and the handler polls it. Events are
+//! delivered one after the other on the thread that runs the loop, and the handler may add and remove sources.
+//!
+//! ```text
+//!              ┌──────────────────────────── one round ───────────────────────────────┐
+//!   each endpoint: prepare_wait, deadline ─► sleep, or only look ─► due timers ─► deliver
+//!              └──────────── false, or overdue: no sleep in this round ───────────────┘
+//! ```
+//!
+//! Each round serves everything that is ready once (descriptors: [`LoopConfig::events_max`] of them, the rest in the next
+//! rounds), so an endpoint that is always busy keeps no timer, wake-up or descriptor waiting, nor the other way round.
+//! A sleep lasts at most one second: after that the loop looks again even if nothing happened.
+//!
+//! What it does not do: it runs nothing on other threads, and reads nothing from the descriptors that it watches.
+
+mod config;
+mod poller;
+mod table;
+mod timers;
+mod wait;
+mod waker;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::EventFlags;
+use smallvec::SmallVec;
+
+use crate::error::Error;
+use poller::Poller;
+use table::Table;
+use timers::Timers;
+
+pub use config::{LoopConfig, WaitMode};
+pub use table::Token;
+#[allow(unused_imports, reason = "the endpoints implement it")]
+pub(crate) use wait::WaitSource;
+pub use wait::{WaitHandle, Waitable};
+pub use waker::Waker;
+
+/// The longest sleep: an endpoint that was dropped meanwhile is noticed by then.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+
+/// While spinning, the clock and the descriptors are looked at whenever this many endpoints were handed out, a count. A
+/// wake-up is seen at once.
+const SPIN_LOOK_EVERY: usize = 64;
+
+/// What the waker is registered as; no token has these bits.
+const WAKER_BITS: u64 = u64::MAX;
+
+bitflags::bitflags! {
+    /// What a descriptor of the user is watched for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Interest: u8 {
+        /// There is something to read, or the peer closed its side.
+        const READ = 1;
+        /// There is room to write.
+        const WRITE = 2;
+    }
+}
+
+bitflags::bitflags! {
+    /// What a descriptor is ready for.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub struct Readiness: u8 {
+        /// There is something to read, or the end.
+        const READ = 1;
+        /// There is room to write.
+        const WRITE = 2;
+        /// The other side closed, wholly or for writing.
+        const HANGUP = 4;
+        /// The descriptor has an error; reported whatever the interest.
+        const ERROR = 8;
+    }
+}
+
+/// Something for the handler to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoopEvent {
+    /// Poll this endpoint. It may turn out to have nothing.
+    Endpoint(Token),
+    /// A descriptor is ready. Level-triggered: it comes again each round until it is read or written.
+    Fd {
+        /// The descriptor's token.
+        token: Token,
+        /// What it is ready for.
+        readiness: Readiness,
+    },
+    /// A timer is due.
+    Timer(Token),
+    /// Somebody called [`Waker::wake`], once or several times.
+    Woken,
+}
+
+/// Counters of a loop since it was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoopStats {
+    /// Rounds, those that spun included.
+    pub rounds: u64,
+    /// Rounds that slept in the kernel.
+    pub sleeps: u64,
+    /// Sleeps that a descriptor ended before their time was over.
+    pub wakes: u64,
+    /// Wakes after which there was nothing to deliver.
+    pub spurious: u64,
+}
+
+/// One endpoint of the loop.
+#[derive(Debug)]
+struct Endpoint {
+    handle: WaitHandle,
+    fds: SmallVec<[RawFd; 3]>,
+    /// It has no descriptor, or the kernel would not watch it: polled at the interval.
+    polled: bool,
+    next_poll: Instant,
+    /// `prepare_wait` failed, which is told once.
+    warned: bool,
+    /// An event for it waits in `pending`.
+    queued: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    Endpoint(Endpoint),
+    Fd(RawFd),
+    Timer { every: Option<Duration> },
+}
+
+/// An event loop; see the [module](self).
+///
+/// ```
+/// use std::time::Duration;
+/// use fabricast::event_loop::{EventLoop, LoopEvent};
+///
+/// let mut event_loop = EventLoop::new()?;
+/// let tick = event_loop.add_timer(Duration::ZERO, Some(Duration::from_millis(2)));
+/// let mut ticks = 0;
+/// event_loop.run(|event_loop, event| {
+///     assert_eq!(event, LoopEvent::Timer(tick));
+///     ticks += 1;
+///     if ticks == 3 {
+///         event_loop.stop();
+///     }
+/// })?;
+/// # Ok::<(), fabricast::error::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct EventLoop {
+    config: LoopConfig,
+    poller: Poller,
+    waker: Waker,
+    sources: Table<Source>,
+    endpoints: Vec<Token>,
+    timers: Timers<Token>,
+    timers_live: usize,
+    /// Which source a descriptor number belongs to; a number that was closed may since name another file.
+    fd_owners: HashMap<RawFd, Token>,
+    /// Collected and not yet delivered. Bounded: each source is in it at most once.
+    pending: VecDeque<LoopEvent>,
+    /// The clock when it was last read.
+    now: Instant,
+    busy: bool,
+    spin_until: Option<Instant>,
+    /// Endpoints handed out since the last look.
+    spins: usize,
+    stats: LoopStats,
+}
+
+impl EventLoop {
+    /// A loop with the default settings.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the process or the system is out of descriptors.
+    pub fn new() -> Result<Self, Error> {
+        Self::with(LoopConfig::default())
+    }
+
+    /// A loop with these settings.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a setting outside its range, [`Error::Os`] as in [`new`](Self::new).
+    pub fn with(config: LoopConfig) -> Result<Self, Error> {
+        config.validate()?;
+        let poller = Poller::new(config.events_max)?;
+        let waker = Waker::new()?;
+        poller
+            .add(waker.fd(), WAKER_BITS, EventFlags::IN)
+            .map_err(epoll_ctl_error)?;
+        Ok(Self {
+            config,
+            poller,
+            waker,
+            sources: Table::new(),
+            endpoints: Vec::new(),
+            timers: Timers::new(),
+            timers_live: 0,
+            fd_owners: HashMap::new(),
+            pending: VecDeque::new(),
+            now: Instant::now(),
+            busy: false,
+            spin_until: None,
+            spins: 0,
+            stats: LoopStats::default(),
+        })
+    }
+
+    /// Delivers [`LoopEvent::Endpoint`] whenever `endpoint` should be polled. It is handed out once at the start.
+    ///
+    /// An endpoint without a descriptor, or whose descriptors the kernel will not watch (it limits how many nested epoll
+    /// sets lead to one file), is handed out every [`poll_interval`](LoopConfig::poll_interval) instead; the latter
+    /// is logged once. An endpoint that was dropped is forgotten by itself.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when a descriptor can't be watched for another reason; `EEXIST`: this endpoint is already in the loop.
+    pub fn add_endpoint(&mut self, endpoint: &impl Waitable) -> Result<Token, Error> {
+        let handle = endpoint.wait_handle();
+        let fds = handle
+            .upgrade()
+            .map(|source| source.fds())
+            .unwrap_or_default();
+        let polled = fds.is_empty();
+        let next_poll = Instant::now();
+        let token = self.sources.insert(Source::Endpoint(Endpoint {
+            handle,
+            fds: SmallVec::new(),
+            polled,
+            next_poll,
+            warned: false,
+            queued: false,
+        }));
+        self.endpoints.push(token);
+        match self.watch_all(token, &fds) {
+            Ok(()) => self.endpoint_mut(token).fds = fds,
+            Err(error) if is_unwatchable(&error) => {
+                tracing::warn!(?token, %error, "endpoint can't be watched by epoll: polling it at an interval");
+                self.endpoint_mut(token).polled = true;
+            }
+            Err(error) => {
+                self.remove(token);
+                return Err(epoll_ctl_error(error));
+            }
+        }
+        self.queue_endpoint(token);
+        Ok(token)
+    }
+
+    /// Delivers [`LoopEvent::Fd`] whenever `fd` is ready for `interest`.
+    ///
+    /// The loop remembers the number and does not own the descriptor: [`remove`](Self::remove) it before you close it.
+    /// The kernel forgets a closed descriptor by itself, but only with the last duplicate of it; until then a source that
+    /// was not removed goes on waking the loop.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an empty interest. [`Error::Os`] from `epoll_ctl`: `EEXIST` when the loop watches this
+    /// descriptor already, `EPERM` for one that can't be waited for (a regular file).
+    pub fn add_fd(&mut self, fd: impl AsFd, interest: Interest) -> Result<Token, Error> {
+        let flags = epoll_flags(interest)?;
+        let fd = fd.as_fd().as_raw_fd();
+        let token = self.sources.insert(Source::Fd(fd));
+        if let Err(error) = self.watch(token, fd, flags) {
+            self.sources.remove(token);
+            return Err(epoll_ctl_error(error));
+        }
+        Ok(token)
+    }
+
+    /// Changes what a descriptor is watched for; `Ok(false)`: `token` names no descriptor of this loop.
+    ///
+    /// # Errors
+    /// As in [`add_fd`](Self::add_fd); `ENOENT` or `EBADF` when the descriptor was closed.
+    pub fn set_interest(&mut self, token: Token, interest: Interest) -> Result<bool, Error> {
+        let flags = epoll_flags(interest)?;
+        let Some(Source::Fd(fd)) = self.sources.get(token) else {
+            return Ok(false);
+        };
+        if self.fd_owners.get(fd) != Some(&token) {
+            return Ok(false);
+        }
+        self.poller
+            .modify(*fd, token.bits(), flags)
+            .map_err(epoll_ctl_error)?;
+        Ok(true)
+    }
+
+    /// Delivers [`LoopEvent::Timer`] after `after`, and then every `every` if it is given.
+    ///
+    /// Times count from now. A periodic timer keeps its phase; ticks that the loop was too busy for are skipped, so each
+    /// round delivers one at most. A timer that fires once is removed right before its event. A time beyond what the clock can
+    /// name never comes.
+    pub fn add_timer(&mut self, after: Duration, every: Option<Duration>) -> Token {
+        let token = self.sources.insert(Source::Timer { every });
+        self.timers_live += 1;
+        if let Some(at) = Instant::now().checked_add(after) {
+            self.timers.set(at, token);
+        }
+        token
+    }
+
+    /// Removes a source; `false`: it was removed before. Events of it that were not delivered yet never are.
+    pub fn remove(&mut self, token: Token) -> bool {
+        match self.sources.remove(token) {
+            None => return false,
+            Some(Source::Endpoint(endpoint)) => {
+                self.endpoints.retain(|other| *other != token);
+                self.unwatch(token, &endpoint.fds);
+            }
+            Some(Source::Fd(fd)) => self.unwatch(token, &[fd]),
+            Some(Source::Timer { .. }) => self.forget_timer(),
+        }
+        true
+    }
+
+    /// Wakes or stops this loop from any thread.
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Ends the current [`run`](Self::run) after this handler; see [`Waker::stop`].
+    pub fn stop(&self) {
+        self.waker.stop();
+    }
+
+    /// Whether a stop was asked for since the last time; for loops made of [`run_once`](Self::run_once).
+    pub fn take_stop(&mut self) -> bool {
+        self.waker.take_stop()
+    }
+
+    /// Tells the loop that the handler found work, so that [`WaitMode::Adaptive`] spins for its window from now.
+    ///
+    /// Only this counts as work: a descriptor may be ready for no reason. Without effect in the other modes.
+    pub fn mark_busy(&mut self) {
+        self.busy = true;
+    }
+
+    /// The counters since the loop was made.
+    pub fn stats(&self) -> LoopStats {
+        self.stats
+    }
+
+    /// Delivers events until [`stop`](Self::stop).
+    ///
+    /// A handler may run the loop itself: the inner run goes on with what the outer round has collected, and a stop ends
+    /// the innermost. What is collected and not delivered when a run ends comes first in the next one.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the kernel refuses to wait.
+    pub fn run(&mut self, mut handler: impl FnMut(&mut Self, LoopEvent)) -> Result<(), Error> {
+        while !self.take_stop() {
+            self.serve(None, &mut handler)?;
+        }
+        Ok(())
+    }
+
+    /// Delivers events for `duration`, or until [`stop`](Self::stop) if that is earlier.
+    ///
+    /// The run ends with the round in which its time is over, so it is late by as much as that round's handlers take.
+    ///
+    /// # Errors
+    /// As in [`run`](Self::run).
+    pub fn run_for(
+        &mut self,
+        duration: Duration,
+        mut handler: impl FnMut(&mut Self, LoopEvent),
+    ) -> Result<(), Error> {
+        let until = Instant::now().checked_add(duration);
+        while !self.take_stop() {
+            self.serve(until, &mut handler)?;
+            if self.is_over(until) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for at most `timeout` (`None`: until something happens) and delivers one round of events; returns their
+    /// number. 0 = the time is over, or a stop was asked for ([`take_stop`](Self::take_stop) tells).
+    ///
+    /// # Errors
+    /// As in [`run`](Self::run).
+    pub fn run_once(
+        &mut self,
+        timeout: Option<Duration>,
+        mut handler: impl FnMut(&mut Self, LoopEvent),
+    ) -> Result<usize, Error> {
+        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        self.serve(until, &mut handler)
+    }
+
+    /// Rounds until one delivered something, the time is over, or a stop was asked for.
+    fn serve(
+        &mut self,
+        until: Option<Instant>,
+        handler: &mut impl FnMut(&mut Self, LoopEvent),
+    ) -> Result<usize, Error> {
+        while !self.waker.is_stopped() {
+            if self.pending.is_empty() {
+                self.collect(until)?;
+            }
+            let delivered = self.deliver(handler);
+            if delivered > 0 || self.is_over(until) {
+                return Ok(delivered);
+            }
+        }
+        Ok(0)
+    }
+
+    fn deliver(&mut self, handler: &mut impl FnMut(&mut Self, LoopEvent)) -> usize {
+        let mut delivered = 0;
+        while let Some(event) = self.pending.pop_front() {
+            if !self.claim(event) {
+                continue;
+            }
+            delivered += 1;
+            handler(self, event);
+            if self.waker.is_stopped() {
+                break;
+            }
+        }
+        delivered
+    }
+
+    /// Whether the event's source is still there; if so, this is the delivery.
+    fn claim(&mut self, event: LoopEvent) -> bool {
+        let token = match event {
+            LoopEvent::Woken => return true,
+            LoopEvent::Endpoint(token) | LoopEvent::Timer(token) | LoopEvent::Fd { token, .. } => {
+                token
+            }
+        };
+        match self.sources.get_mut(token) {
+            None => false,
+            Some(Source::Fd(_) | Source::Timer { every: Some(_) }) => true,
+            Some(Source::Timer { every: None }) => self.remove(token),
+            Some(Source::Endpoint(endpoint)) => {
+                endpoint.queued = false;
+                endpoint.next_poll = self.now + self.config.poll_interval;
+                let alive = endpoint.handle.is_alive();
+                if !alive {
+                    self.remove(token);
+                }
+                alive
+            }
+        }
+    }
+
+    /// One round up to the delivery: fills `pending`.
+    fn collect(&mut self, until: Option<Instant>) -> Result<(), Error> {
+        self.stats.rounds += 1;
+        if self.is_spinning() {
+            self.spins += self.endpoints.len();
+            if self.spins >= SPIN_LOOK_EVERY
+                || self.endpoints.is_empty()
+                || self.waker.is_signalled()
+            {
+                self.spins = 0;
+                self.look(Duration::ZERO)?;
+                self.update_spin();
+            }
+            for position in 0..self.endpoints.len() {
+                self.queue_endpoint(self.endpoints[position]);
+            }
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        self.now = Instant::now();
+        let wake_at = earliest(self.sweep_endpoints(), earliest(self.timers.next(), until));
+        let timeout = if self.pending.is_empty() {
+            wake_at.map_or(SLEEP_MAX, |at| {
+                at.saturating_duration_since(self.now).min(SLEEP_MAX)
+            })
+        } else {
+            Duration::ZERO
+        };
+        let ready = self.look(timeout)?;
+        self.update_spin();
+        if !timeout.is_zero() {
+            self.stats.sleeps += 1;
+            self.stats.wakes += u64::from(ready);
+            self.stats.spurious +=
+                u64::from(ready && self.pending.is_empty() && !self.waker.is_stopped());
+        }
+        Ok(())
+    }
+
+    /// Asks every endpoint whether the thread may sleep. Queues those that must be polled first; returns when the
+    /// earliest of the others must be.
+    fn sweep_endpoints(&mut self) -> Option<Instant> {
+        let mut wake_at = None;
+        let mut position = 0;
+        while let Some(&token) = self.endpoints.get(position) {
+            let now = self.now;
+            let endpoint = self.endpoint_mut(token);
+            let Some(source) = endpoint.handle.upgrade() else {
+                self.remove(token);
+                continue;
+            };
+            let may_sleep = source.prepare_wait().unwrap_or_else(|error| {
+                // It must be polled to report this itself, and at the interval: it may fail so for ever.
+                if !std::mem::replace(&mut endpoint.warned, true) {
+                    tracing::warn!(?token, %error, "endpoint can't prepare to wait: polling it at an interval");
+                }
+                endpoint.polled = true;
+                true
+            });
+            let poll_at = endpoint.polled.then_some(endpoint.next_poll);
+            let due_at = earliest(poll_at, source.next_deadline());
+            if !may_sleep || due_at.is_some_and(|at| at <= now) {
+                self.queue_endpoint(token);
+            }
+            wake_at = earliest(wake_at, due_at);
+            position += 1;
+        }
+        wake_at
+    }
+
+    /// Waits for descriptors and queues what is ready and which timers are due; true = some descriptor was ready.
+    fn look(&mut self, timeout: Duration) -> Result<bool, Error> {
+        let count = self.poller.wait(timeout)?;
+        for position in 0..count {
+            let (bits, flags) = self.poller.event(position);
+            if bits == WAKER_BITS {
+                if self.waker.drain() {
+                    self.pending.push_back(LoopEvent::Woken);
+                }
+                continue;
+            }
+            let token = Token::from_bits(bits);
+            match self.sources.get(token) {
+                Some(Source::Endpoint(_)) => self.queue_endpoint(token),
+                Some(Source::Fd(_)) => {
+                    self.pending.push_back(LoopEvent::Fd {
+                        token,
+                        readiness: readiness(flags),
+                    });
+                }
+                Some(Source::Timer { .. }) | None => {}
+            }
+        }
+        self.now = Instant::now();
+        self.queue_due_timers();
+        Ok(count > 0)
+    }
+
+    fn queue_due_timers(&mut self) {
+        let mark = self.timers.mark();
+        while let Some((at, token)) = self.timers.pop_due(self.now, mark) {
+            let Some(Source::Timer { every }) = self.sources.get(token) else {
+                continue;
+            };
+            self.pending.push_back(LoopEvent::Timer(token));
+            if let Some(next) = every.and_then(|every| timers::next_tick(at, every, self.now)) {
+                self.timers.set(next, token);
+            }
+        }
+    }
+
+    fn queue_endpoint(&mut self, token: Token) {
+        let endpoint = self.endpoint_mut(token);
+        if !std::mem::replace(&mut endpoint.queued, true) {
+            self.pending.push_back(LoopEvent::Endpoint(token));
+        }
+    }
+
+    fn is_spinning(&self) -> bool {
+        match self.config.mode {
+            WaitMode::Block => false,
+            WaitMode::Spin => true,
+            WaitMode::Adaptive { .. } => self.busy || self.spin_until.is_some(),
+        }
+    }
+
+    /// Begins, prolongs or ends the spinning of the adaptive mode; the clock was just read.
+    fn update_spin(&mut self) {
+        let WaitMode::Adaptive { window } = self.config.mode else {
+            return;
+        };
+        if std::mem::take(&mut self.busy) {
+            self.spin_until = self.now.checked_add(window);
+        }
+        self.spin_until = self.spin_until.filter(|until| *until > self.now);
+    }
+
+    /// Whether the run's time is over. A spinning loop asks the clock only when it looks, see [`SPIN_LOOK_EVERY`].
+    fn is_over(&mut self, until: Option<Instant>) -> bool {
+        let Some(until) = until else {
+            return false;
+        };
+        if !self.is_spinning() {
+            self.now = Instant::now();
+        }
+        self.now >= until
+    }
+
+    fn endpoint_mut(&mut self, token: Token) -> &mut Endpoint {
+        match self.sources.get_mut(token) {
+            Some(Source::Endpoint(endpoint)) => endpoint,
+            _ => unreachable!(
+                "`endpoints` holds the tokens of the endpoints in `sources`, no others"
+            ),
+        }
+    }
+
+    /// Watches all of `fds` for reading, or none.
+    fn watch_all(&mut self, token: Token, fds: &[RawFd]) -> io::Result<()> {
+        for (position, fd) in fds.iter().enumerate() {
+            if let Err(error) = self.watch(token, *fd, EventFlags::IN) {
+                self.unwatch(token, &fds[..position]);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn watch(&mut self, token: Token, fd: RawFd, flags: EventFlags) -> io::Result<()> {
+        self.poller.add(fd, token.bits(), flags)?;
+        self.fd_owners.insert(fd, token);
+        Ok(())
+    }
+
+    /// Forgets the descriptors of a source, except numbers that were closed and used again for another source.
+    fn unwatch(&mut self, token: Token, fds: &[RawFd]) {
+        for fd in fds {
+            if self.fd_owners.get(fd) == Some(&token) {
+                self.fd_owners.remove(fd);
+                self.poller.delete(*fd);
+            }
+        }
+    }
+
+    /// Counts a removed timer, and sweeps the heap before removed ones outnumber those that live.
+    fn forget_timer(&mut self) {
+        const SWEEP_MIN: usize = 64;
+        self.timers_live -= 1;
+        if self.timers.len() > SWEEP_MIN + 2 * self.timers_live {
+            self.timers
+                .retain(|token| self.sources.get(token).is_some());
+        }
+    }
+}
+
+fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (one, other) => one.or(other),
+    }
+}
+
+fn epoll_ctl_error(source: io::Error) -> Error {
+    Error::Os {
+        call: "epoll_ctl",
+        source,
+    }
+}
+
+/// Whether the kernel can't watch this kind of descriptor, or not this deep: EINVAL and ELOOP are its limits on nested
+/// epoll sets, EPERM is a file without a poll operation.
+fn is_unwatchable(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::ELOOP | libc::EPERM)
+    )
+}
+
+fn epoll_flags(interest: Interest) -> Result<EventFlags, Error> {
+    let mut flags = EventFlags::empty();
+    if interest.contains(Interest::READ) {
+        flags |= EventFlags::IN | EventFlags::RDHUP;
+    }
+    if interest.contains(Interest::WRITE) {
+        flags |= EventFlags::OUT;
+    }
+    if flags.is_empty() {
+        return Err(Error::Config {
+            field: "interest",
+            value: format!("{interest:?}"),
+            reason: "must be READ, WRITE or both",
+        });
+    }
+    Ok(flags)
+}
+
+fn readiness(flags: EventFlags) -> Readiness {
+    let pairs = [
+        (EventFlags::IN, Readiness::READ),
+        (EventFlags::OUT, Readiness::WRITE),
+        (EventFlags::RDHUP | EventFlags::HUP, Readiness::HANGUP),
+        (EventFlags::ERR, Readiness::ERROR),
+    ];
+    let set = pairs
+        .into_iter()
+        .filter(|(flag, _)| flags.intersects(*flag));
+    set.fold(Readiness::empty(), |all, (_, one)| all | one)
+}

@@ -1,0 +1,125 @@
+//! The epoll set of a loop, level-triggered.
+//!
+//! Descriptors are plain numbers here: the loop owns none of them and their owners may close them at any time, which
+//! epoll answers with an error and never with anything worse. That is why registration goes through `libc`: rustix wants
+//! a descriptor that is promised to be open.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+/// An epoll descriptor and the buffer that its events are read into.
+pub(super) struct Poller {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+}
+
+impl fmt::Debug for Poller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller")
+            .field("epoll", &self.epoll)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Poller {
+    pub(super) fn new(events_max: usize) -> Result<Self, Error> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| Error::Os {
+            call: "epoll_create1",
+            source: errno.into(),
+        })?;
+        Ok(Self {
+            epoll,
+            events: Vec::with_capacity(events_max),
+        })
+    }
+
+    pub(super) fn add(&self, fd: RawFd, bits: u64, flags: epoll::EventFlags) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, fd, bits, flags)
+    }
+
+    pub(super) fn modify(&self, fd: RawFd, bits: u64, flags: epoll::EventFlags) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, fd, bits, flags)
+    }
+
+    /// Forgets `fd`. One that was closed is already forgotten, which is no error.
+    pub(super) fn delete(&self, fd: RawFd) {
+        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, epoll::EventFlags::empty());
+    }
+
+    fn control(
+        &self,
+        operation: i32,
+        fd: RawFd,
+        bits: u64,
+        flags: epoll::EventFlags,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: flags.bits(),
+            u64: bits,
+        };
+        // SAFETY: epoll_ctl(2) only reads `event`, which lives on this stack; it keeps no pointer, and answers EBADF for
+        // a number that is not open.
+        let answer =
+            unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) };
+        if answer < 0 {
+            Err(io::Error::last_os_error())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Waits until a descriptor is ready or `timeout` is over; returns how many [`event`](Self::event)s there are.
+    pub(super) fn wait(&mut self, timeout: Duration) -> Result<usize, Error> {
+        self.events.clear();
+        if !timeout.is_zero() && !self.sleep(timeout)? {
+            return Ok(0);
+        }
+        match epoll::wait(
+            &self.epoll,
+            spare_capacity(&mut self.events),
+            Some(&Timespec::default()),
+        ) {
+            Ok(count) => Ok(count),
+            Err(Errno::INTR) => Ok(0),
+            Err(errno) => Err(Error::Os {
+                call: "epoll_wait",
+                source: errno.into(),
+            }),
+        }
+    }
+
+    /// Sleeps in ppoll(2): plain epoll_wait counts whole milliseconds, and epoll_pwait2 is newer than some of our kernels.
+    fn sleep(&self, timeout: Duration) -> Result<bool, Error> {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs() as i64,
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        match poll(
+            &mut [PollFd::new(&self.epoll, PollFlags::IN)],
+            Some(&timeout),
+        ) {
+            Ok(count) => Ok(count > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(Error::Os {
+                call: "ppoll",
+                source: errno.into(),
+            }),
+        }
+    }
+
+    /// One event of the last wait: the registered bits, and what is ready.
+    pub(super) fn event(&self, position: usize) -> (u64, epoll::EventFlags) {
+        let event = self.events[position];
+        (event.data.u64(), event.flags)
+    }
+}
