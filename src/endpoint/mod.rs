@@ -1,0 +1,5 @@
+//! Endpoints: who sends and who receives.
+
+mod id;
+
+pub use id::EndpointId;
