@@ -1,16 +1,62 @@
-//! Endpoints: what sends and receives messages over connections of our own.
+//! Endpoints: who sends and who receives, over connections of our own.
 //!
-//! The pure half is here in three files that know neither libfabric nor a clock: [`wire`] (the bytes), [`credit`] (how many
-//! messages a peer may send) and [`connection`] (who may do what, and when it is over).
+//! ```text
+//!  SendEndpointZeroCopy   ReceiveEndpoint      public, no type parameter
+//!        send_core          receive_core       what they do, over any link
+//!             └──── connection ────┘           who may do what, and when it is over; pure (with wire and credit)
+//!                     link                     the one seam: fabric_link is real, the tests have a fake one
+//! ```
 
-// The endpoints that use these three are written on top of them.
-#[allow(dead_code)]
+pub(crate) mod address;
 pub(crate) mod connection;
-#[allow(dead_code)]
+mod control;
 pub(crate) mod credit;
-#[allow(dead_code)]
+mod event;
+mod fabric_link;
+mod half_open;
+mod id;
+mod iov;
+pub(crate) mod link;
+mod message;
+mod receive;
+mod receive_core;
+mod scoped;
+mod send;
+mod send_core;
+mod wait;
 pub(crate) mod wire;
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use address::PeerAddr;
 pub use connection::{CloseReason, Violation};
 pub use credit::CreditError;
+pub use event::{ConnectionId, ConnectionInfo, DeadlinePolicy, Level, ReceiveEvent, SendEvent};
+pub use id::EndpointId;
+pub use message::Message;
+pub use receive::{AcceptPolicy, ConnectionRequest, ReceiveConfig, ReceiveEndpoint};
+pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use wire::{ByeReason, HeaderMode, Refusal, RefusalCode, WireError};
+
+/// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
+fn incarnation() -> u64 {
+    static INCARNATION: OnceLock<u64> = OnceLock::new();
+    *INCARNATION.get_or_init(|| {
+        let mut bytes = [0; 8];
+        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+            Ok(8) => u64::from_ne_bytes(bytes),
+            // Early in a machine's life there may be no random numbers: time and process are as good for this.
+            _ => {
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+                now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32)
+            }
+        }
+    })
+}
+
+/// A number for a connection, unique in this process.
+fn next_connection() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

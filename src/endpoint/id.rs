@@ -1,0 +1,27 @@
+//! `EndpointId`: which endpoint of this process.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Names one endpoint of this process; never used twice, never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EndpointId(u64);
+
+impl EndpointId {
+    /// An id that no endpoint of this process had before.
+    pub fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number, for logs and for C.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for EndpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

@@ -1,0 +1,264 @@
+//! `InFlight`: the slab that maps the context of a posted operation to what the operation holds. Pure, no FFI.
+//!
+//! ```text
+//! begin(op) ──► context ──► fi_send(.., context) ──► CQ entry ──► finish(context) ──► op
+//!                  └─ refused (-FI_EAGAIN): abort(context) ──► op
+//! ```
+//!
+//! A context comes back from a provider, so it is not trusted: whatever its value, [`InFlight::finish`] answers with an operation
+//! that was in flight or with a [`ContextError`], and never hands out an operation twice.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+/// Cells per operation: a cell rests for at least three full rounds of the slab before it is used again, so that a late write or a
+/// doubled completion of the provider meets a cell at rest.
+const CELLS_PER_OPERATION: usize = 4;
+/// The size of `struct fi_context2` (`fi_getinfo.3`, FI_CONTEXT2): eight pointers.
+const CELL_WORDS: usize = 8;
+const CELL_BYTES: usize = CELL_WORDS * size_of::<usize>();
+/// Marks a cell that belongs to no operation, and an operation that has no cell.
+const NONE: u32 = u32::MAX;
+
+const _: () = assert!(size_of::<usize>() == 8, "a context holds 32 bits of generation and 32 bits of index");
+const _: () = assert!(size_of::<Cell>() == CELL_BYTES);
+
+/// What the provider takes as the context of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContextKind {
+    /// A number that the provider only stores: generation in the upper 32 bits (never 0), index in the lower.
+    Opaque,
+    /// The address of a cell of 64 bytes that the provider writes to (mode FI_CONTEXT or FI_CONTEXT2).
+    Cells,
+}
+
+/// Why a context is not that of an operation in flight. The endpoint that got it has to be failed: its provider is not to be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContextError {
+    /// The context is 0.
+    #[error("the completion has no context")]
+    Null,
+    /// The context lies outside of the slab.
+    #[error("the completion's context is none of ours")]
+    OutOfRange,
+    /// The context points into the middle of a cell.
+    #[error("the completion's context points into the middle of a cell")]
+    Misaligned,
+    /// No operation is in flight there: a doubled or invented completion.
+    #[error("the completion's context belongs to no operation in flight")]
+    Idle,
+    /// Another operation is in flight there: a doubled or late completion of an older one.
+    #[error("the completion's context belongs to an operation that ended earlier")]
+    Stale,
+}
+
+/// One `fi_context2`. Atomics, though nobody of us reads or writes them, because they may be written through a shared pointer.
+#[derive(Debug, Default)]
+struct Cell {
+    _words: [AtomicUsize; CELL_WORDS],
+}
+
+/// The pinned cells and which operation each belongs to: the provider writes `cells`, only we touch `owner`.
+#[derive(Debug)]
+struct Cells {
+    /// `Arc` and not `Box`, since a `Box` claims to be the only way to its content, and the provider has another.
+    cells: Arc<[Cell]>,
+    owner: Box<[u32]>,
+    free: VecDeque<u32>,
+    base: usize,
+}
+
+impl Cells {
+    fn new(capacity: u32) -> Self {
+        let count = capacity as usize * CELLS_PER_OPERATION;
+        let cells: Arc<[Cell]> = (0..count).map(|_| Cell::default()).collect();
+        // Exposed from the whole allocation: the provider gets addresses, and may use them for all 64 bytes of a cell.
+        let base = Arc::as_ptr(&cells).cast::<Cell>().expose_provenance();
+        let free = (0..count).map(|cell| u32::try_from(cell).expect("checked in new")).collect();
+        Self { cells, owner: vec![NONE; count].into_boxed_slice(), free, base }
+    }
+
+    fn take(&mut self, owner: u32) -> u32 {
+        let cell = self.free.pop_front().expect("four cells an operation: one is free while an operation is");
+        self.owner[cell as usize] = owner;
+        cell
+    }
+
+    fn put(&mut self, cell: u32) {
+        self.owner[cell as usize] = NONE;
+        self.free.push_back(cell);
+    }
+
+    fn address(&self, cell: u32) -> usize {
+        self.base + cell as usize * CELL_BYTES
+    }
+
+    fn owner_of(&self, context: usize) -> Result<u32, ContextError> {
+        let offset = context.checked_sub(self.base).ok_or(ContextError::OutOfRange)?;
+        if offset >= self.cells.len() * CELL_BYTES {
+            return Err(ContextError::OutOfRange);
+        }
+        if offset % CELL_BYTES != 0 {
+            return Err(ContextError::Misaligned);
+        }
+        match self.owner[offset / CELL_BYTES] {
+            NONE => Err(ContextError::Idle),
+            index => Ok(index),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Slot<T> {
+    op: Option<T>,
+    generation: u32,
+    cell: u32,
+}
+
+/// Operations in flight, a fixed number at most; no call allocates after `new`.
+///
+/// Dropping it drops the operations, and in `Cells` form the memory that the provider writes to: only after the endpoint is closed,
+/// else leak it.
+#[derive(Debug)]
+pub struct InFlight<T> {
+    slots: Box<[Slot<T>]>,
+    /// First in, first out: a doubled completion meets an index at rest, not one that was just begun anew.
+    free: VecDeque<u32>,
+    cells: Option<Cells>,
+}
+
+impl<T> InFlight<T> {
+    /// A slab for `capacity` operations.
+    ///
+    /// # Panics
+    /// If `capacity` is above 2^28, which would be 64 GiB of cells.
+    pub fn new(capacity: u32, contexts: ContextKind) -> Self {
+        assert!(capacity <= 1 << 28, "in-flight capacity {capacity} is above 2^28");
+        let slots = (0..capacity).map(|_| Slot { op: None, generation: 0, cell: NONE }).collect();
+        let cells = match contexts {
+            ContextKind::Opaque => None,
+            ContextKind::Cells => Some(Cells::new(capacity)),
+        };
+        Self { slots, free: (0..capacity).collect(), cells }
+    }
+
+    /// Stores an operation that is about to be posted, and says which context to post it with.
+    ///
+    /// # Errors
+    /// Gives the operation back when the slab is full.
+    pub fn begin(&mut self, op: T) -> Result<usize, T> {
+        let Some(index) = self.free.pop_front() else { return Err(op) };
+        let slot = &mut self.slots[index as usize];
+        debug_assert!(slot.op.is_none(), "a free index holds no operation");
+        slot.op = Some(op);
+        Ok(match &mut self.cells {
+            None => {
+                slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+                (slot.generation as usize) << 32 | index as usize
+            }
+            Some(cells) => {
+                slot.cell = cells.take(index);
+                cells.address(slot.cell)
+            }
+        })
+    }
+
+    /// Takes back an operation whose post was refused.
+    ///
+    /// # Panics
+    /// If `context` is not what `begin` gave for an operation that is still in flight: it never left our hands, so that is our own mistake.
+    pub fn abort(&mut self, context: usize) -> T {
+        self.finish(context).expect("a refused post has the context that `begin` gave")
+    }
+
+    /// Takes out the operation whose completion arrived.
+    ///
+    /// # Errors
+    /// [`ContextError`] when the context is not that of an operation in flight; the slab is then unchanged.
+    pub fn finish(&mut self, context: usize) -> Result<T, ContextError> {
+        let index = self.index_of(context)?;
+        self.take(index).ok_or(ContextError::Idle)
+    }
+
+    /// The operation in flight with this context.
+    pub fn get(&self, context: usize) -> Option<&T> {
+        let index = self.index_of(context).ok()?;
+        self.slots[index as usize].op.as_ref()
+    }
+
+    /// The operation in flight with this context, to change.
+    pub fn get_mut(&mut self, context: usize) -> Option<&mut T> {
+        let index = self.index_of(context).ok()?;
+        self.slots[index as usize].op.as_mut()
+    }
+
+    /// The operations in flight, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.slots.iter().filter_map(|slot| slot.op.as_ref())
+    }
+
+    /// Takes out the operations one by one, in no particular order; those not taken stay.
+    ///
+    /// Only after the provider has closed the endpoint, for a provider that reports nothing for it: their completions never come.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            while next < self.slots.len() {
+                let index = next as u32;
+                next += 1;
+                if let Some(op) = self.take(index) {
+                    return Some(op);
+                }
+            }
+            None
+        })
+    }
+
+    /// How many operations are in flight.
+    pub fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Whether no operation is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many operations fit.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The index that a context stands for; it may be idle.
+    fn index_of(&self, context: usize) -> Result<u32, ContextError> {
+        if context == 0 {
+            return Err(ContextError::Null);
+        }
+        if let Some(cells) = &self.cells {
+            return cells.owner_of(context);
+        }
+        let index = context as u32;
+        let generation = (context >> 32) as u32;
+        let slot = self.slots.get(index as usize).ok_or(ContextError::OutOfRange)?;
+        match slot.op {
+            None => Err(ContextError::Idle),
+            Some(_) if slot.generation != generation => Err(ContextError::Stale),
+            Some(_) => Ok(index),
+        }
+    }
+
+    fn take(&mut self, index: u32) -> Option<T> {
+        let slot = &mut self.slots[index as usize];
+        let op = slot.op.take()?;
+        if let Some(cells) = &mut self.cells {
+            cells.put(std::mem::replace(&mut slot.cell, NONE));
+        }
+        self.free.push_back(index);
+        Some(op)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "in_flight_tests.rs"]
+mod tests;

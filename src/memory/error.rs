@@ -1,0 +1,104 @@
+//! Why memory could not be had, or not be used so.
+
+use std::io;
+
+use super::Purpose;
+
+/// Why a region, or a user of a region, could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// A region of 0 bytes was asked for.
+    #[error("a region has at least 1 byte")]
+    Empty,
+    /// The size is more than an address space holds, or the region would wrap around its end.
+    #[error("{asked_bytes} bytes do not fit in the address space")]
+    TooLarge {
+        /// The size that was asked for, in bytes.
+        asked_bytes: usize,
+    },
+    /// A setting is out of its range.
+    #[error("{field} = {value}: {reason}")]
+    Setting {
+        /// The name of the setting.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// The rule that it breaks.
+        reason: &'static str,
+    },
+    /// The kernel would not map that much memory.
+    #[error("cannot map {asked_bytes} bytes")]
+    Map {
+        /// The size that was asked for, in bytes, rounded up to pages.
+        asked_bytes: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Huge pages were required and there are not enough of them.
+    #[error(
+        "cannot map {asked_bytes} bytes in huge pages of 2 MiB: reserve at least {pages} of them \
+         (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or do not require them"
+    )]
+    HugePages {
+        /// The size that was asked for, in bytes, rounded up to huge pages.
+        asked_bytes: usize,
+        /// The number of huge pages that it takes.
+        pages: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The memory could not be bound to a NUMA node.
+    #[error("cannot bind memory to NUMA node {node}")]
+    NumaNode {
+        /// The node that was asked for.
+        node: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel mapped the memory but has no pages for it.
+    #[error("cannot populate {asked_bytes} bytes")]
+    Populate {
+        /// The size of the mapping, in bytes.
+        asked_bytes: usize,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The region is too small for what was to be put in it.
+    #[error("the region has {have_bytes} bytes, {what} need {need_bytes}")]
+    TooSmall {
+        /// What was to be put in it.
+        what: &'static str,
+        /// What that takes, in bytes.
+        need_bytes: usize,
+        /// The size of the region, in bytes.
+        have_bytes: usize,
+    },
+    /// The range is not inside of the region.
+    #[error("bytes {start}..{end} are not inside a region of {len_bytes} bytes")]
+    OutOfRange {
+        /// The first byte.
+        start: usize,
+        /// The byte behind the last.
+        end: usize,
+        /// The size of the region, in bytes.
+        len_bytes: usize,
+    },
+    /// The region is in use for something that forbids this.
+    #[error("the region is in use for {by} and cannot also be used for {wanted}")]
+    Claimed {
+        /// What it is in use for.
+        by: Purpose,
+        /// What it was asked for.
+        wanted: Purpose,
+    },
+    /// Safe access was asked for to memory that somebody else owns.
+    #[error("{what} need a host region: others may write to an external one")]
+    NotHost {
+        /// Who asked.
+        what: &'static str,
+    },
+    /// `/proc/self/smaps` could not be read.
+    #[error("/proc/self/smaps")]
+    Smaps(#[source] io::Error),
+}

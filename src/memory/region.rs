@@ -1,0 +1,273 @@
+//! `Region`: one run of memory that can be registered, and who uses it for what.
+
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use super::host::{HostMapping, HostRegionBuilder, Pages};
+use super::registration::{Registrar, RegistrationTable, Scope};
+use super::MemoryError;
+use crate::error::RegisterError;
+
+/// What a region is used for; see the [module's text](crate::memory) for which uses exclude which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Purpose {
+    /// The slots of a [`SharedBufferManager`](crate::buffer::SharedBufferManager).
+    Buffers = 1,
+    /// The slots of a [`HeaderSlotManager`](crate::buffer::HeaderSlotManager).
+    HeaderSlots = 2,
+    /// A [`RingRegion`](crate::buffer::RingRegion) over host memory.
+    Ring = 3,
+    /// [`RegionSlice`](crate::buffer::RegionSlice)s, and rings over external memory: any number of them.
+    Slices = 4,
+}
+
+const UNCLAIMED: u8 = 0;
+
+impl Purpose {
+    fn from_byte(byte: u8) -> Option<Self> {
+        [Self::Buffers, Self::HeaderSlots, Self::Ring, Self::Slices].into_iter().find(|purpose| *purpose as u8 == byte)
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Buffers => "shared buffers",
+            Self::HeaderSlots => "header slots",
+            Self::Ring => "a ring",
+            Self::Slices => "slices",
+        })
+    }
+}
+
+/// Who owns the bytes.
+enum Memory {
+    Host(HostMapping),
+    /// Only kept: dropping it is the owner's business.
+    External(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
+}
+
+/// A run of memory that can be registered with any number of domains while it is in use.
+///
+/// Always held in an [`Arc`]: buffers, slices and operations in flight hold it too, so the memory is unmapped (or its keep-alive dropped)
+/// when the last of them is gone, after the last registration was closed. It gives no safe access to its bytes.
+pub struct Region {
+    // Field order is drop order: registrations close before the memory goes.
+    registrations: RegistrationTable,
+    base: NonNull<u8>,
+    len: usize,
+    purpose: AtomicU8,
+    memory: Memory,
+}
+
+// SAFETY: `base` is only handed out as an address here; who turns it into references holds a claim (`Purpose`) that keeps others out.
+unsafe impl Send for Region {}
+// SAFETY: as above; the table and the claim are made of atomics and a mutex.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Starts to describe `len` bytes of host memory of our own, zeroed, with pages behind it.
+    pub fn host(len: usize) -> HostRegionBuilder {
+        HostRegionBuilder::new(len)
+    }
+
+    pub(super) fn from_mapping(mapping: HostMapping, len: usize) -> Arc<Self> {
+        Arc::new(Self {
+            registrations: RegistrationTable::new(),
+            base: mapping.base(),
+            len,
+            purpose: AtomicU8::new(UNCLAIMED),
+            memory: Memory::Host(mapping),
+        })
+    }
+
+    /// A region over memory that a DMA engine, a driver or another library owns.
+    ///
+    /// `keep_alive` is dropped when the region and everything made from it is gone and deregistered; give it whatever unmaps the memory.
+    ///
+    /// # Errors
+    /// [`MemoryError::Empty`] for 0 bytes, [`MemoryError::TooLarge`] when `len` is above `isize::MAX` or wraps around the address space.
+    ///
+    /// # Safety
+    /// * All of `base .. base + len` is mapped, readable (and writable if something is received into it) until `keep_alive` is dropped.
+    /// * Nobody holds a Rust reference to any of these bytes that reads or writes by peers or devices would violate, from now until
+    ///   `keep_alive` is dropped; they are shared with the network, as with a device.
+    pub unsafe fn external(base: NonNull<u8>, len: usize, keep_alive: Box<dyn Any + Send + Sync>) -> Result<Arc<Self>, MemoryError> {
+        if len == 0 {
+            return Err(MemoryError::Empty);
+        }
+        if len > isize::MAX as usize || base.addr().get().checked_add(len).is_none() {
+            return Err(MemoryError::TooLarge { asked_bytes: len });
+        }
+        Ok(Arc::new(Self {
+            registrations: RegistrationTable::new(),
+            base,
+            len,
+            purpose: AtomicU8::new(UNCLAIMED),
+            memory: Memory::External(keep_alive),
+        }))
+    }
+
+    /// Where the region starts. Reading or writing there is up to the caller, who has to know that nobody else does.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    /// The size in bytes, as it was asked for.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Always false: a region has at least 1 byte.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Whether the memory is our own host memory, not somebody else's.
+    pub fn is_host(&self) -> bool {
+        matches!(self.memory, Memory::Host(_))
+    }
+
+    /// Which pages were mapped; `None` for an external region, whose owner knows.
+    pub fn pages(&self) -> Option<Pages> {
+        match &self.memory {
+            Memory::Host(mapping) => Some(mapping.pages()),
+            Memory::External(_) => None,
+        }
+    }
+
+    /// How many of the region's bytes lie in huge pages right now, as `/proc/self/smaps` says.
+    ///
+    /// The kernel reports whole mappings, and may join neighbours into one: the answer is then an upper bound. Slow (it reads the whole
+    /// table of mappings); for reports, not for loops.
+    ///
+    /// # Errors
+    /// [`MemoryError::Smaps`] when that file can't be read.
+    pub fn huge_bytes(&self) -> Result<usize, MemoryError> {
+        super::host::huge_bytes(self.base.addr().get(), self.len)
+    }
+
+    /// With how many domains (or endpoints, where the provider demands that) the region is registered.
+    pub fn registration_count(&self) -> usize {
+        self.registrations.count()
+    }
+
+    /// What the region is in use for; `None` when nobody uses it.
+    pub fn purpose(&self) -> Option<Purpose> {
+        Purpose::from_byte(self.purpose.load(Ordering::Relaxed))
+    }
+
+    /// Registers the region with a domain or an endpoint; again is no change. Blocks while the kernel locks the pages.
+    pub(crate) fn register_with(&self, registrar: &dyn Registrar) -> Result<(), RegisterError> {
+        self.registrations.register(registrar, self.base, self.len)
+    }
+
+    /// Refuses new leases at once; the registration closes when the last lease ends, here if there is none.
+    pub(crate) fn deregister_from(&self, scope: Scope) {
+        self.registrations.deregister(scope);
+    }
+
+    /// Whether new leases are given there.
+    pub(crate) fn is_registered(&self, scope: Scope) -> bool {
+        self.registrations.is_registered(scope)
+    }
+
+    /// Whether the region is registered with anybody: tells a foreign buffer from one that nobody registered.
+    pub(crate) fn is_registered_anywhere(&self) -> bool {
+        self.registrations.count() > 0
+    }
+
+    /// Keeps the registration open for one operation, and gives its descriptor; `None` when it is not registered there.
+    ///
+    /// Each lease is ended by [`release`](Self::release), once.
+    pub(crate) fn lease(&self, scope: Scope) -> Option<*mut c_void> {
+        self.registrations.lease(scope).map(|(desc, _)| desc)
+    }
+
+    /// As [`lease`](Self::lease), with the key of the registration.
+    pub(crate) fn lease_with_key(&self, scope: Scope) -> Option<(*mut c_void, u64)> {
+        self.registrations.lease(scope)
+    }
+
+    /// Ends a lease.
+    ///
+    /// # Safety
+    /// The caller got a lease of this scope and ends it now, for the first time: one too many would close a registration in use.
+    pub(crate) unsafe fn release(&self, scope: Scope) {
+        self.registrations.release(scope);
+    }
+
+    /// The address `offset` bytes in, derived from the whole region; `offset` may be the end.
+    pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
+        assert!(offset <= self.len, "offset {offset} is outside a region of {} bytes", self.len);
+        // SAFETY: `offset <= len`, just asserted, and `base .. base + len` is one mapping (host: mmap; external: the maker's promise).
+        unsafe { self.base.add(offset) }
+    }
+
+    /// Takes the region for a use that shares it with nobody; it ends when the claim is dropped.
+    pub(crate) fn claim(self: &Arc<Self>, purpose: Purpose) -> Result<Claim, MemoryError> {
+        // Acquire pairs with the Release of `Claim::drop`: the last user's accesses are over.
+        match self.purpose.compare_exchange(UNCLAIMED, purpose as u8, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(Claim { region: Arc::clone(self), exclusive: true }),
+            Err(by) => Err(claimed(by, purpose)),
+        }
+    }
+
+    /// Takes the region for addresses without access, for good; any number of times.
+    pub(crate) fn claim_slices(self: &Arc<Self>) -> Result<Claim, MemoryError> {
+        let slices = Purpose::Slices as u8;
+        match self.purpose.compare_exchange(UNCLAIMED, slices, Ordering::Acquire, Ordering::Acquire) {
+            Err(by) if by != slices => Err(claimed(by, Purpose::Slices)),
+            _ => Ok(Claim { region: Arc::clone(self), exclusive: false }),
+        }
+    }
+}
+
+fn claimed(by: u8, wanted: Purpose) -> MemoryError {
+    MemoryError::Claimed { by: Purpose::from_byte(by).unwrap_or(wanted), wanted }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("base", &self.base)
+            .field("len", &self.len)
+            .field("pages", &self.pages())
+            .field("purpose", &self.purpose())
+            .field("registrations", &self.registration_count())
+            .finish()
+    }
+}
+
+/// The right to use a region for its [`Purpose`].
+#[derive(Debug)]
+pub(crate) struct Claim {
+    region: Arc<Region>,
+    exclusive: bool,
+}
+
+impl Claim {
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.exclusive {
+            self.region.purpose.store(UNCLAIMED, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "region_tests.rs"]
+mod tests;
