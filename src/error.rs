@@ -43,7 +43,7 @@ impl FabricErrno {
 impl fmt::Display for FabricErrno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match libfabric_sys::Library::load() {
-            Ok(library) => write!(f, "{} ({})", library.strerror(self.get()), self.get()),
+            Ok(library) => write!(f, "{} ({})", library.fi_strerror(self.get()), self.get()),
             Err(_) => write!(f, "libfabric error {}", self.get()),
         }
     }
@@ -287,7 +287,10 @@ pub enum SendErrorKind {
     /// The region is registered with the domain, but registering it with this endpoint failed.
     #[error(transparent)]
     Register(#[from] RegisterError),
-    /// The connection is closed or closing.
+    /// One of the two sides is saying goodbye: no new sends.
+    #[error("the connection is closing")]
+    Closing,
+    /// The connection is closed.
     #[error("the connection is closed: {0}")]
     Closed(CloseReason),
     /// The provider refused the message.

@@ -198,6 +198,18 @@ impl<T> InFlight<T> {
         self.slots.iter().filter_map(|slot| slot.op.as_ref())
     }
 
+    /// The operations in flight, in no particular order, to change.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.slots.iter_mut().filter_map(|slot| slot.op.as_mut())
+    }
+
+    /// Takes out the operations that `wanted` picks. As with [`drain`](Self::drain), only those whose completions never come.
+    pub fn take_where(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
+        let picked = |slot: &Slot<T>| slot.op.as_ref().is_some_and(&wanted);
+        let indices: Vec<_> = (0..self.slots.len()).filter(|&index| picked(&self.slots[index])).collect();
+        indices.into_iter().filter_map(|index| self.take(index as u32)).collect()
+    }
+
     /// Takes out the operations one by one, in no particular order; those not taken stay.
     ///
     /// Only after the provider has closed the endpoint, for a provider that reports nothing for it: their completions never come.

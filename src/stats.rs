@@ -46,6 +46,8 @@ pub struct ReceiveStats {
     pub bytes: u64,
     /// Connections that stood.
     pub connections: u64,
+    /// Of these, connections that are closed again.
+    pub closed: u64,
     /// Connection requests refused, for whatever reason.
     pub refused: u64,
     /// Sockets that never said a valid hello and were cut off.

@@ -208,6 +208,15 @@ pub enum CloseReason {
     /// The peer did what no peer of ours does.
     #[error("the peer broke the protocol: {0}")]
     Violation(Violation),
+    /// A send was not done within its deadline, and the policy is to fail the connection.
+    #[error("a send was not done within {deadline:?}")]
+    SendDeadline {
+        /// The deadline of each send.
+        deadline: Duration,
+    },
+    /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.
+    #[error("the endpoint failed: {0}")]
+    EndpointFailed(&'static str),
 }
 
 struct Cause(Option<FabricErrno>);
@@ -517,6 +526,11 @@ impl Connection {
         });
     }
 
+    /// The rude end, decided by this side: `Close` is the next action.
+    pub(crate) fn abort(&mut self, reason: CloseReason) {
+        self.end(reason);
+    }
+
     /// The polite end: no new sends, our bye when all posted data is done, then the peer's bye, then `Close`; at the
     /// deadline `Close` in any case. Called again, the earlier deadline counts.
     pub(crate) fn close(&mut self, reason: ByeReason, deadline: Instant) {
@@ -754,7 +768,8 @@ impl Connection {
         });
     }
 
-    fn violate(&mut self, violation: impl Into<Violation>) {
+    /// The endpoint, or this machine, saw the peer break the protocol.
+    pub(crate) fn violate(&mut self, violation: impl Into<Violation>) {
         self.end(CloseReason::Violation(violation.into()));
     }
 

@@ -49,10 +49,21 @@ enum Op {
     ControlReceive { buffer: BufferMut },
 }
 
+impl Op {
+    fn into_data(self) -> Option<DataOp> {
+        match self {
+            Self::Data(op) => Some(op),
+            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+        }
+    }
+}
+
 struct DataOp {
     key: u64,
     payload: LeasedPayload,
     _slot: Option<HeaderSlot>,
+    /// Its number on the connection: failed sends are reported in the order in which they were posted.
+    sequence: u64,
     /// When it was posted; kept only where there is a deadline.
     posted: Option<Instant>,
     late: bool,
@@ -197,7 +208,8 @@ impl<L: Link> SendCore<L> {
             Ok(payload) => payload,
             Err((payload, kind)) => return Err(self.refuse(kind, payload, key)),
         };
-        self.post(DataOp { key, payload, _slot: slot, posted: None, late: false }, &iov)
+        let sequence = self.machine.sent();
+        self.post(DataOp { key, payload, _slot: slot, sequence, posted: None, late: false }, &iov)
     }
 
     /// Everything that can be said of a message before anything is taken for it.
@@ -676,9 +688,10 @@ impl<L: Link> SendCore<L> {
             Ok(()) => {
                 // What the provider still reports is the better outcome; after `close` it reports no more than it has.
                 while self.read_completions(events) > 0 {}
-                let failed: Vec<Op> = self.in_flight.drain().collect();
+                let mut failed: Vec<DataOp> = self.in_flight.drain().filter_map(Op::into_data).collect();
+                failed.sort_unstable_by_key(|op| op.sequence);
                 for op in failed {
-                    self.fail(op, events);
+                    self.on_sent(op, Some(Box::new(CompletionError::new(libc::ECANCELED))), events);
                 }
             }
             Err(CloseFailed(errno)) => self.leak(errno, events),
@@ -686,12 +699,6 @@ impl<L: Link> SendCore<L> {
         tracing::info!(%reason, sent = self.machine.sent(), "connection closed");
         events.push(SendEvent::Disconnected(reason));
         self.wait.set_deadline(None);
-    }
-
-    fn fail(&mut self, op: Op, events: &mut Vec<SendEvent>) {
-        if let Op::Data(op) = op {
-            self.on_sent(op, Some(Box::new(CompletionError::new(libc::ECANCELED))), events);
-        }
     }
 
     /// The provider may still read the buffers of operations in flight, for ever: their memory is given up.
@@ -764,10 +771,7 @@ impl<L: Link> Drop for SendCore<L> {
         });
         let mut keys = Vec::new();
         match closed {
-            Ok(()) => keys.extend(self.in_flight.drain().filter_map(|op| match op {
-                Op::Data(op) => Some(op.key),
-                _ => None,
-            })),
+            Ok(()) => keys.extend(self.in_flight.drain().filter_map(Op::into_data).map(|op| op.key)),
             Err(CloseFailed(_)) => keys = forget(&mut self.in_flight).keys,
         }
         stats::count_abandoned(keys.len() as u64);

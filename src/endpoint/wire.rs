@@ -22,6 +22,9 @@ const REFUSAL_LEN_MIN: usize = 32;
 pub(crate) const CONTROL_LEN: usize = 32;
 /// Bytes that a receive buffer for control messages has. A later version may use the room.
 pub(crate) const CONTROL_LEN_MAX: usize = 64;
+
+/// Largest receive depth, in messages, that a peer is believed.
+pub(crate) const CREDIT_WINDOW_MAX: u32 = 1 << 20;
 /// Bytes in front of a header in [`HeaderMode::Prefixed`].
 pub(crate) const PREFIX_LEN: usize = 2;
 

@@ -1,0 +1,297 @@
+//! `ReceiveEndpoint`: listens, and receives from every peer that connects.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libfabric_sys as sys;
+
+use crate::Error;
+use crate::buffer::SharedBufferManager;
+use crate::endpoint::address::PeerAddr;
+use crate::endpoint::event::{ConnectionId, ReceiveEvent};
+use crate::endpoint::fabric_link::FabricLink;
+use crate::endpoint::receive_core::{RECEIVES_MIN, ReceiveCore, ReceiveSettings};
+use crate::endpoint::send::{check_timeout, config};
+use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
+use crate::event_loop::{WaitHandle, Waitable};
+use crate::fabric::Domain;
+use crate::stats::ReceiveStats;
+
+/// Who decides about connection requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum AcceptPolicy {
+    /// Every peer that speaks our protocol is accepted, within the limits.
+    #[default]
+    All,
+    /// The application is asked, by [`ReceiveEvent::Request`]; a request that is not answered within the handshake
+    /// timeout is refused.
+    Ask,
+}
+
+/// A peer that asks for a connection. Answer with [`ReceiveEndpoint::accept`] or [`ReceiveEndpoint::refuse`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionRequest {
+    /// The connection that it will be, if it is accepted.
+    pub connection: ConnectionId,
+    /// The peer's address, where the provider tells.
+    pub peer: Option<PeerAddr>,
+}
+
+/// The settings of a [`ReceiveEndpoint`].
+///
+/// | setting | unit | default | range |
+/// |---|---|---|---|
+/// | `max_message` | bytes of the largest message, header included | 65,536 | 64 to 1 GiB |
+/// | `slots` | buffers of the receive pool | 256 | 3 × `max_connections` to 1,048,576 |
+/// | `depth` | messages granted to each peer at once | 32 | 1 to 65,536 |
+/// | `max_connections` | connections at once | 64 | 1 to 65,536 |
+/// | `accept` | | `All` | |
+/// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
+/// | `close_timeout` | time | 5 s | 1 ms to 1 h |
+/// | `header_mode` | what peers must use | any | |
+///
+/// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its depth: so a dead
+/// peer is noticed while all messages are held.
+#[derive(Debug, Clone)]
+pub struct ReceiveConfig {
+    max_message: usize,
+    slots: u32,
+    depth: u32,
+    max_connections: u32,
+    accept: AcceptPolicy,
+    handshake_timeout: Duration,
+    close_timeout: Duration,
+    header_mode: Option<HeaderMode>,
+    pool: Option<SharedBufferManager>,
+}
+
+impl Default for ReceiveConfig {
+    fn default() -> Self {
+        Self {
+            max_message: 64 * 1024,
+            slots: 256,
+            depth: 32,
+            max_connections: 64,
+            accept: AcceptPolicy::All,
+            handshake_timeout: Duration::from_secs(5),
+            close_timeout: Duration::from_secs(5),
+            header_mode: None,
+            pool: None,
+        }
+    }
+}
+
+impl ReceiveConfig {
+    /// Bytes of the largest message, header included. Peers learn it when they connect.
+    #[must_use]
+    pub fn max_message(mut self, bytes: usize) -> Self {
+        self.max_message = bytes;
+        self
+    }
+
+    /// Buffers of the receive pool, which all connections share.
+    #[must_use]
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// A pool of the caller's instead: `max_message` and `slots` are its own. It must not be used for anything else.
+    #[must_use]
+    pub fn pool(mut self, pool: &SharedBufferManager) -> Self {
+        self.pool = Some(pool.clone());
+        self
+    }
+
+    /// Messages that each peer may send ahead: its credits.
+    #[must_use]
+    pub fn depth(mut self, messages: u32) -> Self {
+        self.depth = messages;
+        self
+    }
+
+    /// Connections at once; one more is refused.
+    #[must_use]
+    pub fn max_connections(mut self, connections: u32) -> Self {
+        self.max_connections = connections;
+        self
+    }
+
+    /// Who decides about connection requests.
+    #[must_use]
+    pub fn accept(mut self, policy: AcceptPolicy) -> Self {
+        self.accept = policy;
+        self
+    }
+
+    /// How long a peer may take from its first byte to an established connection.
+    #[must_use]
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake_timeout = timeout;
+        self
+    }
+
+    /// How long the goodbye may take when the peer begins it.
+    #[must_use]
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.close_timeout = timeout;
+        self
+    }
+
+    /// Refuse peers whose header mode is another.
+    #[must_use]
+    pub fn header_mode(mut self, mode: HeaderMode) -> Self {
+        self.header_mode = Some(mode);
+        self
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let Self { max_message, slots, depth, max_connections, .. } = *self;
+        if !(64..=1 << 30).contains(&max_message) {
+            return Err(config("max_message", max_message.to_string(), "must be 64 bytes to 1 GiB"));
+        }
+        if !(1..=65_536).contains(&depth) {
+            return Err(config("depth", depth.to_string(), "must be 1 to 65536 messages"));
+        }
+        if !(1..=65_536).contains(&max_connections) {
+            return Err(config("max_connections", max_connections.to_string(), "must be 1 to 65536"));
+        }
+        let slots = self.pool.as_ref().map_or(slots, SharedBufferManager::slots);
+        if slots < RECEIVES_MIN * max_connections || slots > 1 << 20 {
+            let reason = "must be 3 for each of max_connections, to 1048576";
+            return Err(config("slots", slots.to_string(), reason));
+        }
+        check_timeout("handshake_timeout", self.handshake_timeout)?;
+        check_timeout("close_timeout", self.close_timeout)
+    }
+}
+
+/// Listens, and receives from every peer that connects.
+///
+/// All connections share one pool of registered buffers and one queue: one [`poll`](Self::poll) serves them all, and
+/// its events say which connection they are about. A received [`Message`](crate::endpoint::Message) is owned: keep it, or drop it on
+/// any thread. See [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
+#[derive(Debug)]
+pub struct ReceiveEndpoint {
+    core: ReceiveCore<FabricLink>,
+    local: PeerAddr,
+}
+
+impl ReceiveEndpoint {
+    /// Listens at an address of this machine. Port 0 lets the system choose; [`local_addr`](Self::local_addr) says
+    /// which it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not local or in use,
+    /// [`Error::Memory`] and [`Error::Register`] for the pool.
+    pub fn listen(domain: &Arc<Domain>, addr: PeerAddr, config: ReceiveConfig) -> Result<Self, Error> {
+        config.check()?;
+        let pool = match &config.pool {
+            Some(pool) => pool.clone(),
+            None => SharedBufferManager::allocate(config.slots, config.max_message)?,
+        };
+        let controls = 2 * config.max_connections as usize + 64;
+        let link = FabricLink::listen(domain, &addr, controls, pool.slots() as usize)?;
+        let local = link.local_addr().unwrap_or(addr);
+        let settings = ReceiveSettings {
+            depth: config.depth,
+            max_connections: config.max_connections,
+            max_message: pool.slot_size() as u64,
+            ask: config.accept == AcceptPolicy::Ask,
+            handshake_timeout: config.handshake_timeout,
+            close_timeout: config.close_timeout,
+            header_mode: config.header_mode,
+        };
+        let waiter = link.waiter();
+        let core = ReceiveCore::listen(link, waiter, pool, settings)?;
+        Ok(Self { core, local })
+    }
+
+    /// Where it listens, with the real port.
+    pub fn local_addr(&self) -> PeerAddr {
+        self.local
+    }
+
+    /// Drives all connections, and appends what happened. Returns how many events were added.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Fabric`] when a queue of the endpoint broke: every connection is closed then. What concerns one
+    /// connection is an event.
+    pub fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
+        let before = events.len();
+        self.core.poll(events)?;
+        Ok(events.len() - before)
+    }
+
+    /// Sleeps until there may be something to poll for, or until the time given.
+    ///
+    /// # Errors
+    ///
+    /// A system call failed.
+    pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.core.wait().sleep(Instant::now() + timeout)
+    }
+
+    /// Accepts a request ([`AcceptPolicy::Ask`]). False: it is gone.
+    pub fn accept(&mut self, request: ConnectionRequest, events: &mut Vec<ReceiveEvent>) -> bool {
+        self.core.answer(request.connection, None, events)
+    }
+
+    /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it is gone.
+    pub fn refuse(&mut self, request: ConnectionRequest, details: [u64; 2]) -> bool {
+        let refusal = Refusal::new(RefusalCode::BY_APPLICATION, details);
+        self.core.answer(request.connection, Some(refusal), &mut Vec::new())
+    }
+
+    /// Begins the polite close of one connection: the peer stops, and what it has sent arrives. False: there is no such
+    /// connection.
+    pub fn close_connection(&mut self, connection: ConnectionId, deadline: Instant) -> bool {
+        self.core.begin_close(connection, deadline)
+    }
+
+    /// Closes every connection politely, and stops listening. Returns what arrived meanwhile, messages included.
+    ///
+    /// # Errors
+    ///
+    /// A system call failed, or a queue broke.
+    pub fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        self.core.close(deadline)
+    }
+
+    /// Connections open now.
+    pub fn connections(&self) -> usize {
+        self.core.connections()
+    }
+
+    /// The receive pool, with its counters. Register its region with a domain to send messages on without a copy.
+    pub fn pool(&self) -> &SharedBufferManager {
+        self.core.pool()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> ReceiveStats {
+        self.core.stats()
+    }
+
+    /// The raw `fid_ep` of a connection; `None` when there is no such connection.
+    ///
+    /// # Safety
+    ///
+    /// * It is valid until the next call of a method with `&mut self`, and until this value is dropped.
+    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint would read.
+    pub unsafe fn as_raw(&self, connection: ConnectionId) -> Option<*mut sys::fid_ep> {
+        self.core.conn(connection).map(|conn| conn.as_raw())
+    }
+}
+
+impl Waitable for ReceiveEndpoint {
+    fn wait_handle(&self) -> WaitHandle {
+        WaitHandle::new(self.core.wait())
+    }
+}

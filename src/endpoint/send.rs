@@ -1,0 +1,374 @@
+//! `SendEndpointZeroCopy`: sends registered memory to one peer, without a copy.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libfabric_sys as sys;
+
+use crate::Error;
+use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
+use crate::endpoint::address::PeerAddr;
+use crate::endpoint::connection::{CloseReason, State};
+use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
+use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
+use crate::endpoint::fabric_link::FabricLink;
+use crate::endpoint::id::EndpointId;
+use crate::endpoint::send_core::{SendCore, SendSettings};
+use crate::endpoint::wire::HeaderMode;
+use crate::error::SendError;
+use crate::event_loop::{WaitHandle, Waitable};
+use crate::fabric::Domain;
+use crate::stats::SendStats;
+
+/// The settings of a [`SendEndpointZeroCopy`].
+///
+/// | setting | unit | default | range |
+/// |---|---|---|---|
+/// | `depth` | sends in flight | 64 | 1 to 65,536 |
+/// | `header_slots` | slots and bytes | 256 of 64 B | see [`HeaderSlotConfig`] |
+/// | `header_mode` | | `Prefixed` | |
+/// | `level` | | `Sent` | |
+/// | `connect_timeout` | time | 5 s | 1 ms to 1 h |
+/// | `close_timeout` | time | 5 s | 1 ms to 1 h |
+/// | `send_deadline` | time | 30 s | 1 ms to 24 h, or none |
+/// | `deadline_policy` | | `FailConnection` | |
+pub struct SendConfig {
+    headers: Headers,
+    settings: SendSettings,
+}
+
+enum Headers {
+    Own(HeaderSlotConfig),
+    Shared(HeaderSlotManager),
+}
+
+impl Default for SendConfig {
+    fn default() -> Self {
+        Self {
+            headers: Headers::Own(HeaderSlotConfig::default()),
+            settings: SendSettings {
+                depth: 64,
+                level: Level::Sent,
+                connect_timeout: Duration::from_secs(5),
+                close_timeout: Duration::from_secs(5),
+                send_deadline: Some(Duration::from_secs(30)),
+                deadline_policy: DeadlinePolicy::FailConnection,
+                header_mode: HeaderMode::Prefixed,
+                on_abandoned: None,
+            },
+        }
+    }
+}
+
+impl SendConfig {
+    /// The most sends in flight at once. One more is refused with `WouldBlock`: the provider itself may queue without
+    /// a bound.
+    #[must_use]
+    pub fn depth(mut self, sends: u32) -> Self {
+        self.settings.depth = sends;
+        self
+    }
+
+    /// Header slots of this endpoint's own.
+    #[must_use]
+    pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
+        self.headers = Headers::Own(config);
+        self
+    }
+
+    /// Header slots shared with other endpoints of the same domain.
+    #[must_use]
+    pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
+        self.headers = Headers::Shared(headers.clone());
+        self
+    }
+
+    /// The header slots of a bundle, shared with the other endpoints that use it.
+    #[must_use]
+    pub fn buffers(self, buffers: &ZeroCopyBufferManager) -> Self {
+        self.shared_headers(buffers.headers())
+    }
+
+    /// How the receiver tells headers from payloads; it learns this when the connection is made.
+    #[must_use]
+    pub fn header_mode(mut self, mode: HeaderMode) -> Self {
+        self.settings.header_mode = mode;
+        self
+    }
+
+    /// What a completion says.
+    #[must_use]
+    pub fn level(mut self, level: Level) -> Self {
+        self.settings.level = level;
+        self
+    }
+
+    /// How long making the connection may take, answer of the peer included.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// How long the goodbye may take when the peer begins it.
+    #[must_use]
+    pub fn close_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.close_timeout = timeout;
+        self
+    }
+
+    /// How long a posted send may take; `None` waits for ever, and a peer that is stopped is then never noticed.
+    #[must_use]
+    pub fn send_deadline(mut self, deadline: Option<Duration>) -> Self {
+        self.settings.send_deadline = deadline;
+        self
+    }
+
+    /// What happens when a posted send takes longer.
+    #[must_use]
+    pub fn deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
+        self.settings.deadline_policy = policy;
+        self
+    }
+
+    /// Called with each key that is in flight when the endpoint is dropped, from within the drop: it must not panic.
+    #[must_use]
+    pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
+        self.settings.on_abandoned = Some(Box::new(hear));
+        self
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let settings = &self.settings;
+        if !(1..=65_536).contains(&settings.depth) {
+            return Err(config("depth", settings.depth.to_string(), "must be 1 to 65536 sends"));
+        }
+        check_timeout("connect_timeout", settings.connect_timeout)?;
+        check_timeout("close_timeout", settings.close_timeout)?;
+        let day = Duration::from_secs(24 * 3600);
+        match settings.send_deadline {
+            Some(d) if d < Duration::from_millis(1) || d > day => {
+                Err(config("send_deadline", format!("{d:?}"), "must be 1 ms to 24 h, or none"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for SendConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendConfig").field("depth", &self.settings.depth).finish_non_exhaustive()
+    }
+}
+
+pub(crate) fn config(field: &'static str, value: String, reason: &'static str) -> Error {
+    Error::Config { field, value, reason }
+}
+
+pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {
+    if timeout < Duration::from_millis(1) || timeout > Duration::from_secs(3600) {
+        return Err(config(field, format!("{timeout:?}"), "must be 1 ms to 1 h"));
+    }
+    Ok(())
+}
+
+/// Sends registered memory to one peer, without a copy of its own.
+///
+/// A message is a header and a payload. The header is copied into a registered slot; the payload goes out from where it
+/// lies, moves into the endpoint while it is in flight, and comes back in the event that says how it went, with the key
+/// that was given. Each accepted send has exactly one such event: [`SendEvent::Completed`] or [`SendEvent::Failed`].
+///
+/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an [`EventLoop`](crate::event_loop::EventLoop).
+/// The published interface that it follows: netio3-backend's `SendEndpointZeroCopy`.
+///
+/// ```
+/// use std::time::Duration;
+/// use fabricast::buffer::SharedBufferManager;
+/// use fabricast::endpoint::{ReceiveConfig, SendConfig};
+/// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+///
+/// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
+/// let mut receiver = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
+///
+/// let pool = SharedBufferManager::allocate(16, 64 * 1024)?;
+/// pool.region().register(&domain)?;
+/// let mut sender = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), SendConfig::default())?;
+///
+/// let mut buffer = pool.try_acquire().expect("16 are free");
+/// buffer[..5].copy_from_slice(b"hello");
+/// let mut payload = Some(buffer.freeze(5).into());
+/// let (mut sent, mut received) = (Vec::new(), Vec::new());
+/// let mut done = 0;
+/// while done < 2 {
+///     // Refused while the connection is being made: the payload comes back.
+///     if let Some(p) = payload.take()
+///         && let Err(refused) = sender.send_data(p, b"event 7", 42)
+///     {
+///         assert!(refused.is_would_block(), "{refused}");
+///         payload = Some(refused.payload);
+///     }
+///     sender.poll(&mut sent)?;
+///     receiver.poll(&mut received)?;
+///     for event in sent.drain(..) {
+///         if let SendEvent::Completed { key, .. } = event {
+///             assert_eq!(key, 42);
+///             done += 1;
+///         }
+///     }
+///     for event in received.drain(..) {
+///         if let ReceiveEvent::Message(message) = event {
+///             assert_eq!((message.header(), message.payload()), (&b"event 7"[..], &b"hello"[..]));
+///             done += 1;
+///         }
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct SendEndpointZeroCopy {
+    core: SendCore<FabricLink>,
+}
+
+impl SendEndpointZeroCopy {
+    /// Starts to connect to a [`ReceiveEndpoint`](crate::ReceiveEndpoint). Returns at once; [`SendEvent::Connected`] or
+    /// [`SendEvent::Disconnected`] follows, within the connect timeout.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] for a setting out of its range, and what libfabric answers. Whatever concerns the peer is
+    /// reported by an event instead.
+    pub fn connect(domain: &Arc<Domain>, peer: PeerAddr, config: SendConfig) -> Result<Self, Error> {
+        config.check()?;
+        let headers = match config.headers {
+            Headers::Own(config) => HeaderSlotManager::new(config)?,
+            Headers::Shared(headers) => headers,
+        };
+        let tx = (config.settings.depth + CONTROL_SENDS) as usize;
+        let link = FabricLink::open(domain, tx, CONTROL_RECEIVES as usize)?;
+        let waiter = link.waiter();
+        SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self { core })
+    }
+
+    /// This endpoint's identity: unique in the process.
+    pub fn id(&self) -> EndpointId {
+        self.core.id()
+    }
+
+    /// Sends a header and a payload of one or several registered segments. Returns at once.
+    ///
+    /// `key` is the caller's own, comes back unchanged, and need not be unique.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was posted, and payload and key are in the error: back-pressure
+    /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message that can't be
+    /// sent ([`SendErrorKind`](crate::error::SendErrorKind) says which limit it exceeds).
+    #[inline]
+    pub fn send_data(&mut self, payload: impl Into<Payload>, header: &[u8], key: u64) -> Result<(), SendError> {
+        self.core.send_data(payload.into(), header, key)
+    }
+
+    /// Drives the endpoint, and appends what happened: up to 32 completions, and a few events more; when the connection
+    /// ends, every outcome that is still owed. Returns how many events were added.
+    ///
+    /// # Errors
+    ///
+    /// A system call failed. What concerns the connection is an event.
+    pub fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<usize, Error> {
+        let before = events.len();
+        self.core.poll(events)?;
+        Ok(events.len() - before)
+    }
+
+    /// Sleeps until there may be something to poll for, or until the time given.
+    ///
+    /// # Errors
+    ///
+    /// A system call failed.
+    pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.core.wait().sleep(Instant::now() + timeout)
+    }
+
+    /// Polls until the connection stands.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] with the reason, within the connect timeout.
+    pub fn wait_connected(&mut self) -> Result<ConnectionInfo, Error> {
+        let mut events = Vec::new();
+        loop {
+            self.poll(&mut events)?;
+            for event in events.drain(..) {
+                match event {
+                    SendEvent::Connected(info) => return Ok(info),
+                    SendEvent::Disconnected(reason) => return Err(Error::Closed(reason)),
+                    _ => {}
+                }
+            }
+            if let Some(reason) = self.core.close_reason() {
+                return Err(Error::Closed(reason));
+            }
+            self.wait(Duration::from_millis(100))?;
+        }
+    }
+
+    /// True while sends are taken (back-pressure apart).
+    pub fn is_connected(&self) -> bool {
+        self.core.state() == State::Established
+    }
+
+    /// Why the connection is closed, once it is.
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.core.close_reason()
+    }
+
+    /// Begins the polite close and returns at once: no new sends; those in flight complete, both sides say goodbye,
+    /// and [`SendEvent::Disconnected`] is the last event of [`poll`](Self::poll). At the deadline it comes in any case.
+    pub fn begin_close(&mut self, deadline: Instant) {
+        self.core.begin_close(deadline);
+    }
+
+    /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes first. Returns the
+    /// outcomes of what was in flight; the last event is [`SendEvent::Disconnected`], whose reason is
+    /// [`CloseReason::Finished`] when the peer has everything.
+    ///
+    /// # Errors
+    ///
+    /// A system call failed.
+    pub fn close(mut self, deadline: Instant) -> Result<Vec<SendEvent>, Error> {
+        self.core.close(deadline)
+    }
+
+    /// The keys of the sends in flight (netio3's `get_pending_sends`). They will come back in events, too.
+    pub fn pending(&self) -> Vec<u64> {
+        self.core.pending()
+    }
+
+    /// The header slots, with their counters.
+    pub fn headers(&self) -> &HeaderSlotManager {
+        self.core.headers()
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> SendStats {
+        self.core.stats()
+    }
+
+    /// The raw `fid_ep`; `None` when it is closed.
+    ///
+    /// # Safety
+    ///
+    /// * It is valid until the next call of a method with `&mut self`, and until this value is dropped.
+    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint would read.
+    pub unsafe fn as_raw(&self) -> Option<*mut sys::fid_ep> {
+        self.core.conn().map(|conn| conn.as_raw())
+    }
+}
+
+impl Waitable for SendEndpointZeroCopy {
+    fn wait_handle(&self) -> WaitHandle {
+        WaitHandle::new(self.core.wait())
+    }
+}
