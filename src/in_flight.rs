@@ -21,7 +21,10 @@ const CELL_BYTES: usize = CELL_WORDS * size_of::<usize>();
 /// Marks a cell that belongs to no operation, and an operation that has no cell.
 const NONE: u32 = u32::MAX;
 
-const _: () = assert!(size_of::<usize>() == 8, "a context holds 32 bits of generation and 32 bits of index");
+const _: () = assert!(
+    size_of::<usize>() == 8,
+    "a context holds 32 bits of generation and 32 bits of index"
+);
 const _: () = assert!(size_of::<Cell>() == CELL_BYTES);
 
 /// What the provider takes as the context of an operation.
@@ -75,12 +78,22 @@ impl Cells {
         let cells: Arc<[Cell]> = (0..count).map(|_| Cell::default()).collect();
         // Exposed from the whole allocation: the provider gets addresses, and may use them for all 64 bytes of a cell.
         let base = Arc::as_ptr(&cells).cast::<Cell>().expose_provenance();
-        let free = (0..count).map(|cell| u32::try_from(cell).expect("checked in new")).collect();
-        Self { cells, owner: vec![NONE; count].into_boxed_slice(), free, base }
+        let free = (0..count)
+            .map(|cell| u32::try_from(cell).expect("checked in new"))
+            .collect();
+        Self {
+            cells,
+            owner: vec![NONE; count].into_boxed_slice(),
+            free,
+            base,
+        }
     }
 
     fn take(&mut self, owner: u32) -> u32 {
-        let cell = self.free.pop_front().expect("four cells an operation: one is free while an operation is");
+        let cell = self
+            .free
+            .pop_front()
+            .expect("four cells an operation: one is free while an operation is");
         self.owner[cell as usize] = owner;
         cell
     }
@@ -95,7 +108,9 @@ impl Cells {
     }
 
     fn owner_of(&self, context: usize) -> Result<u32, ContextError> {
-        let offset = context.checked_sub(self.base).ok_or(ContextError::OutOfRange)?;
+        let offset = context
+            .checked_sub(self.base)
+            .ok_or(ContextError::OutOfRange)?;
         if offset >= self.cells.len() * CELL_BYTES {
             return Err(ContextError::OutOfRange);
         }
@@ -134,13 +149,26 @@ impl<T> InFlight<T> {
     /// # Panics
     /// If `capacity` is above 2^28, which would be 64 GiB of cells.
     pub fn new(capacity: u32, contexts: ContextKind) -> Self {
-        assert!(capacity <= 1 << 28, "in-flight capacity {capacity} is above 2^28");
-        let slots = (0..capacity).map(|_| Slot { op: None, generation: 0, cell: NONE }).collect();
+        assert!(
+            capacity <= 1 << 28,
+            "in-flight capacity {capacity} is above 2^28"
+        );
+        let slots = (0..capacity)
+            .map(|_| Slot {
+                op: None,
+                generation: 0,
+                cell: NONE,
+            })
+            .collect();
         let cells = match contexts {
             ContextKind::Opaque => None,
             ContextKind::Cells => Some(Cells::new(capacity)),
         };
-        Self { slots, free: (0..capacity).collect(), cells }
+        Self {
+            slots,
+            free: (0..capacity).collect(),
+            cells,
+        }
     }
 
     /// Stores an operation that is about to be posted, and says which context to post it with.
@@ -148,7 +176,9 @@ impl<T> InFlight<T> {
     /// # Errors
     /// Gives the operation back when the slab is full.
     pub fn begin(&mut self, op: T) -> Result<usize, T> {
-        let Some(index) = self.free.pop_front() else { return Err(op) };
+        let Some(index) = self.free.pop_front() else {
+            return Err(op);
+        };
         let slot = &mut self.slots[index as usize];
         debug_assert!(slot.op.is_none(), "a free index holds no operation");
         slot.op = Some(op);
@@ -169,7 +199,8 @@ impl<T> InFlight<T> {
     /// # Panics
     /// If `context` is not what `begin` gave for an operation that is still in flight: it never left our hands, so that is our own mistake.
     pub fn abort(&mut self, context: usize) -> T {
-        self.finish(context).expect("a refused post has the context that `begin` gave")
+        self.finish(context)
+            .expect("a refused post has the context that `begin` gave")
     }
 
     /// Takes out the operation whose completion arrived.
@@ -252,7 +283,10 @@ impl<T> InFlight<T> {
         }
         let index = context as u32;
         let generation = (context >> 32) as u32;
-        let slot = self.slots.get(index as usize).ok_or(ContextError::OutOfRange)?;
+        let slot = self
+            .slots
+            .get(index as usize)
+            .ok_or(ContextError::OutOfRange)?;
         match slot.op {
             None => Err(ContextError::Idle),
             Some(_) if slot.generation != generation => Err(ContextError::Stale),

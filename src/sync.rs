@@ -12,7 +12,9 @@ pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard};
 
 /// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// Lets another thread run, in a wait of a few instructions.

@@ -34,8 +34,13 @@ impl Drop for FakeMr {
 
 impl FakeRegistrar {
     pub(crate) fn new() -> Self {
-        let guard = Scope::allocate().expect("fewer than 64 scopes in the tests that run at a time");
-        Self { guard: Arc::new(guard), counts: Arc::default(), refuse: AtomicBool::new(false) }
+        let guard =
+            Scope::allocate().expect("fewer than 64 scopes in the tests that run at a time");
+        Self {
+            guard: Arc::new(guard),
+            counts: Arc::default(),
+            refuse: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn opened(&self) -> usize {
@@ -54,10 +59,20 @@ impl Registrar for FakeRegistrar {
 
     fn register(&self, _base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
         if self.refuse.load(Ordering::SeqCst) {
-            return Err(RegisterError::MemLock { limit_bytes: 1, asked_bytes: len as u64 });
+            return Err(RegisterError::MemLock {
+                limit_bytes: 1,
+                asked_bytes: len as u64,
+            });
         }
         let key = self.counts.opened.fetch_add(1, Ordering::SeqCst) as u64 + 1;
-        let handle = Box::new(FakeMr { counts: Arc::clone(&self.counts), _domain: Arc::clone(&self.guard) });
-        Ok(RawRegistration { desc: std::ptr::without_provenance_mut::<c_void>(key as usize), key, handle })
+        let handle = Box::new(FakeMr {
+            counts: Arc::clone(&self.counts),
+            _domain: Arc::clone(&self.guard),
+        });
+        Ok(RawRegistration {
+            desc: std::ptr::without_provenance_mut::<c_void>(key as usize),
+            key,
+            handle,
+        })
     }
 }

@@ -16,6 +16,8 @@ use super::{MemoryError, Region, round_up};
 
 /// The only size of huge page that we ask for, in bytes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// The largest alignment, in bytes: that of a huge page of 1 GiB.
+const ALIGNMENT_MAX_BYTES: usize = 1 << 30;
 /// Nodes that a mask for `mbind` has room for; the kernel's own limit is 1024.
 const NUMA_NODES_MAX: u32 = 1024;
 
@@ -62,7 +64,13 @@ pub struct HostRegionBuilder {
 
 impl HostRegionBuilder {
     pub(super) fn new(len: usize) -> Self {
-        Self { len, huge_pages: HugePages::default(), numa_node: None, alignment: None, populate: true }
+        Self {
+            len,
+            huge_pages: HugePages::default(),
+            numa_node: None,
+            alignment: None,
+            populate: true,
+        }
     }
 
     /// Whether to ask for huge pages. Default: [`HugePages::Try`].
@@ -77,7 +85,7 @@ impl HostRegionBuilder {
         self
     }
 
-    /// The alignment of the start, in bytes: a power of two, at least a page. Default: a page (2 MiB in huge pages).
+    /// The alignment of the start, in bytes: a power of two, a page to 1 GiB. Default: a page (2 MiB in huge pages).
     pub fn alignment(mut self, bytes: usize) -> Self {
         self.alignment = Some(bytes);
         self
@@ -96,19 +104,28 @@ impl HostRegionBuilder {
     pub fn build(self) -> Result<Arc<Region>, MemoryError> {
         let page = rustix::param::page_size();
         let alignment = self.alignment.unwrap_or(page);
-        if !alignment.is_power_of_two() || alignment < page {
-            let reason = "must be a power of two, at least a page";
-            return Err(MemoryError::Setting { field: "alignment", value: alignment as u64, reason });
+        if !alignment.is_power_of_two() || !(page..=ALIGNMENT_MAX_BYTES).contains(&alignment) {
+            let reason = "must be a power of two, a page to 1 GiB";
+            return Err(MemoryError::Setting {
+                field: "alignment",
+                value: alignment as u64,
+                reason,
+            });
         }
         if self.numa_node.is_some_and(|node| node >= NUMA_NODES_MAX) {
             let node = self.numa_node.unwrap_or_default();
-            return Err(MemoryError::NumaNode { node, source: io::Error::from_raw_os_error(libc::EINVAL) });
+            return Err(MemoryError::NumaNode {
+                node,
+                source: io::Error::from_raw_os_error(libc::EINVAL),
+            });
         }
         if self.len == 0 {
             return Err(MemoryError::Empty);
         }
         if self.len > isize::MAX as usize - alignment - 2 * HUGE_PAGE_BYTES {
-            return Err(MemoryError::TooLarge { asked_bytes: self.len });
+            return Err(MemoryError::TooLarge {
+                asked_bytes: self.len,
+            });
         }
         let mapping = match self.huge_pages {
             HugePages::Require => self.reserved(alignment)?,
@@ -126,8 +143,13 @@ impl HostRegionBuilder {
     fn reserved(&self, alignment: usize) -> Result<HostMapping, MemoryError> {
         let len = rounded(self.len, HUGE_PAGE_BYTES)?;
         let flags = MapFlags::HUGETLB | MapFlags::HUGE_2MB;
-        let no_pages = |source| MemoryError::HugePages { asked_bytes: len, pages: len / HUGE_PAGE_BYTES, source };
-        let mut mapping = HostMapping::new(len, HUGE_PAGE_BYTES, alignment, flags).map_err(no_pages)?;
+        let no_pages = |source| MemoryError::HugePages {
+            asked_bytes: len,
+            pages: len / HUGE_PAGE_BYTES,
+            source,
+        };
+        let mut mapping =
+            HostMapping::new(len, HUGE_PAGE_BYTES, alignment, flags).map_err(no_pages)?;
         mapping.pages = Pages::Huge2M;
         mapping.bind(self.numa_node)?;
         if self.populate {
@@ -140,8 +162,12 @@ impl HostRegionBuilder {
     fn transparent(&self, alignment: usize) -> Result<HostMapping, MemoryError> {
         let len = rounded(self.len, rustix::param::page_size())?;
         let page = rustix::param::page_size();
-        let mut mapping = HostMapping::new(len, page, alignment.max(HUGE_PAGE_BYTES), MapFlags::empty())
-            .map_err(|source| MemoryError::Map { asked_bytes: len, source })?;
+        let mut mapping =
+            HostMapping::new(len, page, alignment.max(HUGE_PAGE_BYTES), MapFlags::empty())
+                .map_err(|source| MemoryError::Map {
+                    asked_bytes: len,
+                    source,
+                })?;
         // SAFETY: the mapping is ours, whole, and holds nothing yet; the advice changes no content.
         let advised = unsafe { madvise(mapping.base.as_ptr().cast(), len, Advice::LinuxHugepage) };
         if advised.is_ok() {
@@ -154,8 +180,13 @@ impl HostRegionBuilder {
 
     fn ordinary(&self, page: usize, alignment: usize) -> Result<HostMapping, MemoryError> {
         let len = rounded(self.len, page)?;
-        let mapping = HostMapping::new(len, page, alignment, MapFlags::empty())
-            .map_err(|source| MemoryError::Map { asked_bytes: len, source })?;
+        let mapping =
+            HostMapping::new(len, page, alignment, MapFlags::empty()).map_err(|source| {
+                MemoryError::Map {
+                    asked_bytes: len,
+                    source,
+                }
+            })?;
         mapping.bind(self.numa_node)?;
         mapping.populate(self.populate)?;
         Ok(mapping)
@@ -185,7 +216,14 @@ impl HostMapping {
         let spare = alignment.saturating_sub(page);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
-        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len + spare, protection, MapFlags::PRIVATE | flags) }?;
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len + spare,
+                protection,
+                MapFlags::PRIVATE | flags,
+            )
+        }?;
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let head = start.addr().get().next_multiple_of(alignment) - start.addr().get();
         // SAFETY: `head <= spare`, so this stays inside of the mapping.
@@ -199,7 +237,11 @@ impl HostMapping {
                 let _ = unsafe { munmap(from.as_ptr().cast(), bytes) };
             }
         }
-        Ok(Self { base, len, pages: Pages::Base })
+        Ok(Self {
+            base,
+            len,
+            pages: Pages::Base,
+        })
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {
@@ -218,11 +260,24 @@ impl HostMapping {
         // The kernel reads one bit less than it is told (mbind(2), "maxnode").
         let maxnode = u64::from(NUMA_NODES_MAX) + 1;
         // SAFETY: the mapping is ours and whole; the mask has `maxnode - 1` bits and outlives the call.
-        let rc = unsafe { libc::syscall(libc::SYS_mbind, self.base.as_ptr(), self.len, libc::MPOL_BIND, mask.as_ptr(), maxnode, 0) };
+        let rc = unsafe {
+            libc::syscall(
+                libc::SYS_mbind,
+                self.base.as_ptr(),
+                self.len,
+                libc::MPOL_BIND,
+                mask.as_ptr(),
+                maxnode,
+                0,
+            )
+        };
         if rc == 0 {
             return Ok(());
         }
-        Err(MemoryError::NumaNode { node, source: io::Error::last_os_error() })
+        Err(MemoryError::NumaNode {
+            node,
+            source: io::Error::last_os_error(),
+        })
     }
 
     fn populate(&self, populate: bool) -> Result<(), MemoryError> {
@@ -232,14 +287,25 @@ impl HostMapping {
         match self.populate_by_kernel() {
             // Before Linux 5.14 there is no such advice.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.touch(),
-            other => return other.map_err(|source| MemoryError::Populate { asked_bytes: self.len, source }),
+            other => {
+                return other.map_err(|source| MemoryError::Populate {
+                    asked_bytes: self.len,
+                    source,
+                });
+            }
         }
         Ok(())
     }
 
     fn populate_by_kernel(&self) -> io::Result<()> {
         // SAFETY: the mapping is ours and whole; populating for write changes no content.
-        let populated = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite) };
+        let populated = unsafe {
+            madvise(
+                self.base.as_ptr().cast(),
+                self.len,
+                Advice::LinuxPopulateWrite,
+            )
+        };
         populated.map_err(io::Error::from)
     }
 
@@ -266,7 +332,8 @@ impl Drop for HostMapping {
 /// Bytes in huge pages of the mappings that overlap `start .. start + len`, at most `len` rounded up.
 pub(super) fn huge_bytes(start: usize, len: usize) -> Result<usize, MemoryError> {
     let smaps = File::open("/proc/self/smaps").map_err(MemoryError::Smaps)?;
-    let bytes = huge_bytes_in(BufReader::new(smaps), start, start + len).map_err(MemoryError::Smaps)?;
+    let bytes =
+        huge_bytes_in(BufReader::new(smaps), start, start + len).map_err(MemoryError::Smaps)?;
     Ok(bytes.min(len))
 }
 
@@ -277,8 +344,14 @@ fn huge_bytes_in(smaps: impl BufRead, start: usize, end: usize) -> io::Result<us
         let line = line?;
         if let Some((from, to)) = mapping_range(&line) {
             overlaps = from < end && start < to;
-        } else if overlaps && (line.starts_with("AnonHugePages:") || line.starts_with("Private_Hugetlb:")) {
-            let kib: usize = line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).unwrap_or(0);
+        } else if overlaps
+            && (line.starts_with("AnonHugePages:") || line.starts_with("Private_Hugetlb:"))
+        {
+            let kib: usize = line
+                .split_whitespace()
+                .nth(1)
+                .and_then(|number| number.parse().ok())
+                .unwrap_or(0);
             bytes += kib * 1024;
         }
     }
@@ -289,7 +362,10 @@ fn huge_bytes_in(smaps: impl BufRead, start: usize, end: usize) -> io::Result<us
 fn mapping_range(line: &str) -> Option<(usize, usize)> {
     let (from, rest) = line.split_once('-')?;
     let (to, _) = rest.split_once(' ')?;
-    Some((usize::from_str_radix(from, 16).ok()?, usize::from_str_radix(to, 16).ok()?))
+    Some((
+        usize::from_str_radix(from, 16).ok()?,
+        usize::from_str_radix(to, 16).ok()?,
+    ))
 }
 
 #[cfg(all(test, not(loom)))]

@@ -9,9 +9,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::MemoryError;
 use super::host::{HostMapping, HostRegionBuilder, Pages};
 use super::registration::{Registrar, RegistrationTable, Scope};
-use super::MemoryError;
 use crate::error::RegisterError;
 
 /// What a region is used for; see the [module's text](crate::memory) for which uses exclude which.
@@ -33,7 +33,9 @@ const UNCLAIMED: u8 = 0;
 
 impl Purpose {
     fn from_byte(byte: u8) -> Option<Self> {
-        [Self::Buffers, Self::HeaderSlots, Self::Ring, Self::Slices].into_iter().find(|purpose| *purpose as u8 == byte)
+        [Self::Buffers, Self::HeaderSlots, Self::Ring, Self::Slices]
+            .into_iter()
+            .find(|purpose| *purpose as u8 == byte)
     }
 }
 
@@ -100,7 +102,11 @@ impl Region {
     /// * All of `base .. base + len` is mapped, readable (and writable if something is received into it) until `keep_alive` is dropped.
     /// * Nobody holds a Rust reference to any of these bytes that reads or writes by peers or devices would violate, from now until
     ///   `keep_alive` is dropped; they are shared with the network, as with a device.
-    pub unsafe fn external(base: NonNull<u8>, len: usize, keep_alive: Box<dyn Any + Send + Sync>) -> Result<Arc<Self>, MemoryError> {
+    pub unsafe fn external(
+        base: NonNull<u8>,
+        len: usize,
+        keep_alive: Box<dyn Any + Send + Sync>,
+    ) -> Result<Arc<Self>, MemoryError> {
         if len == 0 {
             return Err(MemoryError::Empty);
         }
@@ -207,7 +213,11 @@ impl Region {
 
     /// The address `offset` bytes in, derived from the whole region; `offset` may be the end.
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
-        assert!(offset <= self.len, "offset {offset} is outside a region of {} bytes", self.len);
+        assert!(
+            offset <= self.len,
+            "offset {offset} is outside a region of {} bytes",
+            self.len
+        );
         // SAFETY: `offset <= len`, just asserted, and `base .. base + len` is one mapping (host: mmap; external: the maker's promise).
         unsafe { self.base.add(offset) }
     }
@@ -215,8 +225,16 @@ impl Region {
     /// Takes the region for a use that shares it with nobody; it ends when the claim is dropped.
     pub(crate) fn claim(self: &Arc<Self>, purpose: Purpose) -> Result<Claim, MemoryError> {
         // Acquire pairs with the Release of `Claim::drop`: the last user's accesses are over.
-        match self.purpose.compare_exchange(UNCLAIMED, purpose as u8, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => Ok(Claim { region: Arc::clone(self), exclusive: true }),
+        match self.purpose.compare_exchange(
+            UNCLAIMED,
+            purpose as u8,
+            Ordering::Acquire,
+            Ordering::Relaxed,
+        ) {
+            Ok(_) => Ok(Claim {
+                region: Arc::clone(self),
+                exclusive: true,
+            }),
             Err(by) => Err(claimed(by, purpose)),
         }
     }
@@ -224,15 +242,24 @@ impl Region {
     /// Takes the region for addresses without access, for good; any number of times.
     pub(crate) fn claim_slices(self: &Arc<Self>) -> Result<Claim, MemoryError> {
         let slices = Purpose::Slices as u8;
-        match self.purpose.compare_exchange(UNCLAIMED, slices, Ordering::Acquire, Ordering::Acquire) {
+        match self
+            .purpose
+            .compare_exchange(UNCLAIMED, slices, Ordering::Acquire, Ordering::Acquire)
+        {
             Err(by) if by != slices => Err(claimed(by, Purpose::Slices)),
-            _ => Ok(Claim { region: Arc::clone(self), exclusive: false }),
+            _ => Ok(Claim {
+                region: Arc::clone(self),
+                exclusive: false,
+            }),
         }
     }
 }
 
 fn claimed(by: u8, wanted: Purpose) -> MemoryError {
-    MemoryError::Claimed { by: Purpose::from_byte(by).unwrap_or(wanted), wanted }
+    MemoryError::Claimed {
+        by: Purpose::from_byte(by).unwrap_or(wanted),
+        wanted,
+    }
 }
 
 impl fmt::Debug for Region {

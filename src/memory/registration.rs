@@ -48,7 +48,12 @@ impl Scope {
                 return None;
             }
             // Acquire pairs with the Release of the guard that freed this scope: its registrations are gone for us too.
-            match SCOPES_TAKEN.compare_exchange_weak(taken, taken | 1 << free, Ordering::Acquire, Ordering::Relaxed) {
+            match SCOPES_TAKEN.compare_exchange_weak(
+                taken,
+                taken | 1 << free,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some(ScopeGuard { scope: Self(free) }),
                 Err(now) => taken = now,
             }
@@ -103,7 +108,10 @@ unsafe impl Sync for RawRegistration {}
 
 impl fmt::Debug for RawRegistration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RawRegistration").field("desc", &self.desc).field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("RawRegistration")
+            .field("desc", &self.desc)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
     }
 }
 
@@ -121,7 +129,10 @@ unsafe impl Send for Entry {}
 
 impl Entry {
     pub(super) fn new() -> Self {
-        Self { state: AtomicU32::new(EMPTY), cell: UnsafeCell::new(None) }
+        Self {
+            state: AtomicU32::new(EMPTY),
+            cell: UnsafeCell::new(None),
+        }
     }
 
     fn is_live(&self) -> bool {
@@ -129,7 +140,10 @@ impl Entry {
     }
 
     /// Makes the entry live. The caller holds the table's lock, so that nobody else leaves EMPTY.
-    fn register(&self, register: impl FnOnce() -> Result<RawRegistration, RegisterError>) -> Result<(), RegisterError> {
+    fn register(
+        &self,
+        register: impl FnOnce() -> Result<RawRegistration, RegisterError>,
+    ) -> Result<(), RegisterError> {
         loop {
             let state = self.state.load(Ordering::Acquire);
             if is_live(state) {
@@ -144,13 +158,18 @@ impl Entry {
                 continue;
             }
             // Leases keep it registered: it only has to be let live.
-            if self.state.compare_exchange(state, state & !CLOSING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            if self
+                .state
+                .compare_exchange(state, state & !CLOSING, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+            {
                 return Ok(());
             }
         }
         let registration = register()?;
         // SAFETY: the state is EMPTY and only the holder of the table's lock, the caller, leaves it: nobody else touches the cell.
-        self.cell.with_mut(|cell| unsafe { *cell = Some(registration) });
+        self.cell
+            .with_mut(|cell| unsafe { *cell = Some(registration) });
         // Release pairs with the Acquire of `lease`: who sees REGISTERED sees the cell.
         self.state.store(REGISTERED, Ordering::Release);
         Ok(())
@@ -161,7 +180,12 @@ impl Entry {
     fn deregister(&self) -> Option<RawRegistration> {
         let mut state = self.state.load(Ordering::Acquire);
         while is_live(state) {
-            match self.state.compare_exchange(state, state | CLOSING, Ordering::AcqRel, Ordering::Acquire) {
+            match self.state.compare_exchange(
+                state,
+                state | CLOSING,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
                 Ok(_) if state & LEASES == 0 => return self.take(),
                 Ok(_) => return None,
                 Err(now) => state = now,
@@ -177,14 +201,24 @@ impl Entry {
             if !is_live(state) || state & LEASES >= LEASES_MAX {
                 return None;
             }
-            match self.state.compare_exchange_weak(state, state + 1, Ordering::Acquire, Ordering::Relaxed) {
+            match self.state.compare_exchange_weak(
+                state,
+                state + 1,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => break,
                 Err(now) => state = now,
             }
         }
         // SAFETY: the lease just counted keeps the cell from being written until it is released.
-        let registration = self.cell.with(|cell| unsafe { (*cell).as_ref().map(|r| (r.desc, r.key)) });
-        debug_assert!(registration.is_some(), "REGISTERED is set after the cell was written");
+        let registration = self
+            .cell
+            .with(|cell| unsafe { (*cell).as_ref().map(|r| (r.desc, r.key)) });
+        debug_assert!(
+            registration.is_some(),
+            "REGISTERED is set after the cell was written"
+        );
         registration
     }
 
@@ -194,7 +228,11 @@ impl Entry {
         // Release: our use is over before whoever closes. Acquire: we may be the one, and the others' uses are over.
         let before = self.state.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before & LEASES > 0, "released more often than leased");
-        if before == REGISTERED | CLOSING | 1 { self.take() } else { None }
+        if before == REGISTERED | CLOSING | 1 {
+            self.take()
+        } else {
+            None
+        }
     }
 
     /// Takes the registration out. Only for whoever made the state `REGISTERED | CLOSING` without leases.
@@ -219,10 +257,18 @@ pub(super) struct RegistrationTable {
 
 impl RegistrationTable {
     pub(super) fn new() -> Self {
-        Self { entries: (0..MAX_SCOPES).map(|_| Entry::new()).collect(), control: Mutex::new(()) }
+        Self {
+            entries: (0..MAX_SCOPES).map(|_| Entry::new()).collect(),
+            control: Mutex::new(()),
+        }
     }
 
-    pub(super) fn register(&self, registrar: &dyn Registrar, base: NonNull<u8>, len: usize) -> Result<(), RegisterError> {
+    pub(super) fn register(
+        &self,
+        registrar: &dyn Registrar,
+        base: NonNull<u8>,
+        len: usize,
+    ) -> Result<(), RegisterError> {
         let _control = lock(&self.control);
         self.entries[registrar.scope().index()].register(|| registrar.register(base, len))
     }

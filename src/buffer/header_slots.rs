@@ -1,0 +1,354 @@
+//! `HeaderSlotManager`: small slots in one registered block, for the headers that go out in front of payloads.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use super::slot_table::SlotTable;
+use super::wake_list::{WakeFn, WakerId};
+use crate::endpoint::EndpointId;
+use crate::memory::{Claim, MemoryError, Purpose, Region, Scope, round_up};
+use crate::sync::{AtomicU64, Ordering};
+
+/// Slots start at multiples of a cache line, so that two of them are never on one.
+const STRIDE_BYTES: usize = 64;
+/// The endpoint of a slot that is free: no endpoint has this id.
+const NOBODY: u64 = 0;
+
+/// How many header slots, and how large.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderSlotConfig {
+    /// The number of slots, and so of messages with a header in flight: 1 to 65,536. Default: 256.
+    pub slots: u32,
+    /// The longest header, in bytes: 1 to 4,096. Default: 64. Memory: `slots` times this, rounded up to 64.
+    pub slot_size: usize,
+}
+
+impl HeaderSlotConfig {
+    /// The most slots.
+    pub const SLOTS_MAX: u32 = 65_536;
+    /// The largest slot, in bytes.
+    pub const SLOT_SIZE_MAX: usize = 4_096;
+}
+
+impl Default for HeaderSlotConfig {
+    fn default() -> Self {
+        Self {
+            slots: 256,
+            slot_size: 64,
+        }
+    }
+}
+
+/// Why there is no slot for a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// The header is longer than a slot.
+    #[error("a header of {len} bytes is longer than a slot of {max} (setting `slot_size`)")]
+    TooLong {
+        /// The length of the header, in bytes.
+        len: usize,
+        /// The size of a slot, in bytes.
+        max: usize,
+    },
+    /// All slots are taken: back-pressure, not a failure.
+    #[error("no header slot is free")]
+    NoSlot,
+}
+
+struct Inner {
+    table: SlotTable,
+    /// The key of each slot; meaningful while the slot has an owner.
+    keys: Box<[AtomicU64]>,
+    /// The endpoint that each slot belongs to, or `NOBODY`.
+    owners: Box<[AtomicU64]>,
+    slot_size: usize,
+    stride: usize,
+    claim: Claim,
+}
+
+/// Header slots that any number of threads and endpoints share; no call takes a lock, except while somebody waits for a wake-up.
+///
+/// Clones are handles on the same slots.
+///
+/// ```
+/// use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager};
+/// use fabricast::endpoint::EndpointId;
+/// let headers = HeaderSlotManager::new(HeaderSlotConfig::default())?;
+/// let slot = headers.acquire(b"tag", 42, EndpointId::next())?;
+/// assert_eq!(headers.free_count(), 255);
+/// assert_eq!(headers.release(slot), 42);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct HeaderSlotManager(Arc<Inner>);
+
+impl HeaderSlotManager {
+    /// Allocates the slots in one region of host memory; register that ([`region`](Self::region)) with the domain that sends.
+    ///
+    /// # Errors
+    /// [`MemoryError::Setting`] for a number or size out of range, otherwise what [`Region::host`] answers.
+    pub fn new(config: HeaderSlotConfig) -> Result<Self, MemoryError> {
+        if !(1..=HeaderSlotConfig::SLOTS_MAX).contains(&config.slots) {
+            let reason = "must be 1 to 65,536";
+            return Err(MemoryError::Setting {
+                field: "slots",
+                value: u64::from(config.slots),
+                reason,
+            });
+        }
+        if !(1..=HeaderSlotConfig::SLOT_SIZE_MAX).contains(&config.slot_size) {
+            let reason = "must be 1 to 4,096 bytes";
+            return Err(MemoryError::Setting {
+                field: "slot_size",
+                value: config.slot_size as u64,
+                reason,
+            });
+        }
+        let stride = round_up(config.slot_size, STRIDE_BYTES).expect("at most 4,096");
+        let region = Region::host(config.slots as usize * stride).build()?;
+        Ok(Self(Arc::new(Inner {
+            table: SlotTable::new(config.slots),
+            keys: (0..config.slots).map(|_| AtomicU64::new(0)).collect(),
+            owners: (0..config.slots).map(|_| AtomicU64::new(NOBODY)).collect(),
+            slot_size: config.slot_size,
+            stride,
+            claim: region.claim(Purpose::HeaderSlots)?,
+        })))
+    }
+
+    /// Copies a header into a free slot, together with the key that comes back when the slot does.
+    ///
+    /// # Errors
+    /// [`HeaderError::TooLong`], and [`HeaderError::NoSlot`] when all are taken.
+    pub fn acquire(
+        &self,
+        header: &[u8],
+        key: u64,
+        endpoint: EndpointId,
+    ) -> Result<HeaderSlot, HeaderError> {
+        self.acquire_parts(&[header], key, endpoint)
+    }
+
+    /// As [`acquire`](Self::acquire), with a header in several parts, which are joined in the slot: a length, then the header proper.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire).
+    pub fn acquire_parts(
+        &self,
+        parts: &[&[u8]],
+        key: u64,
+        endpoint: EndpointId,
+    ) -> Result<HeaderSlot, HeaderError> {
+        let max = self.slot_size();
+        let len = parts
+            .iter()
+            .fold(0usize, |sum, part| sum.saturating_add(part.len()));
+        if len > max {
+            return Err(HeaderError::TooLong { len, max });
+        }
+        let index = self.0.table.try_acquire().ok_or(HeaderError::NoSlot)?;
+        let mut offset = index as usize * self.0.stride;
+        for part in parts {
+            let to = self.region().at(offset);
+            // SAFETY: `len <= slot_size <= stride`, so the parts lie within this slot and the region; the slot came from the free
+            // list, so it is ours alone; a slice of the caller's can't lie in a region that gives no references.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to.as_ptr(), part.len()) };
+            offset += part.len();
+        }
+        self.0.keys[index as usize].store(key, Ordering::Relaxed);
+        // Release pairs with the Acquire of `pending`: who sees the owner sees the key.
+        self.0.owners[index as usize].store(endpoint.get(), Ordering::Release);
+        Ok(HeaderSlot {
+            inner: Arc::clone(&self.0),
+            index,
+            len,
+            key,
+        })
+    }
+
+    /// Gives a slot back and says its key. Dropping the slot gives it back too.
+    ///
+    /// A slot of another manager goes back to that one.
+    pub fn release(&self, slot: HeaderSlot) -> u64 {
+        slot.key
+    }
+
+    /// How many slots are free.
+    pub fn free_count(&self) -> usize {
+        self.0.table.free().len() as usize
+    }
+
+    /// The least number of free slots since the manager was made, or since [`take_low_water`](Self::take_low_water).
+    pub fn low_water(&self) -> usize {
+        self.0.table.free().low_water() as usize
+    }
+
+    /// The same, and starts anew: netio3's `get_num_available_buffers`.
+    pub fn take_low_water(&self) -> usize {
+        self.0.table.free().take_low_water() as usize
+    }
+
+    /// The keys of the slots that an endpoint has now, in no particular order. While other threads acquire for it, a snapshot.
+    pub fn pending(&self, endpoint: EndpointId) -> Vec<u64> {
+        let mine =
+            |(owner, _): &(&AtomicU64, &AtomicU64)| owner.load(Ordering::Acquire) == endpoint.get();
+        self.0
+            .owners
+            .iter()
+            .zip(&self.0.keys)
+            .filter(mine)
+            .map(|(_, key)| key.load(Ordering::Relaxed))
+            .collect()
+    }
+
+    /// The number of slots.
+    pub fn capacity(&self) -> usize {
+        self.0.keys.len()
+    }
+
+    /// The longest header, in bytes.
+    pub fn slot_size(&self) -> usize {
+        self.0.slot_size
+    }
+
+    /// The block that all slots lie in.
+    pub fn region(&self) -> &Arc<Region> {
+        self.0.claim.region()
+    }
+
+    /// Adds a function to be called when a slot becomes free; once after each [`arm`](Self::arm).
+    pub fn add_waker(&self, wake: WakeFn) -> WakerId {
+        self.0.table.wakes().add(wake)
+    }
+
+    /// Removes it; false when it is not (or no longer) there. A call that is under way on another thread may still come.
+    pub fn remove_waker(&self, id: WakerId) -> bool {
+        self.0.table.wakes().remove(id)
+    }
+
+    /// Arms a waker for one call, and says whether a slot is free already: then try again rather than sleep.
+    pub fn arm(&self, id: WakerId) -> bool {
+        self.0.table.wakes().arm(id);
+        self.free_count() > 0
+    }
+}
+
+impl fmt::Debug for HeaderSlotManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeaderSlotManager")
+            .field("capacity", &self.capacity())
+            .field("slot_size", &self.slot_size())
+            .field("free_count", &self.free_count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One header in its slot. Dropping it gives the slot back.
+pub struct HeaderSlot {
+    inner: Arc<Inner>,
+    index: u32,
+    len: usize,
+    key: u64,
+}
+
+impl HeaderSlot {
+    /// The number of the slot, below the manager's capacity.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// The length of the header, in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the header has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The key that was given with the header.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The header.
+    pub fn as_bytes(&self) -> &[u8] {
+        // SAFETY: `len` bytes of this slot were written by `acquire_parts`, and nobody writes there before the slot is given back.
+        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+    }
+
+    /// The first byte, derived from the whole region.
+    fn start(&self) -> *const u8 {
+        self.inner
+            .claim
+            .region()
+            .at(self.index as usize * self.inner.stride)
+            .as_ptr()
+    }
+
+    /// Keeps the registration open while the header is posted; gives the slot back when it is not registered there.
+    pub(crate) fn lease(self, scope: Scope) -> Result<LeasedHeader, Self> {
+        match self.inner.claim.region().lease(scope) {
+            Some(desc) => Ok(LeasedHeader {
+                slot: self,
+                scope,
+                desc,
+            }),
+            None => Err(self),
+        }
+    }
+}
+
+impl Drop for HeaderSlot {
+    fn drop(&mut self) {
+        self.inner.owners[self.index as usize].store(NOBODY, Ordering::Release);
+        self.inner.table.release(self.index);
+    }
+}
+
+impl fmt::Debug for HeaderSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HeaderSlot")
+            .field("index", &self.index)
+            .field("len", &self.len)
+            .field("key", &self.key)
+            .finish()
+    }
+}
+
+/// A header slot in an operation; its registration stays open while this lives.
+#[derive(Debug)]
+pub(crate) struct LeasedHeader {
+    slot: HeaderSlot,
+    scope: Scope,
+    desc: *mut c_void,
+}
+
+// SAFETY: `desc` is a token of the provider that nobody here dereferences.
+unsafe impl Send for LeasedHeader {}
+
+impl LeasedHeader {
+    pub(crate) fn slot(&self) -> &HeaderSlot {
+        &self.slot
+    }
+
+    /// Address, length in bytes and descriptor, for an iovec.
+    pub(crate) fn run(&self) -> (*const u8, usize, *mut c_void) {
+        (self.slot.start(), self.slot.len, self.desc)
+    }
+}
+
+impl Drop for LeasedHeader {
+    fn drop(&mut self) {
+        // SAFETY: taken in `HeaderSlot::lease`, and ended only here.
+        unsafe { self.slot.inner.claim.region().release(self.scope) };
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "header_slots_tests.rs"]
+mod tests;

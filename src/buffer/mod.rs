@@ -1,0 +1,33 @@
+//! Buffers that move to the network and come back: slots, shared buffers, rings, and the payloads made of them.
+//!
+//! ```text
+//! SharedBufferManager ─ try_acquire ─► BufferMut ─ freeze(len) ─► Buffer ─┐
+//! Region ─ slice(range) ───────────────────────────────► RegionSlice ─────┼─► Payload ─► endpoint ─► Payload
+//! RingRegion ─ reserve ─► Reservation ─ commit(len) ──► RingFragment ─────┘
+//! HeaderSlotManager ─ acquire(header, key) ─► HeaderSlot ──────────────────► endpoint ─► key
+//! ```
+//!
+//! Each handle owns its piece: dropping the last one gives the piece back, on any thread, without a lock unless somebody sleeps for it.
+//! Nothing is borrowed, so a handle that is forgotten leaks its piece and does no harm.
+
+mod free_list;
+mod header_slots;
+mod payload;
+mod ring;
+mod segment;
+mod shared;
+mod slot_table;
+mod wake_list;
+mod zero_copy;
+
+pub use header_slots::{HeaderError, HeaderSlot, HeaderSlotConfig, HeaderSlotManager};
+pub use payload::Payload;
+pub use ring::{Reservation, RingConfig, RingError, RingFragment, RingRegion};
+pub use segment::{RegionSlice, Segment};
+pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferConfig, SharedBufferManager};
+pub use wake_list::{WakeFn, WakerId};
+pub use zero_copy::ZeroCopyBufferManager;
+
+pub(crate) use header_slots::LeasedHeader;
+pub(crate) use payload::{LeaseError, LeasedPayload};
+pub(crate) use shared::LeasedBuffer;

@@ -1,0 +1,222 @@
+//! `Payload`: what goes out in one message; `LeasedPayload`: the same while an operation holds it.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+
+use smallvec::SmallVec;
+
+use super::ring::RingFragment;
+use super::segment::{RegionSlice, Segment};
+use super::shared::Buffer;
+use crate::memory::Scope;
+
+/// Segments that fit without an allocation.
+const INLINE_SEGMENTS: usize = 3;
+
+/// The payload of one message: owned segments, sent one behind the other. It moves into an endpoint and comes back with the outcome.
+///
+/// Up to three segments need no allocation.
+#[derive(Debug, Default)]
+pub struct Payload(SmallVec<[Segment; INLINE_SEGMENTS]>);
+
+impl Payload {
+    /// A payload without a byte.
+    pub fn empty() -> Self {
+        Self::default()
+    }
+
+    /// The length in bytes, of all segments.
+    pub fn len_bytes(&self) -> usize {
+        self.0.iter().map(Segment::len).sum()
+    }
+
+    /// The segments.
+    pub fn segments(&self) -> &[Segment] {
+        &self.0
+    }
+
+    /// The segments, owned, in their order.
+    pub fn into_segments(self) -> impl ExactSizeIterator<Item = Segment> {
+        self.0.into_iter()
+    }
+
+    /// How many runs of memory the payload takes in an iovec: a fragment that wraps around its ring takes two, an empty segment none.
+    pub fn run_count(&self) -> usize {
+        self.0.iter().map(|segment| segment.runs().count()).sum()
+    }
+
+    /// The buffer, if the payload is exactly one.
+    ///
+    /// # Errors
+    /// Gives the payload back when it is something else.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refusal gives the payload back, and a payload is that large"
+    )]
+    pub fn into_buffer(self) -> Result<Buffer, Self> {
+        self.into_single(Segment::into_buffer)
+    }
+
+    /// The slice of a region, if the payload is exactly one.
+    ///
+    /// # Errors
+    /// Gives the payload back when it is something else.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refusal gives the payload back, and a payload is that large"
+    )]
+    pub fn into_slice(self) -> Result<RegionSlice, Self> {
+        self.into_single(Segment::into_slice)
+    }
+
+    /// The ring fragment, if the payload is exactly one.
+    ///
+    /// # Errors
+    /// Gives the payload back when it is something else.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refusal gives the payload back, and a payload is that large"
+    )]
+    pub fn into_fragment(self) -> Result<RingFragment, Self> {
+        self.into_single(Segment::into_fragment)
+    }
+
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refusal gives the payload back, and a payload is that large"
+    )]
+    fn into_single<T>(
+        mut self,
+        open: impl FnOnce(Segment) -> Result<T, Segment>,
+    ) -> Result<T, Self> {
+        if self.0.len() != 1 {
+            return Err(self);
+        }
+        match self.0.pop().map(open) {
+            Some(Ok(single)) => Ok(single),
+            Some(Err(segment)) => Err(Self::from(segment)),
+            None => Err(self),
+        }
+    }
+
+    /// Keeps the registrations of all segments open for one operation, and names each run: address, length in bytes, descriptor.
+    ///
+    /// On an error no registration is kept; runs that were named by then are void.
+    #[expect(
+        clippy::result_large_err,
+        reason = "a refusal gives the payload back, and a payload is that large"
+    )]
+    pub(crate) fn lease(
+        self,
+        scope: Scope,
+        out: &mut impl FnMut(*const u8, usize, *mut c_void),
+    ) -> Result<LeasedPayload, (Self, LeaseError)> {
+        let mut leased = LeasedPayload {
+            payload: self,
+            scope,
+            leases: 0,
+        };
+        for index in 0..leased.payload.0.len() {
+            let region = leased.payload.0[index].region();
+            let Some(desc) = region.lease(scope) else {
+                let error = LeaseError::of(region.is_registered_anywhere(), index);
+                return Err((leased.into_payload(), error));
+            };
+            leased.leases += 1;
+            let segment = &leased.payload.0[index];
+            for run in segment.runs() {
+                out(segment.region().at(run.start).as_ptr(), run.len(), desc);
+            }
+        }
+        Ok(leased)
+    }
+}
+
+impl<T: Into<Segment>> From<T> for Payload {
+    fn from(segment: T) -> Self {
+        let mut segments = SmallVec::new();
+        segments.push(segment.into());
+        Self(segments)
+    }
+}
+
+impl From<Vec<Segment>> for Payload {
+    fn from(segments: Vec<Segment>) -> Self {
+        segments.into_iter().collect()
+    }
+}
+
+impl<T: Into<Segment>> FromIterator<T> for Payload {
+    fn from_iter<I: IntoIterator<Item = T>>(segments: I) -> Self {
+        Self(segments.into_iter().map(Into::into).collect())
+    }
+}
+
+/// Why a payload can't be posted in a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LeaseError {
+    /// The segment's region is registered, but elsewhere.
+    #[error(
+        "segment {segment} lies in a region that is registered with another domain, not with this one"
+    )]
+    ForeignBuffer {
+        /// Its place in the payload, from 0.
+        segment: usize,
+    },
+    /// The segment's region is registered nowhere.
+    #[error("segment {segment} lies in a region that is not registered")]
+    NotRegistered {
+        /// Its place in the payload, from 0.
+        segment: usize,
+    },
+}
+
+impl LeaseError {
+    fn of(registered_anywhere: bool, segment: usize) -> Self {
+        if registered_anywhere {
+            Self::ForeignBuffer { segment }
+        } else {
+            Self::NotRegistered { segment }
+        }
+    }
+}
+
+/// A payload in an operation; its registrations stay open while this lives.
+#[derive(Debug)]
+pub(crate) struct LeasedPayload {
+    payload: Payload,
+    scope: Scope,
+    /// How many segments, from the first on, hold a lease.
+    leases: usize,
+}
+
+impl LeasedPayload {
+    pub(crate) fn payload(&self) -> &Payload {
+        &self.payload
+    }
+
+    /// Ends the leases; to be called when the operation is over.
+    pub(crate) fn into_payload(mut self) -> Payload {
+        self.end();
+        std::mem::take(&mut self.payload)
+    }
+
+    fn end(&mut self) {
+        let leases = std::mem::take(&mut self.leases);
+        for segment in &self.payload.0[..leases] {
+            // SAFETY: `Payload::lease` took one for each of the first `leases` segments, and that count is 0 from here on.
+            unsafe { segment.region().release(self.scope) };
+        }
+    }
+}
+
+impl Drop for LeasedPayload {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "payload_tests.rs"]
+mod tests;

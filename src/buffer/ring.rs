@@ -1,0 +1,419 @@
+//! `RingRegion`: a region as a ring, for DMA engines and readers that fill memory in order while the network drains it in any order.
+//!
+//! ```text
+//!             tail                       head
+//!  ───────────┼──────┬──────┬─────┬──────┼───────────►  bytes since the start, never going back; modulo the size: where in the region
+//!   released  │ held │ rel. │ held│ held │  free
+//! ```
+//!
+//! One producer owns the ring. Its pieces are owned by whoever has them, and a dropped one is only marked, by one store; the producer
+//! moves the tail over the oldest run of marked ones when it looks at it.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::memory::{Claim, MemoryError, Purpose, Region};
+use crate::sync::{AtomicBool, Ordering};
+
+/// How a ring is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingConfig {
+    /// How many reservations and fragments are out at a time: 1 to 2^24. Default: 65,536. Memory: about 40 bytes each.
+    pub max_fragments: u32,
+}
+
+impl RingConfig {
+    /// The largest `max_fragments`.
+    pub const FRAGMENTS_MAX: u32 = 1 << 24;
+}
+
+impl Default for RingConfig {
+    fn default() -> Self {
+        Self {
+            max_fragments: 65_536,
+        }
+    }
+}
+
+/// Why there is no room in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// Not enough bytes are free now: back-pressure, not a failure.
+    #[error("the ring has {free} bytes free")]
+    Full {
+        /// The bytes that are free.
+        free: usize,
+    },
+    /// The ring is smaller than that.
+    #[error("{len} bytes are more than the ring's {max}")]
+    TooLong {
+        /// The bytes that were asked for.
+        len: usize,
+        /// The size of the ring, in bytes.
+        max: usize,
+    },
+    /// As many pieces are out as the setting allows: back-pressure too.
+    #[error("{max} fragments are out, the limit (setting `max_fragments`)")]
+    TooManyFragments {
+        /// The limit.
+        max: u32,
+    },
+}
+
+/// What the pieces share with their ring.
+struct Shared {
+    /// One mark for each piece that can be out, set by its drop.
+    released: Box<[AtomicBool]>,
+    host: bool,
+    claim: Claim,
+}
+
+/// The producer's record of one piece, oldest first.
+struct Record {
+    end: u64,
+    since: Instant,
+}
+
+/// A ring over a region. One producer (`&mut self`); what it hands out may be dropped by any thread, in any order.
+///
+/// ```
+/// use fabricast::buffer::{RingConfig, RingRegion};
+/// use fabricast::memory::Region;
+/// let mut ring = RingRegion::new(Region::host(4096).build()?, RingConfig::default())?;
+/// let mut reservation = ring.reserve(100)?;
+/// reservation.segments_mut().expect("a host ring").0[..5].copy_from_slice(b"hello");
+/// let fragment = reservation.commit(5);
+/// assert_eq!((ring.tail(), ring.outstanding()), (0, 1));
+/// drop(fragment);
+/// assert_eq!((ring.tail(), ring.outstanding()), (100, 0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct RingRegion {
+    shared: Arc<Shared>,
+    records: VecDeque<Record>,
+    max_fragments: u32,
+    /// The mark of the oldest record; that of the i-th is i further on, modulo the number of marks.
+    oldest_mark: u32,
+    head: u64,
+    tail: u64,
+}
+
+impl RingRegion {
+    /// Makes a ring of all of a region.
+    ///
+    /// # Errors
+    /// [`MemoryError::Setting`] for `max_fragments` out of range, [`MemoryError::Claimed`] for a region in use.
+    pub fn new(region: Arc<Region>, config: RingConfig) -> Result<Self, MemoryError> {
+        let max_fragments = config.max_fragments;
+        if !(1..=RingConfig::FRAGMENTS_MAX).contains(&max_fragments) {
+            let reason = "must be 1 to 2^24";
+            return Err(MemoryError::Setting {
+                field: "max_fragments",
+                value: u64::from(max_fragments),
+                reason,
+            });
+        }
+        // Over external memory a ring gives addresses only, which it may share with slices; over host memory it gives `&mut [u8]`.
+        let host = region.is_host();
+        let claim = if host {
+            region.claim(Purpose::Ring)?
+        } else {
+            region.claim_slices()?
+        };
+        let released = (0..max_fragments).map(|_| AtomicBool::new(false)).collect();
+        Ok(Self {
+            shared: Arc::new(Shared {
+                released,
+                host,
+                claim,
+            }),
+            records: VecDeque::with_capacity(max_fragments as usize),
+            max_fragments,
+            oldest_mark: 0,
+            head: 0,
+            tail: 0,
+        })
+    }
+
+    /// Takes the next `len` bytes; they may wrap around the end of the region. Several reservations may be out at a time.
+    ///
+    /// # Errors
+    /// [`RingError`]: no room now, no such room ever, or too many pieces out.
+    pub fn reserve(&mut self, len: usize) -> Result<Reservation, RingError> {
+        let max = self.capacity();
+        if len > max {
+            return Err(RingError::TooLong { len, max });
+        }
+        let free = self.free_bytes();
+        if len > free {
+            return Err(RingError::Full { free });
+        }
+        if self.records.len() >= self.max_fragments as usize {
+            return Err(RingError::TooManyFragments {
+                max: self.max_fragments,
+            });
+        }
+        let mark = self.mark_of(self.records.len());
+        let start = self.head;
+        self.head += len as u64;
+        self.records.push_back(Record {
+            end: self.head,
+            since: Instant::now(),
+        });
+        let offset = (start % max as u64) as usize;
+        Ok(Reservation(Piece {
+            shared: Arc::clone(&self.shared),
+            mark,
+            position: start,
+            offset,
+            len,
+        }))
+    }
+
+    /// As [`Reservation::commit`], and when the reservation is the newest, what it has too much is free again at once.
+    ///
+    /// # Panics
+    /// If `len` is more than was reserved.
+    pub fn commit(&mut self, reservation: Reservation, len: usize) -> RingFragment {
+        let is_ours = Arc::ptr_eq(&self.shared, &reservation.0.shared);
+        let fragment = reservation.commit(len);
+        // A piece that is out has its record, so the records are not empty.
+        if is_ours && self.mark_of(self.records.len() - 1) == fragment.0.mark {
+            self.head = fragment.0.position + len as u64;
+            if let Some(newest) = self.records.back_mut() {
+                newest.end = self.head;
+            }
+        }
+        fragment
+    }
+
+    /// The bytes handed out since the start, less what [`commit`](Self::commit) took back.
+    pub fn head(&self) -> u64 {
+        self.head
+    }
+
+    /// The bytes up to which everything was given back, since the start: a DMA engine may write up to `tail() + capacity()`.
+    pub fn tail(&mut self) -> u64 {
+        self.advance();
+        self.tail
+    }
+
+    /// The bytes that can be reserved now.
+    pub fn free_bytes(&mut self) -> usize {
+        self.advance();
+        self.capacity() - (self.head - self.tail) as usize
+    }
+
+    /// How many pieces the tail has yet to pass: those out, and those given back behind an older one that is out.
+    pub fn outstanding(&mut self) -> usize {
+        self.advance();
+        self.records.len()
+    }
+
+    /// How long ago the piece that holds the tail was reserved; `None` when nothing is out. A large one is stuck.
+    pub fn oldest_age(&mut self, now: Instant) -> Option<Duration> {
+        self.advance();
+        self.records
+            .front()
+            .map(|record| now.saturating_duration_since(record.since))
+    }
+
+    /// The size in bytes.
+    pub fn capacity(&self) -> usize {
+        self.region().len()
+    }
+
+    /// The region.
+    pub fn region(&self) -> &Arc<Region> {
+        self.shared.claim.region()
+    }
+
+    fn mark_of(&self, record: usize) -> u32 {
+        // Both are at most 2^24.
+        (self.oldest_mark + record as u32) % self.max_fragments
+    }
+
+    /// Moves the tail over the oldest run of pieces that were given back.
+    fn advance(&mut self) {
+        while let Some(record) = self.records.front() {
+            let released = &self.shared.released[self.oldest_mark as usize];
+            // Acquire pairs with the Release of `Piece::drop`: its owner's accesses come before the bytes are handed out again.
+            if !released.load(Ordering::Acquire) {
+                break;
+            }
+            // Relaxed: the mark is ours until a new piece is made with it.
+            released.store(false, Ordering::Relaxed);
+            self.tail = record.end;
+            self.oldest_mark = self.mark_of(1);
+            self.records.pop_front();
+        }
+    }
+}
+
+impl fmt::Debug for RingRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingRegion")
+            .field("capacity", &self.capacity())
+            .field("head", &self.head)
+            .field("tail", &self.tail)
+            .field("outstanding", &self.records.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes of a ring with one owner.
+struct Piece {
+    shared: Arc<Shared>,
+    mark: u32,
+    position: u64,
+    offset: usize,
+    len: usize,
+}
+
+impl Piece {
+    /// Where in the region it lies: up to the end, and from the start on.
+    fn ranges(&self) -> (Range<usize>, Range<usize>) {
+        let size = self.shared.claim.region().len();
+        let first = self.len.min(size - self.offset);
+        (self.offset..self.offset + first, 0..self.len - first)
+    }
+
+    fn start_of(&self, range: &Range<usize>) -> *mut u8 {
+        self.shared.claim.region().at(range.start).as_ptr()
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // Release: our accesses come before the producer's, who reads the mark with Acquire.
+        self.shared.released[self.mark as usize].store(true, Ordering::Release);
+    }
+}
+
+/// Bytes of a ring that are to be filled. Dropping it gives them back.
+pub struct Reservation(Piece);
+
+impl Reservation {
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Where in the region it lies: one range, and after a wrap-around a second one from the start of the region (else empty).
+    pub fn ranges(&self) -> (Range<usize>, Range<usize>) {
+        self.0.ranges()
+    }
+
+    /// Its first byte, counted since the ring was made.
+    pub fn position(&self) -> u64 {
+        self.0.position
+    }
+
+    /// The bytes, to fill; `None` over external memory, which others write to: use [`ranges`](Self::ranges) there.
+    pub fn segments_mut(&mut self) -> Option<(&mut [u8], &mut [u8])> {
+        if !self.0.shared.host {
+            return None;
+        }
+        let (first, second) = self.0.ranges();
+        // SAFETY: within the region (`ranges`), which is host memory, mapped zeroed, and claimed for this ring; the ring hands out each
+        // byte to one piece at a time, and this is that piece, borrowed mutably.
+        let head = unsafe { std::slice::from_raw_parts_mut(self.0.start_of(&first), first.len()) };
+        // SAFETY: as above; the two ranges don't overlap, since a piece is at most as long as the ring.
+        let rest =
+            unsafe { std::slice::from_raw_parts_mut(self.0.start_of(&second), second.len()) };
+        Some((head, rest))
+    }
+
+    /// Ends filling: the first `len` bytes become a fragment; the rest comes back together with it, or at once with
+    /// [`RingRegion::commit`].
+    ///
+    /// # Panics
+    /// If `len` is more than was reserved.
+    pub fn commit(self, len: usize) -> RingFragment {
+        let mut piece = self.0;
+        assert!(
+            len <= piece.len,
+            "commit({len}) of a reservation of {} bytes",
+            piece.len
+        );
+        piece.len = len;
+        RingFragment(piece)
+    }
+}
+
+impl fmt::Debug for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("position", &self.0.position)
+            .field("len", &self.0.len)
+            .finish()
+    }
+}
+
+/// Bytes of a ring that were filled, on their way out. Dropping it, on any thread, gives them back.
+pub struct RingFragment(Piece);
+
+impl RingFragment {
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// Where in the region it lies: one range, and after a wrap-around a second one from the start of the region (else empty).
+    pub fn ranges(&self) -> (Range<usize>, Range<usize>) {
+        self.0.ranges()
+    }
+
+    /// Its first byte, counted since the ring was made.
+    pub fn position(&self) -> u64 {
+        self.0.position
+    }
+
+    /// The bytes; `None` over external memory, which others may write to.
+    pub fn as_slices(&self) -> Option<(&[u8], &[u8])> {
+        if !self.0.shared.host {
+            return None;
+        }
+        let (first, second) = self.0.ranges();
+        // SAFETY: within the region, which is host memory, mapped zeroed, and claimed for this ring; nobody writes to a piece that was
+        // committed, and the ring hands its bytes out again only after it was dropped.
+        let head = unsafe { std::slice::from_raw_parts(self.0.start_of(&first), first.len()) };
+        // SAFETY: as above.
+        let rest = unsafe { std::slice::from_raw_parts(self.0.start_of(&second), second.len()) };
+        Some((head, rest))
+    }
+
+    /// The region of the ring.
+    pub fn region(&self) -> &Arc<Region> {
+        self.0.shared.claim.region()
+    }
+}
+
+impl fmt::Debug for RingFragment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingFragment")
+            .field("position", &self.0.position)
+            .field("len", &self.0.len)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+#[path = "ring_tests.rs"]
+mod tests;

@@ -1,0 +1,202 @@
+//! `Segment`: one owned piece of a payload; `RegionSlice`: a range of a region, by address only.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::ring::RingFragment;
+use super::shared::Buffer;
+use crate::memory::{MemoryError, Region};
+
+/// A range of a region, owned: the region lives as long as it does. It gives addresses and no access to bytes.
+///
+/// For memory whose content the user controls by other means: a DMA engine's, another library's, or a host region filled through its
+/// address. What is sent is what lies there while the network reads; who changes it meanwhile sends a mixture.
+#[derive(Clone)]
+pub struct RegionSlice {
+    region: Arc<Region>,
+    start: usize,
+    len: usize,
+}
+
+impl Region {
+    /// A part of this region as a payload. From the first slice on, the region is good for slices only (and for rings, if external).
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`], and [`MemoryError::Claimed`] when the region is in use for something else.
+    pub fn slice(self: &Arc<Self>, range: Range<usize>) -> Result<RegionSlice, MemoryError> {
+        if range.start > range.end || range.end > self.len() {
+            return Err(MemoryError::OutOfRange {
+                start: range.start,
+                end: range.end,
+                len_bytes: self.len(),
+            });
+        }
+        self.claim_slices()?;
+        Ok(RegionSlice {
+            region: Arc::clone(self),
+            start: range.start,
+            len: range.end - range.start,
+        })
+    }
+}
+
+impl RegionSlice {
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where in the region it starts, in bytes.
+    pub fn offset(&self) -> usize {
+        self.start
+    }
+
+    /// Its first byte. Reading or writing there is up to the caller, who has to know that nobody else does.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.region.at(self.start).as_ptr()
+    }
+
+    /// The region that it is a part of.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// A part of this slice; `range` counts from its start.
+    ///
+    /// # Errors
+    /// [`MemoryError::OutOfRange`].
+    pub fn slice(&self, range: Range<usize>) -> Result<Self, MemoryError> {
+        if range.start > range.end || range.end > self.len {
+            return Err(MemoryError::OutOfRange {
+                start: range.start,
+                end: range.end,
+                len_bytes: self.len,
+            });
+        }
+        Ok(Self {
+            region: Arc::clone(&self.region),
+            start: self.start + range.start,
+            len: range.end - range.start,
+        })
+    }
+}
+
+impl fmt::Debug for RegionSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegionSlice")
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One owned piece of a payload: a [`Buffer`], a [`RegionSlice`] or a [`RingFragment`].
+#[derive(Debug)]
+pub struct Segment(pub(super) Kind);
+
+#[derive(Debug)]
+pub(super) enum Kind {
+    Buffer(Buffer),
+    Slice(RegionSlice),
+    Fragment(RingFragment),
+}
+
+impl Segment {
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Kind::Buffer(buffer) => buffer.len(),
+            Kind::Slice(slice) => slice.len(),
+            Kind::Fragment(fragment) => fragment.len(),
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The region that its bytes lie in.
+    pub fn region(&self) -> &Arc<Region> {
+        match &self.0 {
+            Kind::Buffer(buffer) => buffer.region(),
+            Kind::Slice(slice) => slice.region(),
+            Kind::Fragment(fragment) => fragment.region(),
+        }
+    }
+
+    /// The bytes, where the segment is a [`Buffer`]; the others are memory that somebody else may write to.
+    pub fn as_bytes(&self) -> Option<&[u8]> {
+        match &self.0 {
+            Kind::Buffer(buffer) => Some(buffer),
+            Kind::Slice(_) | Kind::Fragment(_) => None,
+        }
+    }
+
+    /// The buffer, if it is one.
+    ///
+    /// # Errors
+    /// Gives the segment back when it is something else.
+    pub fn into_buffer(self) -> Result<Buffer, Self> {
+        match self.0 {
+            Kind::Buffer(buffer) => Ok(buffer),
+            kind => Err(Self(kind)),
+        }
+    }
+
+    /// The slice of a region, if it is one.
+    ///
+    /// # Errors
+    /// Gives the segment back when it is something else.
+    pub fn into_slice(self) -> Result<RegionSlice, Self> {
+        match self.0 {
+            Kind::Slice(slice) => Ok(slice),
+            kind => Err(Self(kind)),
+        }
+    }
+
+    /// The ring fragment, if it is one.
+    ///
+    /// # Errors
+    /// Gives the segment back when it is something else.
+    pub fn into_fragment(self) -> Result<RingFragment, Self> {
+        match self.0 {
+            Kind::Fragment(fragment) => Ok(fragment),
+            kind => Err(Self(kind)),
+        }
+    }
+
+    /// The ranges of the region that it consists of, those without bytes left out: a fragment that wraps around has two.
+    pub(super) fn runs(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (first, second) = match &self.0 {
+            Kind::Buffer(buffer) => (buffer.offset()..buffer.offset() + buffer.len(), 0..0),
+            Kind::Slice(slice) => (slice.start..slice.start + slice.len, 0..0),
+            Kind::Fragment(fragment) => fragment.ranges(),
+        };
+        [first, second].into_iter().filter(|run| !run.is_empty())
+    }
+}
+
+impl From<Buffer> for Segment {
+    fn from(buffer: Buffer) -> Self {
+        Self(Kind::Buffer(buffer))
+    }
+}
+
+impl From<RegionSlice> for Segment {
+    fn from(slice: RegionSlice) -> Self {
+        Self(Kind::Slice(slice))
+    }
+}
+
+impl From<RingFragment> for Segment {
+    fn from(fragment: RingFragment) -> Self {
+        Self(Kind::Fragment(fragment))
+    }
+}

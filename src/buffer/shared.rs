@@ -1,0 +1,574 @@
+//! `SharedBufferManager`: equal slots over one region, for any number of endpoints and threads; `BufferMut` and `Buffer`.
+//!
+//! ```text
+//!  region  │ headroom │ slot_size bytes │ .. │ headroom │ slot_size bytes │ .. │
+//!                     └ aligned                         └ aligned
+//! ```
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::slot_table::SlotTable;
+use super::wake_list::{WakeFn, WakerId};
+use crate::memory::{Claim, MemoryError, Purpose, Region, Scope, round_up};
+
+/// How a region is cut into slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedBufferConfig {
+    /// The bytes of a slot that the user sees; at least 1.
+    pub slot_size: usize,
+    /// How many slots; `None` (the default): as many as fit into the region.
+    pub slots: Option<u32>,
+    /// Bytes reserved in front of each slot, for a header that must lie right before the payload. Default: 0.
+    pub headroom: usize,
+    /// Each slot starts at a multiple of this many bytes, a power of two. Default: 64. Direct file I/O wants 4,096.
+    pub alignment: usize,
+}
+
+impl SharedBufferConfig {
+    /// Slots of `slot_size` bytes, as many as fit, no headroom, aligned to 64 bytes.
+    pub fn new(slot_size: usize) -> Self {
+        Self {
+            slot_size,
+            slots: None,
+            headroom: 0,
+            alignment: 64,
+        }
+    }
+}
+
+/// Why a waiting acquire got no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// No slot became free before the deadline.
+    #[error("no buffer became free within {waited:?}")]
+    TimedOut {
+        /// How long it waited.
+        waited: Duration,
+    },
+}
+
+struct Inner {
+    table: SlotTable,
+    /// Where the first slot's bytes start, in the region.
+    first: usize,
+    /// From one slot's bytes to the next.
+    stride: usize,
+    slot_size: usize,
+    headroom: usize,
+    slots: u32,
+    claim: Claim,
+}
+
+impl Inner {
+    fn offset(&self, index: u32) -> usize {
+        self.first + index as usize * self.stride
+    }
+}
+
+/// A pool of equal buffers in one region; clones are handles on the same pool.
+///
+/// No call takes a lock, except to sleep for a buffer and to wake who does.
+///
+/// ```
+/// use fabricast::buffer::SharedBufferManager;
+/// let pool = SharedBufferManager::allocate(8, 4096)?;
+/// let mut buffer = pool.try_acquire().expect("8 are free");
+/// buffer[..5].copy_from_slice(b"hello");
+/// let buffer = buffer.freeze(5);
+/// let for_another_peer = buffer.clone();
+/// assert_eq!(&for_another_peer[..], b"hello");
+/// drop((buffer, for_another_peer));
+/// assert_eq!(pool.free_count(), 8);
+/// # Ok::<(), fabricast::memory::MemoryError>(())
+/// ```
+#[derive(Clone)]
+pub struct SharedBufferManager(Arc<Inner>);
+
+impl SharedBufferManager {
+    /// Cuts a host region into slots. The region is the pool's until the last buffer is gone.
+    ///
+    /// # Errors
+    /// [`MemoryError::NotHost`] for an external region ([`new_external`](Self::new_external) takes those), [`MemoryError::Claimed`] for one
+    /// in use, [`MemoryError::TooSmall`] when not one slot fits or not `slots`, [`MemoryError::Setting`] for a setting out of range.
+    pub fn new(region: Arc<Region>, config: SharedBufferConfig) -> Result<Self, MemoryError> {
+        if !region.is_host() {
+            return Err(MemoryError::NotHost {
+                what: "shared buffers",
+            });
+        }
+        Self::over(&region, config)
+    }
+
+    /// Cuts memory that somebody else owns into slots.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), without `NotHost`.
+    ///
+    /// # Safety
+    /// As long as the pool or one of its buffers lives:
+    /// * the CPU may read and write all of the region as ordinary memory, and it is initialised;
+    /// * nobody else writes to it, and nobody else reads from a slot while that is taken.
+    pub unsafe fn new_external(
+        region: Arc<Region>,
+        config: SharedBufferConfig,
+    ) -> Result<Self, MemoryError> {
+        Self::over(&region, config)
+    }
+
+    /// A pool of `slots` buffers of `slot_size` bytes in a host region of its own.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and what [`Region::host`] answers.
+    pub fn allocate(slots: u32, slot_size: usize) -> Result<Self, MemoryError> {
+        let config = SharedBufferConfig {
+            slots: Some(slots),
+            ..SharedBufferConfig::new(slot_size)
+        };
+        let stride = round_up(slot_size, config.alignment).ok_or(MemoryError::TooLarge {
+            asked_bytes: slot_size,
+        })?;
+        let bytes = stride
+            .checked_mul(slots as usize)
+            .ok_or(MemoryError::TooLarge {
+                asked_bytes: usize::MAX,
+            })?;
+        Self::new(Region::host(bytes).build()?, config)
+    }
+
+    fn over(region: &Arc<Region>, config: SharedBufferConfig) -> Result<Self, MemoryError> {
+        let SharedBufferConfig {
+            slot_size,
+            headroom,
+            alignment,
+            ..
+        } = config;
+        if slot_size == 0 {
+            return Err(MemoryError::Setting {
+                field: "slot_size",
+                value: 0,
+                reason: "must be at least 1 byte",
+            });
+        }
+        if !alignment.is_power_of_two() {
+            return Err(MemoryError::Setting {
+                field: "alignment",
+                value: alignment as u64,
+                reason: "must be a power of two",
+            });
+        }
+        if config.slots == Some(0) {
+            return Err(MemoryError::Setting {
+                field: "slots",
+                value: 0,
+                reason: "must be at least 1",
+            });
+        }
+        let Layout { first, stride, fit } = Layout::of(region, slot_size, headroom, alignment)
+            .ok_or(MemoryError::TooLarge {
+                asked_bytes: slot_size,
+            })?;
+        let slots = config.slots.unwrap_or(fit);
+        if slots == 0 || slots > fit {
+            let need_bytes = (slots.max(1) as usize - 1)
+                .saturating_mul(stride)
+                .saturating_add(first)
+                .saturating_add(slot_size);
+            return Err(MemoryError::TooSmall {
+                what: "the slots",
+                need_bytes,
+                have_bytes: region.len(),
+            });
+        }
+        let claim = region.claim(Purpose::Buffers)?;
+        Ok(Self(Arc::new(Inner {
+            table: SlotTable::new(slots),
+            first,
+            stride,
+            slot_size,
+            headroom,
+            slots,
+            claim,
+        })))
+    }
+
+    /// Takes a buffer, if one is free now.
+    pub fn try_acquire(&self) -> Option<BufferMut> {
+        self.0.table.try_acquire().map(|index| BufferMut {
+            slot: Slot {
+                pool: Arc::clone(&self.0),
+                index,
+            },
+        })
+    }
+
+    /// Takes a buffer, and sleeps for it until the deadline.
+    ///
+    /// # Errors
+    /// [`AcquireError::TimedOut`].
+    pub fn acquire(&self, deadline: Instant) -> Result<BufferMut, AcquireError> {
+        match self.0.table.acquire(deadline) {
+            Ok(index) => Ok(BufferMut {
+                slot: Slot {
+                    pool: Arc::clone(&self.0),
+                    index,
+                },
+            }),
+            Err(waited) => Err(AcquireError::TimedOut { waited }),
+        }
+    }
+
+    /// Adds a function to be called when a buffer becomes free; once after each [`arm`](Self::arm).
+    pub fn add_waker(&self, wake: WakeFn) -> WakerId {
+        self.0.table.wakes().add(wake)
+    }
+
+    /// Removes it; false when it is not (or no longer) there. A call that is under way on another thread may still come.
+    pub fn remove_waker(&self, id: WakerId) -> bool {
+        self.0.table.wakes().remove(id)
+    }
+
+    /// Arms a waker for one call, and says whether a buffer is free already: then try again rather than sleep.
+    pub fn arm(&self, id: WakerId) -> bool {
+        self.0.table.wakes().arm(id);
+        self.free_count() > 0
+    }
+
+    /// How many buffers are free.
+    pub fn free_count(&self) -> usize {
+        self.0.table.free().len() as usize
+    }
+
+    /// The least number of free buffers since the pool was made, or since [`take_low_water`](Self::take_low_water).
+    pub fn low_water(&self) -> usize {
+        self.0.table.free().low_water() as usize
+    }
+
+    /// The same, and starts anew.
+    pub fn take_low_water(&self) -> usize {
+        self.0.table.free().take_low_water() as usize
+    }
+
+    /// The number of slots.
+    pub fn slots(&self) -> usize {
+        self.0.slots as usize
+    }
+
+    /// The size of a slot, in bytes.
+    pub fn slot_size(&self) -> usize {
+        self.0.slot_size
+    }
+
+    /// The bytes reserved in front of each slot.
+    pub fn headroom(&self) -> usize {
+        self.0.headroom
+    }
+
+    /// The region that all slots lie in.
+    pub fn region(&self) -> &Arc<Region> {
+        self.0.claim.region()
+    }
+}
+
+impl fmt::Debug for SharedBufferManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBufferManager")
+            .field("slots", &self.slots())
+            .field("slot_size", &self.slot_size())
+            .field("headroom", &self.headroom())
+            .field("free_count", &self.free_count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where the slots of a region lie.
+struct Layout {
+    first: usize,
+    stride: usize,
+    fit: u32,
+}
+
+impl Layout {
+    /// `None` when a size overflows.
+    fn of(region: &Region, slot_size: usize, headroom: usize, alignment: usize) -> Option<Self> {
+        let base = region.as_ptr().addr();
+        let first = round_up(base.checked_add(headroom)?, alignment)? - base;
+        let stride = round_up(slot_size.checked_add(headroom)?, alignment)?;
+        let fit = match region.len().checked_sub(first.checked_add(slot_size)?) {
+            // The last mark of an index is not an index.
+            Some(behind_first) => u32::try_from(behind_first / stride + 1)
+                .unwrap_or(u32::MAX)
+                .min(u32::MAX - 1),
+            None => 0,
+        };
+        Some(Self { first, stride, fit })
+    }
+}
+
+/// One handle on a slot: `BufferMut` keeps it the only one, `Buffer` may share it.
+struct Slot {
+    pool: Arc<Inner>,
+    index: u32,
+}
+
+impl Slot {
+    fn share(&self) -> Self {
+        self.pool.table.share(self.index);
+        Self {
+            pool: Arc::clone(&self.pool),
+            index: self.index,
+        }
+    }
+
+    /// The first byte, derived from the whole region.
+    fn start(&self) -> *mut u8 {
+        self.pool
+            .claim
+            .region()
+            .at(self.pool.offset(self.index))
+            .as_ptr()
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.pool.table.release(self.index);
+    }
+}
+
+/// A buffer with one owner, who may write to it. Dropping it gives it back to its pool.
+///
+/// Its bytes are whatever the last owner left there.
+pub struct BufferMut {
+    slot: Slot,
+}
+
+impl BufferMut {
+    /// Ends writing: the first `len` bytes become a [`Buffer`] that can be shared and sent.
+    ///
+    /// # Panics
+    /// If `len` is more than the slot's size.
+    pub fn freeze(self, len: usize) -> Buffer {
+        let size = self.slot.pool.slot_size;
+        assert!(len <= size, "freeze({len}) of a buffer of {size} bytes");
+        Buffer {
+            slot: self.slot,
+            start: 0,
+            len,
+        }
+    }
+
+    /// The bytes reserved in front of this buffer.
+    pub fn headroom(&self) -> usize {
+        self.slot.pool.headroom
+    }
+
+    /// The number of the slot in its pool.
+    pub fn index(&self) -> u32 {
+        self.slot.index
+    }
+
+    /// The region that the buffer lies in.
+    pub fn region(&self) -> &Arc<Region> {
+        self.slot.pool.claim.region()
+    }
+
+    /// Keeps the registration open while the network writes to the buffer; gives it back when it is not registered there.
+    pub(crate) fn lease(self, scope: Scope) -> Result<LeasedBuffer, Self> {
+        match self.region().lease(scope) {
+            Some(desc) => Ok(LeasedBuffer {
+                buffer: Some(self),
+                scope,
+                desc,
+            }),
+            None => Err(self),
+        }
+    }
+}
+
+impl Deref for BufferMut {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `slot_size` initialised bytes (host memory is mapped zeroed; external: promised to `new_external`) of a slot whose
+        // only handle this is, in a region that is claimed for this pool.
+        unsafe { std::slice::from_raw_parts(self.slot.start(), self.slot.pool.slot_size) }
+    }
+}
+
+impl DerefMut for BufferMut {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and `&mut self` is the only access to the only handle.
+        unsafe { std::slice::from_raw_parts_mut(self.slot.start(), self.slot.pool.slot_size) }
+    }
+}
+
+impl fmt::Debug for BufferMut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferMut")
+            .field("index", &self.slot.index)
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+/// A frozen buffer: many owners, nobody writes. The last one dropped gives the slot back to its pool, on any thread.
+pub struct Buffer {
+    slot: Slot,
+    start: usize,
+    len: usize,
+}
+
+impl Buffer {
+    /// A view of a part of this buffer, which keeps the same slot.
+    ///
+    /// # Panics
+    /// If the range is not within the buffer.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
+        let (start, end) = bounds(&range, self.len);
+        assert!(
+            start <= end && end <= self.len,
+            "slice({start}..{end}) of a buffer of {} bytes",
+            self.len
+        );
+        Self {
+            slot: self.slot.share(),
+            start: self.start + start,
+            len: end - start,
+        }
+    }
+
+    /// Whether this is the only handle on the slot.
+    pub fn is_unique(&self) -> bool {
+        self.slot.pool.table.is_unique(self.slot.index)
+    }
+
+    /// Makes the buffer writable again, all of its slot, when nobody else has a handle on it.
+    ///
+    /// # Errors
+    /// Gives the buffer back when it is shared.
+    pub fn try_into_mut(self) -> Result<BufferMut, Self> {
+        if self.is_unique() {
+            Ok(BufferMut { slot: self.slot })
+        } else {
+            Err(self)
+        }
+    }
+
+    /// The number of the slot in its pool.
+    pub fn index(&self) -> u32 {
+        self.slot.index
+    }
+
+    /// The region that the buffer lies in.
+    pub fn region(&self) -> &Arc<Region> {
+        self.slot.pool.claim.region()
+    }
+
+    /// Where in the region the buffer starts, in bytes.
+    pub(crate) fn offset(&self) -> usize {
+        self.slot.pool.offset(self.slot.index) + self.start
+    }
+}
+
+fn bounds(range: &impl RangeBounds<usize>, len: usize) -> (usize, usize) {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.saturating_add(1),
+        Bound::Excluded(&end) => end,
+        Bound::Unbounded => len,
+    };
+    (start, end)
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        Self {
+            slot: self.slot.share(),
+            start: self.start,
+            len: self.len,
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let start = self.region().at(self.offset());
+        // SAFETY: `start + len` lies within the slot (`freeze` and `slice` checked it), its bytes are initialised (see `BufferMut`), and
+        // nobody writes to a slot that has a frozen handle: `BufferMut` is made only from the last one.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("index", &self.slot.index)
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish()
+    }
+}
+
+/// A writable buffer in a posted receive; nobody reads or writes it through us, and its registration stays open while this lives.
+#[derive(Debug)]
+pub(crate) struct LeasedBuffer {
+    /// Always there until `into_buffer`.
+    buffer: Option<BufferMut>,
+    scope: Scope,
+    desc: *mut c_void,
+}
+
+// SAFETY: `desc` is a token of the provider that nobody here dereferences.
+unsafe impl Send for LeasedBuffer {}
+
+impl LeasedBuffer {
+    /// Address, length in bytes and descriptor, for an iovec.
+    pub(crate) fn run(&self) -> (*mut u8, usize, *mut c_void) {
+        match &self.buffer {
+            Some(buffer) => (buffer.slot.start(), buffer.slot.pool.slot_size, self.desc),
+            None => (std::ptr::null_mut(), 0, self.desc),
+        }
+    }
+
+    /// Ends the lease; to be called when the operation is over.
+    pub(crate) fn into_buffer(mut self) -> BufferMut {
+        self.end()
+            .expect("only this call and drop take the buffer out, and both come once")
+    }
+
+    fn end(&mut self) -> Option<BufferMut> {
+        let buffer = self.buffer.take()?;
+        // SAFETY: taken in `BufferMut::lease`; the buffer is taken out with it, so it ends once.
+        unsafe { buffer.region().release(self.scope) };
+        Some(buffer)
+    }
+}
+
+impl Drop for LeasedBuffer {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "shared_tests.rs"]
+mod tests;
