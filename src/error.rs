@@ -139,12 +139,18 @@ impl Error {
     /// A failed libfabric call, by its return code.
     pub(crate) fn fabric(call: &'static str, code: impl Into<i64>) -> Self {
         let code = i32::try_from(code.into()).unwrap_or(libc::EIO);
-        Self::Fabric { call, errno: FabricErrno::new(code) }
+        Self::Fabric {
+            call,
+            errno: FabricErrno::new(code),
+        }
     }
 
     /// A failed system call.
     pub(crate) fn os(call: &'static str, source: impl Into<std::io::Error>) -> Self {
-        Self::Os { call, source: source.into() }
+        Self::Os {
+            call,
+            source: source.into(),
+        }
     }
 }
 
@@ -199,7 +205,11 @@ pub struct CompletionError {
 impl CompletionError {
     /// An error that we found ourselves.
     pub(crate) fn new(errno: i32) -> Self {
-        Self { errno: FabricErrno::new(errno), provider_errno: 0, provider_message: String::new() }
+        Self {
+            errno: FabricErrno::new(errno),
+            provider_errno: 0,
+            provider_message: String::new(),
+        }
     }
 }
 
@@ -239,7 +249,9 @@ pub enum SendErrorKind {
     #[error("would block: {0}")]
     WouldBlock(Blocked),
     /// The header does not fit its slot, or the header mode.
-    #[error("header of {len} bytes, the limit is {max} (setting `header_slot_size`, or the header mode)")]
+    #[error(
+        "header of {len} bytes, the limit is {max} (setting `header_slot_size`, or the header mode)"
+    )]
     HeaderTooLong {
         /// Bytes given.
         len: usize,
@@ -336,7 +348,10 @@ impl SendError {
 
 impl fmt::Debug for SendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendError").field("kind", &self.kind).field("key", &self.key).finish_non_exhaustive()
+        f.debug_struct("SendError")
+            .field("kind", &self.kind)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
     }
 }
 

@@ -237,8 +237,13 @@ impl<T> InFlight<T> {
     /// Takes out the operations that `wanted` picks. As with [`drain`](Self::drain), only those whose completions never come.
     pub fn take_where(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let picked = |slot: &Slot<T>| slot.op.as_ref().is_some_and(&wanted);
-        let indices: Vec<_> = (0..self.slots.len()).filter(|&index| picked(&self.slots[index])).collect();
-        indices.into_iter().filter_map(|index| self.take(index as u32)).collect()
+        let indices: Vec<_> = (0..self.slots.len())
+            .filter(|&index| picked(&self.slots[index]))
+            .collect();
+        indices
+            .into_iter()
+            .filter_map(|index| self.take(index as u32))
+            .collect()
     }
 
     /// Takes out the operations one by one, in no particular order; those not taken stay.

@@ -282,24 +282,13 @@ impl HeaderSlot {
     }
 
     /// The first byte, derived from the whole region.
-    fn start(&self) -> *const u8 {
+    /// Where the header lies, in the manager's region.
+    pub(crate) fn start(&self) -> *const u8 {
         self.inner
             .claim
             .region()
             .at(self.index as usize * self.inner.stride)
             .as_ptr()
-    }
-
-    /// Keeps the registration open while the header is posted; gives the slot back when it is not registered there.
-    pub(crate) fn lease(self, scope: Scope) -> Result<LeasedHeader, Self> {
-        match self.inner.claim.region().lease(scope) {
-            Some(desc) => Ok(LeasedHeader {
-                slot: self,
-                scope,
-                desc,
-            }),
-            None => Err(self),
-        }
     }
 }
 
@@ -317,35 +306,6 @@ impl fmt::Debug for HeaderSlot {
             .field("len", &self.len)
             .field("key", &self.key)
             .finish()
-    }
-}
-
-/// A header slot in an operation; its registration stays open while this lives.
-#[derive(Debug)]
-pub(crate) struct LeasedHeader {
-    slot: HeaderSlot,
-    scope: Scope,
-    desc: *mut c_void,
-}
-
-// SAFETY: `desc` is a token of the provider that nobody here dereferences.
-unsafe impl Send for LeasedHeader {}
-
-impl LeasedHeader {
-    pub(crate) fn slot(&self) -> &HeaderSlot {
-        &self.slot
-    }
-
-    /// Address, length in bytes and descriptor, for an iovec.
-    pub(crate) fn run(&self) -> (*const u8, usize, *mut c_void) {
-        (self.slot.start(), self.slot.len, self.desc)
-    }
-}
-
-impl Drop for LeasedHeader {
-    fn drop(&mut self) {
-        // SAFETY: taken in `HeaderSlot::lease`, and ended only here.
-        unsafe { self.slot.inner.claim.region().release(self.scope) };
     }
 }
 

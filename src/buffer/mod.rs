@@ -28,6 +28,4 @@ pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferConfig, SharedBuff
 pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 
-pub(crate) use header_slots::LeasedHeader;
 pub(crate) use payload::{LeaseError, LeasedPayload};
-pub(crate) use shared::LeasedBuffer;

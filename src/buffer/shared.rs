@@ -378,18 +378,6 @@ impl BufferMut {
     pub fn region(&self) -> &Arc<Region> {
         self.slot.pool.claim.region()
     }
-
-    /// Keeps the registration open while the network writes to the buffer; gives it back when it is not registered there.
-    pub(crate) fn lease(self, scope: Scope) -> Result<LeasedBuffer, Self> {
-        match self.region().lease(scope) {
-            Some(desc) => Ok(LeasedBuffer {
-                buffer: Some(self),
-                scope,
-                desc,
-            }),
-            None => Err(self),
-        }
-    }
 }
 
 impl Deref for BufferMut {
@@ -525,47 +513,6 @@ impl fmt::Debug for Buffer {
             .field("start", &self.start)
             .field("len", &self.len)
             .finish()
-    }
-}
-
-/// A writable buffer in a posted receive; nobody reads or writes it through us, and its registration stays open while this lives.
-#[derive(Debug)]
-pub(crate) struct LeasedBuffer {
-    /// Always there until `into_buffer`.
-    buffer: Option<BufferMut>,
-    scope: Scope,
-    desc: *mut c_void,
-}
-
-// SAFETY: `desc` is a token of the provider that nobody here dereferences.
-unsafe impl Send for LeasedBuffer {}
-
-impl LeasedBuffer {
-    /// Address, length in bytes and descriptor, for an iovec.
-    pub(crate) fn run(&self) -> (*mut u8, usize, *mut c_void) {
-        match &self.buffer {
-            Some(buffer) => (buffer.slot.start(), buffer.slot.pool.slot_size, self.desc),
-            None => (std::ptr::null_mut(), 0, self.desc),
-        }
-    }
-
-    /// Ends the lease; to be called when the operation is over.
-    pub(crate) fn into_buffer(mut self) -> BufferMut {
-        self.end()
-            .expect("only this call and drop take the buffer out, and both come once")
-    }
-
-    fn end(&mut self) -> Option<BufferMut> {
-        let buffer = self.buffer.take()?;
-        // SAFETY: taken in `BufferMut::lease`; the buffer is taken out with it, so it ends once.
-        unsafe { buffer.region().release(self.scope) };
-        Some(buffer)
-    }
-}
-
-impl Drop for LeasedBuffer {
-    fn drop(&mut self) {
-        drop(self.end());
     }
 }
 

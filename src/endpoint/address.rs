@@ -40,16 +40,26 @@ impl FromStr for PeerAddr {
 
     /// Parses `host:port`; a host name is resolved, the first address is taken.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let bad = |reason: String| Error::Address { address: text.to_owned(), reason };
+        let bad = |reason: String| Error::Address {
+            address: text.to_owned(),
+            reason,
+        };
         if let Ok(addr) = text.parse() {
             return Ok(Self(addr));
         }
         let Some((host, port)) = text.rsplit_once(':') else {
             return Err(bad("want host:port, the port is missing".to_owned()));
         };
-        let port: u16 = port.parse().map_err(|_| bad(format!("{port:?} is no port (0 to 65535)")))?;
-        let mut found = (host, port).to_socket_addrs().map_err(|e| bad(e.to_string()))?;
-        found.next().map(Self).ok_or_else(|| bad("the name has no address".to_owned()))
+        let port: u16 = port
+            .parse()
+            .map_err(|_| bad(format!("{port:?} is no port (0 to 65535)")))?;
+        let mut found = (host, port)
+            .to_socket_addrs()
+            .map_err(|e| bad(e.to_string()))?;
+        found
+            .next()
+            .map(Self)
+            .ok_or_else(|| bad("the name has no address".to_owned()))
     }
 }
 
@@ -74,7 +84,15 @@ mod tests {
         for text in ["127.0.0.1:1", "[::1]:65535", "localhost:80"] {
             assert!(text.parse::<PeerAddr>().is_ok(), "{text}");
         }
-        for text in ["", "127.0.0.1", "127.0.0.1:", "127.0.0.1:65536", "::1", "localhost:x", ":"] {
+        for text in [
+            "",
+            "127.0.0.1",
+            "127.0.0.1:",
+            "127.0.0.1:65536",
+            "::1",
+            "localhost:x",
+            ":",
+        ] {
             let error = text.parse::<PeerAddr>().expect_err(text).to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }

@@ -1,6 +1,8 @@
 //! The small registered buffers that control messages are sent from and received into, and the registrations that a
 //! connection needs of its own.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +27,9 @@ pub(crate) struct ControlBuffers {
 impl ControlBuffers {
     /// For as many connections at once.
     pub(crate) fn new(buffers: u32) -> Result<Self, Error> {
-        Ok(Self { pool: SharedBufferManager::allocate(buffers, CONTROL_LEN_MAX)? })
+        Ok(Self {
+            pool: SharedBufferManager::allocate(buffers, CONTROL_LEN_MAX)?,
+        })
     }
 
     pub(crate) fn region(&self) -> &Arc<Region> {
@@ -53,8 +57,14 @@ impl HeldDescriptor {
     pub(crate) fn new(region: &Arc<Region>, registrar: &dyn Registrar) -> Result<Self, Error> {
         region.register_with(registrar)?;
         let scope = registrar.scope();
-        let desc = region.lease(scope).ok_or(crate::error::RegisterError::Closing)?;
-        Ok(Self { region: Arc::clone(region), scope, desc })
+        let desc = region
+            .lease(scope)
+            .ok_or(crate::error::RegisterError::Closing)?;
+        Ok(Self {
+            region: Arc::clone(region),
+            scope,
+            desc,
+        })
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {
@@ -64,12 +74,15 @@ impl HeldDescriptor {
 
 impl Drop for HeldDescriptor {
     fn drop(&mut self) {
-        self.region.release(self.scope);
+        // SAFETY: taken once, in `new`.
+        unsafe { self.region.release(self.scope) };
     }
 }
 
 impl fmt::Debug for HeldDescriptor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HeldDescriptor").field("scope", &self.scope).finish_non_exhaustive()
+        f.debug_struct("HeldDescriptor")
+            .field("scope", &self.scope)
+            .finish_non_exhaustive()
     }
 }

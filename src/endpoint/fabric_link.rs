@@ -14,15 +14,19 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::endpoint::address::PeerAddr;
 use crate::endpoint::connection::Form;
-use crate::endpoint::link::{
-    CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused, SendPost,
-};
 use crate::endpoint::half_open::HalfOpen;
+use crate::endpoint::link::{
+    CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
+    SendPost,
+};
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
 use crate::fabric::{Cq, Domain, Ep, Eq, Fabric, Info, Pep, RawEvent};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
+
+/// The most events that are looked through when a link is dropped; bounds the drop.
+const REQUESTS_AT_CLOSE_MAX: usize = 4096;
 
 /// The real link. One completion queue and one event queue, for one or many connections.
 #[derive(Debug)]
@@ -52,15 +56,31 @@ impl FabricLink {
         let eq = Arc::new(Eq::open(fabric)?);
         let cq = Arc::new(Cq::open(domain, tx + rx)?);
         let limits = limits(fabric.info());
-        Ok(Self { limits, events: VecDeque::new(), listener: None, cq, eq, domain: Arc::clone(domain) })
+        Ok(Self {
+            limits,
+            events: VecDeque::new(),
+            listener: None,
+            cq,
+            eq,
+            domain: Arc::clone(domain),
+        })
     }
 
     /// A link that listens.
-    pub(crate) fn listen(domain: &Arc<Domain>, addr: &PeerAddr, tx: usize, rx: usize) -> Result<Self, Error> {
+    pub(crate) fn listen(
+        domain: &Arc<Domain>,
+        addr: &PeerAddr,
+        tx: usize,
+        rx: usize,
+    ) -> Result<Self, Error> {
         let mut link = Self::open(domain, tx, rx)?;
         let pep = Arc::new(Pep::listen(domain.fabric(), addr, &link.eq)?);
         let half_open = HalfOpen::new(pep.local());
-        link.listener = Some(Listener { half_open, peers: HashMap::new(), pep });
+        link.listener = Some(Listener {
+            half_open,
+            peers: HashMap::new(),
+            pep,
+        });
         Ok(link)
     }
 
@@ -75,7 +95,11 @@ impl FabricLink {
 
     /// What a sleeping thread watches.
     pub(crate) fn waiter(&self) -> Arc<dyn LinkWait> {
-        Arc::new(FabricWait { cq: Arc::clone(&self.cq), eq: Arc::clone(&self.eq), domain: Arc::clone(&self.domain) })
+        Arc::new(FabricWait {
+            cq: Arc::clone(&self.cq),
+            eq: Arc::clone(&self.eq),
+            domain: Arc::clone(&self.domain),
+        })
     }
 
     fn open_ep(&self, info: &Info) -> Result<Ep, Error> {
@@ -93,9 +117,19 @@ impl FabricLink {
     }
 
     fn event(&self, event: RawEvent) -> Option<CmEvent<Request>> {
-        let RawEvent { kind, fid, info, errno, data } = event;
+        let RawEvent {
+            kind,
+            fid,
+            info,
+            errno,
+            data,
+        } = event;
         if errno != 0 {
-            return Some(CmEvent::Refused { conn: fid, errno: FabricErrno::new(errno), data });
+            return Some(CmEvent::Refused {
+                conn: fid,
+                errno: FabricErrno::new(errno),
+                data,
+            });
         }
         match kind {
             sys::FI_CONNREQ => self.request(info, data),
@@ -105,10 +139,27 @@ impl FabricLink {
         }
     }
 
-    fn request(&self, info: *mut sys::fi_info, data: CmData) -> Option<CmEvent<Request>> {
-        let info = Info::from_raw(self.domain.fabric().info().library(), info)?;
+    fn request(&self, info: Option<Info>, data: CmData) -> Option<CmEvent<Request>> {
         let pep = Arc::clone(&self.listener.as_ref()?.pep);
-        Some(CmEvent::Request { request: Request { info: Some(info), pep }, data })
+        info.map(|info| CmEvent::Request {
+            request: Request {
+                info: Some(info),
+                pep,
+            },
+            data,
+        })
+    }
+}
+
+impl Drop for FabricLink {
+    /// Requests that nobody looked at are refused: the provider would keep their sockets for ever.
+    fn drop(&mut self) {
+        for _ in 0..REQUESTS_AT_CLOSE_MAX {
+            match self.poll_cm() {
+                Ok(Some(event)) => drop(event),
+                Ok(None) | Err(_) => return,
+            }
+        }
     }
 }
 
@@ -120,7 +171,11 @@ fn limits(info: &Info) -> LinkLimits {
         max_message: info.max_message(),
         tx_size: tx.size,
         rx_size: rx.size,
-        contexts: if needs_cells { ContextKind::Cells } else { ContextKind::Opaque },
+        contexts: if needs_cells {
+            ContextKind::Cells
+        } else {
+            ContextKind::Opaque
+        },
         endpoint_scope: info.domain().mr_mode & sys::FI_MR_ENDPOINT != 0,
     }
 }
@@ -133,10 +188,6 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    pub(crate) fn peer(&self) -> Option<PeerAddr> {
-        self.info.as_ref().and_then(Info::destination)
-    }
-
     fn answer(&mut self, data: &[u8]) {
         if let Some(info) = self.info.take() {
             self.pep.reject(info.handle(), data);
@@ -195,7 +246,10 @@ impl Link for FabricLink {
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
         let ep = self.open_ep(self.domain.fabric().info())?;
-        Ok(FabricConn { ep, peer: Some(*peer) })
+        Ok(FabricConn {
+            ep,
+            peer: Some(*peer),
+        })
     }
 
     fn connect(&mut self, conn: &FabricConn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
@@ -203,7 +257,9 @@ impl Link for FabricLink {
     }
 
     fn prepare_accept(&mut self, request: &mut Request) -> Result<FabricConn, Error> {
-        let Some(info) = request.info.take() else { return Err(Error::fabric("fi_endpoint", libc::EINVAL)) };
+        let Some(info) = request.info.take() else {
+            return Err(Error::fabric("fi_endpoint", libc::EINVAL));
+        };
         let peer = info.destination();
         match self.open_ep(&info) {
             Ok(ep) => {
@@ -220,6 +276,10 @@ impl Link for FabricLink {
         }
     }
 
+    fn peer_of(&self, request: &Request) -> Option<PeerAddr> {
+        request.info.as_ref().and_then(Info::destination)
+    }
+
     fn accept(&mut self, conn: &FabricConn, data: &[u8]) -> Result<(), Error> {
         conn.ep.accept(data)
     }
@@ -233,13 +293,19 @@ impl Link for FabricLink {
         if let Some(listener) = &mut self.listener {
             listener.peers.remove(&key);
         }
-        conn.ep.close().map_err(|code| CloseFailed(FabricErrno::new(code)))?;
+        conn.ep
+            .close()
+            .map_err(|code| CloseFailed(FabricErrno::new(code)))?;
         self.forget_events_of(key);
         Ok(())
     }
 
     #[inline]
-    unsafe fn post_send(&mut self, conn: &FabricConn, post: &SendPost<'_>) -> Result<(), PostRefused> {
+    unsafe fn post_send(
+        &mut self,
+        conn: &FabricConn,
+        post: &SendPost<'_>,
+    ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises; cores post sends on established connections only (`Connection::may_send`).
         unsafe { conn.ep.send(post) }
     }
@@ -279,7 +345,9 @@ impl Link for FabricLink {
 
     fn reap_half_open(&mut self, now: Instant, patience: Duration) -> u64 {
         match &mut self.listener {
-            Some(Listener { half_open, peers, .. }) => half_open.reap(now, patience, |peer| peers.values().any(|p| p == peer)),
+            Some(Listener {
+                half_open, peers, ..
+            }) => half_open.reap(now, patience, |peer| peers.values().any(|p| p == peer)),
             None => 0,
         }
     }

@@ -25,12 +25,20 @@ pub(crate) struct HalfOpen {
 
 impl HalfOpen {
     pub(crate) fn new(listener: PeerAddr) -> Self {
-        Self { listener: listener.socket_addr(), since: HashMap::new() }
+        Self {
+            listener: listener.socket_addr(),
+            since: HashMap::new(),
+        }
     }
 
     /// Looks at this process's sockets, and shuts down those that came to the listener, belong to no connection
     /// (`known`), and are older than `patience` or one too many. Returns how many.
-    pub(crate) fn reap(&mut self, now: Instant, patience: Duration, known: impl Fn(&PeerAddr) -> bool) -> u64 {
+    pub(crate) fn reap(
+        &mut self,
+        now: Instant,
+        patience: Duration,
+        known: impl Fn(&PeerAddr) -> bool,
+    ) -> u64 {
         let mut seen = HashMap::new();
         for (fd, peer) in self.accepted() {
             if !known(&peer.into()) {
@@ -38,7 +46,10 @@ impl HalfOpen {
                 seen.insert((fd, peer), since);
             }
         }
-        let mut by_age: Vec<_> = seen.iter().map(|(socket, since)| (*since, *socket)).collect();
+        let mut by_age: Vec<_> = seen
+            .iter()
+            .map(|(socket, since)| (*since, *socket))
+            .collect();
         by_age.sort_unstable();
         let surplus = by_age.len().saturating_sub(HALF_OPEN_MAX);
         let mut reaped = 0;
@@ -54,9 +65,14 @@ impl HalfOpen {
 
     /// This process's sockets that the listener accepted, and their peers.
     fn accepted(&self) -> Vec<(RawFd, SocketAddr)> {
-        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else { return Vec::new() };
-        let fds = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
-        fds.filter_map(|fd| self.peer_of(fd).map(|peer| (fd, peer))).collect()
+        let Ok(entries) = std::fs::read_dir("/proc/self/fd") else {
+            return Vec::new();
+        };
+        let fds = entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+        fds.filter_map(|fd| self.peer_of(fd).map(|peer| (fd, peer)))
+            .collect()
     }
 
     /// The peer of a descriptor, if it is a socket that the listener accepted.

@@ -14,14 +14,24 @@ pub(crate) struct IovList {
 impl IovList {
     #[inline]
     pub(crate) fn new() -> Self {
-        const EMPTY: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        Self { iov: [EMPTY; IOV_MAX], desc: [std::ptr::null_mut(); IOV_MAX], len: 0 }
+        const EMPTY: libc::iovec = libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        };
+        Self {
+            iov: [EMPTY; IOV_MAX],
+            desc: [std::ptr::null_mut(); IOV_MAX],
+            len: 0,
+        }
     }
 
     /// Adds a segment. The caller has checked the count against the link's limit, which is at most `IOV_MAX`.
     #[inline]
     pub(crate) fn push(&mut self, base: *const u8, len: usize, desc: *mut c_void) {
-        self.iov[self.len] = libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
+        self.iov[self.len] = libc::iovec {
+            iov_base: base.cast_mut().cast(),
+            iov_len: len,
+        };
         self.desc[self.len] = desc;
         self.len += 1;
     }
@@ -35,7 +45,10 @@ impl IovList {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.iov().iter().map(|segment| segment.iov_len as u64).sum()
+        self.iov()
+            .iter()
+            .map(|segment| segment.iov_len as u64)
+            .sum()
     }
 
     pub(crate) fn iov(&self) -> &[libc::iovec] {

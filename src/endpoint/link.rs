@@ -4,6 +4,8 @@
 //! the faults that a real provider will not give on demand. Endpoint cores are generic over this trait and their
 //! public wrappers fix it, so the hot path is monomorphic and no public type has a parameter.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_void;
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -79,7 +81,11 @@ pub(crate) enum CmEvent<R> {
     /// The connection stands.
     Connected { conn: ConnKey, data: CmData },
     /// The connection could not be made, or the peer said no.
-    Refused { conn: ConnKey, errno: FabricErrno, data: CmData },
+    Refused {
+        conn: ConnKey,
+        errno: FabricErrno,
+        data: CmData,
+    },
     /// The peer is gone.
     Shutdown { conn: ConnKey },
 }
@@ -147,6 +153,8 @@ pub(crate) trait Link: Send + fmt::Debug {
     fn connect(&mut self, conn: &Self::Conn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error>;
     /// Makes the connection of a request, not accepted yet, so that receives can be posted first.
     fn prepare_accept(&mut self, request: &mut Self::Request) -> Result<Self::Conn, Error>;
+    /// The peer of a request, where the provider tells.
+    fn peer_of(&self, request: &Self::Request) -> Option<PeerAddr>;
     /// Accepts with private data.
     fn accept(&mut self, conn: &Self::Conn, data: &[u8]) -> Result<(), Error>;
     /// Refuses with private data, and frees what the request holds.
@@ -159,7 +167,11 @@ pub(crate) trait Link: Send + fmt::Debug {
     ///
     /// * Each `iov` entry points to initialised memory that stays valid, registered (`desc`) and unwritten until the
     ///   completion of `context` was read, or [`Link::close`] returned `Ok` for `conn`.
-    unsafe fn post_send(&mut self, conn: &Self::Conn, post: &SendPost<'_>) -> Result<(), PostRefused>;
+    unsafe fn post_send(
+        &mut self,
+        conn: &Self::Conn,
+        post: &SendPost<'_>,
+    ) -> Result<(), PostRefused>;
 
     /// # Safety
     ///

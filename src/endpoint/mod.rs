@@ -48,7 +48,9 @@ fn incarnation() -> u64 {
             Ok(8) => u64::from_ne_bytes(bytes),
             // Early in a machine's life there may be no random numbers: time and process are as good for this.
             _ => {
-                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+                let now = std::time::SystemTime::now()
+                    .duration_since(std::time::UNIX_EPOCH)
+                    .unwrap_or_default();
                 now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32)
             }
         }

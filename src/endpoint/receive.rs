@@ -150,18 +150,39 @@ impl ReceiveConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let Self { max_message, slots, depth, max_connections, .. } = *self;
+        let Self {
+            max_message,
+            slots,
+            depth,
+            max_connections,
+            ..
+        } = *self;
         if !(64..=1 << 30).contains(&max_message) {
-            return Err(config("max_message", max_message.to_string(), "must be 64 bytes to 1 GiB"));
+            return Err(config(
+                "max_message",
+                max_message.to_string(),
+                "must be 64 bytes to 1 GiB",
+            ));
         }
         if !(1..=65_536).contains(&depth) {
-            return Err(config("depth", depth.to_string(), "must be 1 to 65536 messages"));
+            return Err(config(
+                "depth",
+                depth.to_string(),
+                "must be 1 to 65536 messages",
+            ));
         }
         if !(1..=65_536).contains(&max_connections) {
-            return Err(config("max_connections", max_connections.to_string(), "must be 1 to 65536"));
+            return Err(config(
+                "max_connections",
+                max_connections.to_string(),
+                "must be 1 to 65536",
+            ));
         }
-        let slots = self.pool.as_ref().map_or(slots, SharedBufferManager::slots);
-        if slots < RECEIVES_MIN * max_connections || slots > 1 << 20 {
+        let slots = self
+            .pool
+            .as_ref()
+            .map_or(slots as usize, SharedBufferManager::slots);
+        if slots < (RECEIVES_MIN * max_connections) as usize || slots > 1 << 20 {
             let reason = "must be 3 for each of max_connections, to 1048576";
             return Err(config("slots", slots.to_string(), reason));
         }
@@ -189,14 +210,18 @@ impl ReceiveEndpoint {
     ///
     /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not local or in use,
     /// [`Error::Memory`] and [`Error::Register`] for the pool.
-    pub fn listen(domain: &Arc<Domain>, addr: PeerAddr, config: ReceiveConfig) -> Result<Self, Error> {
+    pub fn listen(
+        domain: &Arc<Domain>,
+        addr: PeerAddr,
+        config: ReceiveConfig,
+    ) -> Result<Self, Error> {
         config.check()?;
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
             None => SharedBufferManager::allocate(config.slots, config.max_message)?,
         };
         let controls = 2 * config.max_connections as usize + 64;
-        let link = FabricLink::listen(domain, &addr, controls, pool.slots() as usize)?;
+        let link = FabricLink::listen(domain, &addr, controls, pool.slots())?;
         let local = link.local_addr().unwrap_or(addr);
         let settings = ReceiveSettings {
             depth: config.depth,
@@ -246,7 +271,8 @@ impl ReceiveEndpoint {
     /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it is gone.
     pub fn refuse(&mut self, request: ConnectionRequest, details: [u64; 2]) -> bool {
         let refusal = Refusal::new(RefusalCode::BY_APPLICATION, details);
-        self.core.answer(request.connection, Some(refusal), &mut Vec::new())
+        self.core
+            .answer(request.connection, Some(refusal), &mut Vec::new())
     }
 
     /// Begins the polite close of one connection: the peer stops, and what it has sent arrives. False: there is no such

@@ -9,23 +9,23 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
-use crate::endpoint::address::PeerAddr;
-use crate::endpoint::connection::{Action, CloseReason, Connection, LocalParams, State};
+use crate::endpoint::connection::{Action, CloseReason, Connection, LocalParams};
 use crate::endpoint::control::{CONTROL_SENDS, ControlBuffers, HeldDescriptor};
 use crate::endpoint::event::{ConnectionId, ConnectionInfo, Level, ReceiveEvent};
 use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{
-    CloseFailed, CmData, CmEvent, COMPLETION_BATCH, Completions, ConnKey, Link, LinkCompletion, LinkConn, PostRefused,
-    SendPost,
+    COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
+    LinkConn, PostRefused, SendPost,
 };
 use crate::endpoint::message::Message;
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::wait::{EndpointWait, LinkWait};
-use crate::endpoint::wire::{self, ByeReason, ControlBody, ControlKind, Hello, HeaderMode, Refusal, RefusalCode};
+use crate::endpoint::wire::{
+    self, ByeReason, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
+};
 use crate::error::FabricErrno;
 use crate::fabric::Shape;
 use crate::in_flight::InFlight;
-use crate::memory::Registrar;
 use crate::stats::{self, ReceiveStats};
 
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control messages, and so
@@ -51,8 +51,15 @@ pub(crate) struct ReceiveSettings {
 
 /// An operation in flight, with what must stay alive until it is over.
 enum Op {
-    Receive { conn: ConnectionId, buffer: BufferMut },
-    ControlSend { conn: ConnectionId, kind: ControlKind, _buffer: BufferMut },
+    Receive {
+        conn: ConnectionId,
+        buffer: BufferMut,
+    },
+    ControlSend {
+        conn: ConnectionId,
+        kind: ControlKind,
+        _buffer: BufferMut,
+    },
 }
 
 /// One connection.
@@ -67,10 +74,24 @@ struct Conn<C> {
     hungry: bool,
     starved: bool,
     established: bool,
+    /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
+    covered: u64,
     header_mode: HeaderMode,
     pool_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
     scoped: ScopedRegistrations,
+}
+
+impl<C> Conn<C> {
+    /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
+    fn count_reposted(&mut self) {
+        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(RESERVE));
+        let new = covered.saturating_sub(self.covered);
+        if new > 0 {
+            self.covered = covered;
+            self.machine.on_reposted(new);
+        }
+    }
 }
 
 /// A request that waits for the application's answer.
@@ -114,7 +135,9 @@ impl<L: Link> ReceiveCore<L> {
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
         let controls = CONTROL_SENDS.max(2 * settings.max_connections);
         let control = ControlBuffers::new(controls)?;
-        let capacity = pool.slots() + controls;
+        let capacity = u32::try_from(pool.slots())
+            .unwrap_or(u32::MAX)
+            .saturating_add(controls);
         let next_reap = Instant::now() + settings.handshake_timeout;
         let core = Self {
             conns: HashMap::new(),
@@ -169,7 +192,7 @@ impl<L: Link> ReceiveCore<L> {
     pub(crate) fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
         let look_everywhere = self.wait.begin_poll();
         let found = self.read_completions(events)?;
-        if look_everywhere || self.cm_is_due(found) {
+        if look_everywhere || self.cm_is_due() {
             self.read_cm(events)?;
             self.on_time(events);
         }
@@ -181,14 +204,14 @@ impl<L: Link> ReceiveCore<L> {
         Ok(())
     }
 
-    fn cm_is_due(&mut self, found: usize) -> bool {
+    fn cm_is_due(&mut self) -> bool {
         self.polls_without_cm += 1;
-        let handshakes = self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
+        let handshakes =
+            self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
         if handshakes || self.polls_without_cm >= CM_INTERVAL {
             self.polls_without_cm = 0;
             return true;
         }
-        let _ = found;
         false
     }
 
@@ -205,7 +228,10 @@ impl<L: Link> ReceiveCore<L> {
         self.completions = completions;
         if let Err(error) = read {
             tracing::error!(%error, "the completion queue broke");
-            self.abort_all(CloseReason::EndpointFailed("the completion queue broke"), events);
+            self.abort_all(
+                CloseReason::EndpointFailed("the completion queue broke"),
+                events,
+            );
             return Err(error);
         }
         Ok(found)
@@ -213,14 +239,21 @@ impl<L: Link> ReceiveCore<L> {
 
     #[inline]
     fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<ReceiveEvent>) {
-        let LinkCompletion { context, len, data, error } = completion;
+        let LinkCompletion {
+            context,
+            len,
+            data,
+            error,
+        } = completion;
         match self.in_flight.finish(context) {
             Ok(Op::Receive { conn, buffer }) => match error {
                 None => self.on_received(conn, buffer, len, data, events),
                 Some(error) => self.on_receive_failed(conn, error.errno),
             },
             Ok(Op::ControlSend { conn, kind, .. }) => {
-                let Some(state) = self.conns.get_mut(&conn) else { return };
+                let Some(state) = self.conns.get_mut(&conn) else {
+                    return;
+                };
                 match error {
                     None => state.machine.on_control_done(kind),
                     Some(error) => state.machine.on_lost(Some(error.errno)),
@@ -230,7 +263,10 @@ impl<L: Link> ReceiveCore<L> {
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");
-                self.abort_all(CloseReason::EndpointFailed("a completion named no operation in flight"), events);
+                self.abort_all(
+                    CloseReason::EndpointFailed("a completion named no operation in flight"),
+                    events,
+                );
             }
         }
     }
@@ -253,7 +289,9 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         // A connection that is closed: what was still in its queue is dropped, the slot goes back to the pool.
-        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
         conn.posted -= 1;
         let len = len.min(buffer.len());
         match data {
@@ -261,20 +299,36 @@ impl<L: Link> ReceiveCore<L> {
                 let received = conn.machine.on_data(len as u64).ok();
                 let split = received.and_then(|sequence| {
                     let parts = wire::split(conn.header_mode, &buffer[..len]);
-                    parts.map_err(|error| conn.machine.violate(error)).ok().map(|parts| (sequence, parts))
+                    parts
+                        .map_err(|error| conn.machine.violate(error))
+                        .ok()
+                        .map(|parts| (sequence, parts))
                 });
                 if let Some((sequence, (header, payload))) = split {
                     self.stats.messages += 1;
                     self.stats.bytes += len as u64;
                     let buffer = buffer.freeze(len);
-                    events.push(ReceiveEvent::Message(Message { connection: id, sequence, header, payload, buffer }));
+                    events.push(ReceiveEvent::Message(Message {
+                        connection: id,
+                        sequence,
+                        header,
+                        payload,
+                        buffer,
+                    }));
                 }
             }
             Some(data) => match u32::try_from(data) {
                 Ok(cq_data) => {
-                    conn.machine.on_control(cq_data, &buffer[..len.min(wire::CONTROL_LEN_MAX)], Instant::now());
+                    conn.machine.on_control(
+                        cq_data,
+                        &buffer[..len.min(wire::CONTROL_LEN_MAX)],
+                        Instant::now(),
+                    );
                 }
-                Err(_) => conn.machine.violate(wire::WireError::Field { name: "cq_data", value: data }),
+                Err(_) => conn.machine.violate(wire::WireError::Field {
+                    name: "cq_data",
+                    value: data,
+                }),
             },
         }
         self.touch(id);
@@ -304,12 +358,18 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Does what one connection asks for.
     fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        while let Some(action) = self.conns.get_mut(&id).and_then(|conn| conn.machine.next_action()) {
+        while let Some(action) = self
+            .conns
+            .get_mut(&id)
+            .and_then(|conn| conn.machine.next_action())
+        {
             match action {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.on_established(id, events),
-                Action::PeerClosing { .. } => events.push(ReceiveEvent::PeerClosing { connection: id }),
+                Action::PeerClosing { .. } => {
+                    events.push(ReceiveEvent::PeerClosing { connection: id })
+                }
                 Action::Close(reason) => self.close_conn(id, reason, events),
                 // The request is judged before there is a connection, and a listener does not connect.
                 Action::Reject { .. } | Action::Connect { .. } => {}
@@ -324,7 +384,9 @@ impl<L: Link> ReceiveCore<L> {
         while let Some(event) = self.link.poll_cm()? {
             match event {
                 CmEvent::Request { request, data } => self.on_request(request, data, events),
-                CmEvent::Connected { conn, data } => self.with_key(conn, |machine| machine.on_connected(data.as_slice())),
+                CmEvent::Connected { conn, data } => {
+                    self.with_key(conn, |machine| machine.on_connected(data.as_slice()))
+                }
                 CmEvent::Refused { conn, errno, data } => {
                     self.with_key(conn, |machine| machine.on_refused(errno, data.as_slice()));
                 }
@@ -341,7 +403,9 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn with_key(&mut self, key: ConnKey, f: impl FnOnce(&mut Connection)) {
-        let Some(&id) = self.by_key.get(&key) else { return };
+        let Some(&id) = self.by_key.get(&key) else {
+            return;
+        };
         if let Some(conn) = self.conns.get_mut(&id) {
             f(&mut conn.machine);
             self.touch(id);
@@ -357,9 +421,21 @@ impl<L: Link> ReceiveCore<L> {
         }
         let id = next_id();
         let deadline = Instant::now() + self.settings.handshake_timeout;
-        let peer = L::request_peer(&request);
-        self.waiting.insert(id, Waiting { request, data, deadline });
-        events.push(ReceiveEvent::Request(crate::endpoint::receive::ConnectionRequest { connection: id, peer }));
+        let peer = self.link.peer_of(&request);
+        self.waiting.insert(
+            id,
+            Waiting {
+                request,
+                data,
+                deadline,
+            },
+        );
+        events.push(ReceiveEvent::Request(
+            crate::endpoint::receive::ConnectionRequest {
+                connection: id,
+                peer,
+            },
+        ));
     }
 
     /// Everything that can be said of a request before anything is made for it.
@@ -370,10 +446,15 @@ impl<L: Link> ReceiveCore<L> {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
         if open >= u64::from(limit) || self.pool.free_count() < RECEIVES_MIN as usize {
-            return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, [open, limit.into()]));
+            return Err(Refusal::new(
+                RefusalCode::TOO_MANY_CONNECTIONS,
+                [open, limit.into()],
+            ));
         }
         let params = self.params(0);
-        match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now()).close_reason() {
+        match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now())
+            .close_reason()
+        {
             Some(CloseReason::RefusedPeer(refusal)) => Err(refusal),
             _ => Ok(()),
         }
@@ -386,8 +467,14 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// Makes the connection, posts its receives, and accepts.
-    fn admit(&mut self, id: ConnectionId, mut request: L::Request, data: &CmData, events: &mut Vec<ReceiveEvent>) {
-        let made = self.make_conn(&mut request, data, id);
+    fn admit(
+        &mut self,
+        id: ConnectionId,
+        mut request: L::Request,
+        data: &CmData,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let made = self.make_conn(&mut request, data);
         let mut conn = match made {
             Ok(conn) => conn,
             Err(error) => {
@@ -398,23 +485,39 @@ impl<L: Link> ReceiveCore<L> {
         let want = self.first_target();
         while conn.posted < want && self.post_receive(&mut conn, id) == Posted::Yes {}
         // The credits promised are receives that are posted, less the reserve.
-        conn.target = want;
+        conn.target = conn.posted;
         let credits = conn.posted.saturating_sub(RESERVE);
-        conn.machine = Connection::accept(self.link.form(), self.params(credits), data.as_slice(), Instant::now());
+        conn.covered = u64::from(credits);
+        conn.machine = Connection::accept(
+            self.link.form(),
+            self.params(credits),
+            data.as_slice(),
+            Instant::now(),
+        );
         self.by_key.insert(conn.link.key(), id);
         self.conns.insert(id, conn);
         self.act(id, events);
     }
 
-    fn make_conn(&mut self, request: &mut L::Request, data: &CmData, id: ConnectionId) -> Result<Conn<L::Conn>, Error> {
-        let _ = id;
+    fn make_conn(
+        &mut self,
+        request: &mut L::Request,
+        data: &CmData,
+    ) -> Result<Conn<L::Conn>, Error> {
         let link = self.link.prepare_accept(request)?;
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
-        let machine = Connection::accept(self.link.form(), self.params(0), data.as_slice(), Instant::now());
-        let header_mode = machine.peer().map_or(HeaderMode::Raw, |hello| hello.header_mode);
+        let machine = Connection::accept(
+            self.link.form(),
+            self.params(0),
+            data.as_slice(),
+            Instant::now(),
+        );
+        let header_mode = machine
+            .peer()
+            .map_or(HeaderMode::Raw, |hello| hello.header_mode);
         Ok(Conn {
             machine,
             link,
@@ -423,6 +526,7 @@ impl<L: Link> ReceiveCore<L> {
             hungry: false,
             starved: false,
             established: false,
+            covered: 0,
             header_mode,
             pool_desc,
             control_desc,
@@ -432,9 +536,15 @@ impl<L: Link> ReceiveCore<L> {
 
     /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
     fn first_target(&self) -> u32 {
-        let others = self.settings.max_connections - 1 - (self.conns.len() as u32).min(self.settings.max_connections - 1);
+        let others = self.settings.max_connections
+            - 1
+            - (self.conns.len() as u32).min(self.settings.max_connections - 1);
         let kept = (others * RECEIVES_MIN) as usize;
-        let share = self.pool.free_count().saturating_sub(kept).max(RECEIVES_MIN as usize);
+        let share = self
+            .pool
+            .free_count()
+            .saturating_sub(kept)
+            .max(RECEIVES_MIN as usize);
         (self.settings.depth + RESERVE).min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
@@ -455,7 +565,9 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
         if let Err(error) = self.link.accept(&conn.link, data) {
             tracing::debug!(%error, "the peer went before it was accepted");
             conn.machine.on_lost(None);
@@ -463,7 +575,9 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn on_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let Some(conn) = self.conns.get_mut(&id) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
         conn.established = true;
         self.stats.connections += 1;
         let peer = conn.machine.peer();
@@ -476,7 +590,10 @@ impl<L: Link> ReceiveCore<L> {
             shape: Shape::Iov,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
-        events.push(ReceiveEvent::Connected { connection: id, info });
+        events.push(ReceiveEvent::Connected {
+            connection: id,
+            info,
+        });
     }
 
     /// Answers a request that waited: true if it was still there.
@@ -486,7 +603,9 @@ impl<L: Link> ReceiveCore<L> {
         refusal: Option<Refusal>,
         events: &mut Vec<ReceiveEvent>,
     ) -> bool {
-        let Some(Waiting { request, data, .. }) = self.waiting.remove(&id) else { return false };
+        let Some(Waiting { request, data, .. }) = self.waiting.remove(&id) else {
+            return false;
+        };
         match refusal {
             Some(refusal) => self.refuse(request, refusal),
             None => self.admit(id, request, &data, events),
@@ -496,7 +615,9 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Begins the polite close of one connection: true if there is such a connection.
     pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
-        let Some(conn) = self.conns.get_mut(&id) else { return false };
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return false;
+        };
         conn.machine.close(ByeReason::CLOSING, deadline);
         self.touch(id);
         self.wait.wake();
@@ -514,14 +635,22 @@ impl<L: Link> ReceiveCore<L> {
         while !self.conns.is_empty() {
             self.poll(&mut events)?;
             if !self.conns.is_empty() {
-                self.wait.sleep(Instant::now() + Duration::from_millis(100))?;
+                self.wait
+                    .sleep(Instant::now() + Duration::from_millis(100))?;
             }
         }
         Ok(events)
     }
 
-    fn close_conn(&mut self, id: ConnectionId, reason: CloseReason, events: &mut Vec<ReceiveEvent>) {
-        let Some(mut conn) = self.conns.remove(&id) else { return };
+    fn close_conn(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(mut conn) = self.conns.remove(&id) else {
+            return;
+        };
         self.by_key.remove(&conn.link.key());
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
@@ -536,7 +665,10 @@ impl<L: Link> ReceiveCore<L> {
         }
         if conn.established {
             tracing::debug!(connection = %id, %reason, "connection closed");
-            events.push(ReceiveEvent::Disconnected { connection: id, reason });
+            events.push(ReceiveEvent::Disconnected {
+                connection: id,
+                reason,
+            });
         } else {
             self.stats.refused += 1;
         }
@@ -585,14 +717,19 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// True when the connection has all it wants.
-    fn feed_conn(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId, events: &mut Vec<ReceiveEvent>) -> bool {
+    fn feed_conn(
+        &mut self,
+        conn: &mut Conn<L::Conn>,
+        id: ConnectionId,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> bool {
         let before = conn.posted;
         let mut last = Posted::Yes;
         while conn.posted < conn.target && last == Posted::Yes {
             last = self.post_receive(conn, id);
         }
         if conn.posted > before {
-            conn.machine.on_receives_posted(conn.posted, RESERVE);
+            conn.count_reposted();
             self.touch(id);
         }
         if last == Posted::PoolEmpty {
@@ -613,9 +750,13 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
-        let Some(mut buffer) = self.pool.try_acquire() else { return Posted::PoolEmpty };
+        let Some(mut buffer) = self.pool.try_acquire() else {
+            return Posted::PoolEmpty;
+        };
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
-        let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else { return Posted::No };
+        let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
+            return Posted::No;
+        };
         // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
         // until its completion was read or the endpoint was closed.
         match unsafe { self.link.post_receive(&conn.link, base, len, desc, context) } {
@@ -638,18 +779,35 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn try_send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) -> Result<(), FabricErrno> {
+    fn try_send_control(
+        &mut self,
+        id: ConnectionId,
+        cq_data: u32,
+        body: &ControlBody,
+    ) -> Result<(), FabricErrno> {
         let full = || FabricErrno::new(libc::ENOBUFS);
-        let conn = self.conns.get(&id).ok_or_else(|| FabricErrno::new(libc::ENOTCONN))?;
+        let conn = self
+            .conns
+            .get(&id)
+            .ok_or_else(|| FabricErrno::new(libc::ENOTCONN))?;
         let mut buffer = self.control.take().ok_or_else(full)?;
         let bytes = body.as_slice();
         buffer[..bytes.len()].copy_from_slice(bytes);
         let mut iov = IovList::new();
         iov.push(buffer.as_ptr(), bytes.len(), conn.control_desc.desc());
-        let op = Op::ControlSend { conn: id, kind: body.kind(), _buffer: buffer };
+        let op = Op::ControlSend {
+            conn: id,
+            kind: wire::split_cq_data(cq_data).0,
+            _buffer: buffer,
+        };
         let context = self.in_flight.begin(op).map_err(|_| full())?;
-        let post =
-            SendPost { iov: iov.iov(), desc: iov.desc(), context, data: Some(cq_data), level: Level::Sent };
+        let post = SendPost {
+            iov: iov.iov(),
+            desc: iov.desc(),
+            context,
+            data: Some(cq_data),
+            level: Level::Sent,
+        };
         // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
         unsafe { self.link.post_send(&conn.link, &post) }.map_err(|refused| {
             drop(self.in_flight.abort(context));
@@ -670,21 +828,35 @@ impl<L: Link> ReceiveCore<L> {
                 self.touched.push(*id);
             }
         }
-        let late: Vec<_> =
-            self.waiting.iter().filter(|(_, waiting)| waiting.deadline <= now).map(|(id, _)| *id).collect();
+        let late: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| waiting.deadline <= now)
+            .map(|(id, _)| *id)
+            .collect();
         for id in late {
-            self.answer(id, Some(Refusal::new(RefusalCode::BY_APPLICATION, [0, 0])), events);
+            self.answer(
+                id,
+                Some(Refusal::new(RefusalCode::BY_APPLICATION, [0, 0])),
+                events,
+            );
         }
         if now >= self.next_reap {
-            self.stats.reaped += self.link.reap_half_open(now, self.settings.handshake_timeout);
+            self.stats.reaped += self
+                .link
+                .reap_half_open(now, self.settings.handshake_timeout);
             self.next_reap = now + self.settings.handshake_timeout / 2;
         }
     }
 
     fn arm_timer(&self) {
-        let machines = self.conns.values().filter_map(|conn| conn.machine.next_deadline());
+        let machines = self
+            .conns
+            .values()
+            .filter_map(|conn| conn.machine.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
-        self.wait.set_deadline(machines.chain(waiting).chain([self.next_reap]).min());
+        self.wait
+            .set_deadline(machines.chain(waiting).chain([self.next_reap]).min());
     }
 }
 
@@ -713,7 +885,9 @@ impl<L: Link> Drop for ReceiveCore<L> {
         self.pool.remove_waker(self.pool_waker);
         let ids: Vec<_> = self.conns.keys().copied().collect();
         for id in ids {
-            let Some(conn) = self.conns.remove(&id) else { continue };
+            let Some(conn) = self.conns.remove(&id) else {
+                continue;
+            };
             if self.link.close(conn.link).is_err() {
                 self.leak_ops_of(id);
             }

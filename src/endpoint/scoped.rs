@@ -19,7 +19,11 @@ pub(crate) struct ScopedRegistrations {
 
 impl ScopedRegistrations {
     pub(crate) fn new(conn: &impl LinkConn, domain: &dyn Registrar) -> Self {
-        Self { own: conn.registrar().map(Registrar::scope), domain: domain.scope(), regions: Vec::new() }
+        Self {
+            own: conn.registrar().map(Registrar::scope),
+            domain: domain.scope(),
+            regions: Vec::new(),
+        }
     }
 
     /// Where descriptors for this connection are found.
@@ -29,18 +33,27 @@ impl ScopedRegistrations {
     }
 
     /// Registers a region of our own for this connection, and holds its descriptor.
-    pub(crate) fn hold(&mut self, region: &Arc<Region>, registrar: &dyn Registrar) -> Result<HeldDescriptor, Error> {
+    pub(crate) fn hold(
+        &mut self,
+        region: &Arc<Region>,
+        registrar: &dyn Registrar,
+    ) -> Result<HeldDescriptor, Error> {
         self.register(region, registrar)?;
         HeldDescriptor::new(region, registrar)
     }
 
     /// True: the region is registered with the domain, and only this endpoint's own registration is missing.
     pub(crate) fn misses(&self, region: &Region) -> bool {
-        self.own.is_some_and(|own| region.is_registered(self.domain) && !region.is_registered(own))
+        self.own
+            .is_some_and(|own| region.is_registered(self.domain) && !region.is_registered(own))
     }
 
     /// Registers a region for this connection.
-    pub(crate) fn register(&mut self, region: &Arc<Region>, registrar: &dyn Registrar) -> Result<(), RegisterError> {
+    pub(crate) fn register(
+        &mut self,
+        region: &Arc<Region>,
+        registrar: &dyn Registrar,
+    ) -> Result<(), RegisterError> {
         region.register_with(registrar)?;
         if self.own.is_some() {
             self.regions.push(Arc::clone(region));

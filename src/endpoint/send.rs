@@ -143,15 +143,21 @@ impl SendConfig {
     fn check(&self) -> Result<(), Error> {
         let settings = &self.settings;
         if !(1..=65_536).contains(&settings.depth) {
-            return Err(config("depth", settings.depth.to_string(), "must be 1 to 65536 sends"));
+            return Err(config(
+                "depth",
+                settings.depth.to_string(),
+                "must be 1 to 65536 sends",
+            ));
         }
         check_timeout("connect_timeout", settings.connect_timeout)?;
         check_timeout("close_timeout", settings.close_timeout)?;
         let day = Duration::from_secs(24 * 3600);
         match settings.send_deadline {
-            Some(d) if d < Duration::from_millis(1) || d > day => {
-                Err(config("send_deadline", format!("{d:?}"), "must be 1 ms to 24 h, or none"))
-            }
+            Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
+                "send_deadline",
+                format!("{d:?}"),
+                "must be 1 ms to 24 h, or none",
+            )),
             _ => Ok(()),
         }
     }
@@ -159,12 +165,18 @@ impl SendConfig {
 
 impl std::fmt::Debug for SendConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SendConfig").field("depth", &self.settings.depth).finish_non_exhaustive()
+        f.debug_struct("SendConfig")
+            .field("depth", &self.settings.depth)
+            .finish_non_exhaustive()
     }
 }
 
 pub(crate) fn config(field: &'static str, value: String, reason: &'static str) -> Error {
-    Error::Config { field, value, reason }
+    Error::Config {
+        field,
+        value,
+        reason,
+    }
 }
 
 pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {
@@ -239,7 +251,11 @@ impl SendEndpointZeroCopy {
     ///
     /// [`Error::Config`] for a setting out of its range, and what libfabric answers. Whatever concerns the peer is
     /// reported by an event instead.
-    pub fn connect(domain: &Arc<Domain>, peer: PeerAddr, config: SendConfig) -> Result<Self, Error> {
+    pub fn connect(
+        domain: &Arc<Domain>,
+        peer: PeerAddr,
+        config: SendConfig,
+    ) -> Result<Self, Error> {
         config.check()?;
         let headers = match config.headers {
             Headers::Own(config) => HeaderSlotManager::new(config)?,
@@ -266,7 +282,12 @@ impl SendEndpointZeroCopy {
     /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message that can't be
     /// sent ([`SendErrorKind`](crate::error::SendErrorKind) says which limit it exceeds).
     #[inline]
-    pub fn send_data(&mut self, payload: impl Into<Payload>, header: &[u8], key: u64) -> Result<(), SendError> {
+    pub fn send_data(
+        &mut self,
+        payload: impl Into<Payload>,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), SendError> {
         self.core.send_data(payload.into(), header, key)
     }
 

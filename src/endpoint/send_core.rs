@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::buffer::{BufferMut, HeaderError, HeaderSlot, HeaderSlotManager, LeaseError, LeasedPayload, Payload};
+use crate::buffer::{
+    BufferMut, HeaderError, HeaderSlot, HeaderSlotManager, LeaseError, LeasedPayload, Payload,
+};
 use crate::endpoint::address::PeerAddr;
 use crate::endpoint::connection::{self, Action, CloseReason, Connection, LocalParams, State};
 use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS, ControlBuffers, HeldDescriptor};
@@ -15,15 +17,17 @@ use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{
-    CloseFailed, CmEvent, COMPLETION_BATCH, Completions, IOV_MAX, Link, LinkCompletion, LinkConn, PostRefused, SendPost,
+    COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
+    PostRefused, SendPost,
 };
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::wait::{EndpointWait, LinkWait};
-use crate::endpoint::wire::{self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode};
+use crate::endpoint::wire::{
+    self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
+};
 use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendError, SendErrorKind};
 use crate::fabric::Shape;
 use crate::in_flight::InFlight;
-use crate::memory::Registrar;
 use crate::stats::{self, SendStats};
 
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
@@ -45,8 +49,13 @@ pub(crate) struct SendSettings {
 /// An operation in flight, with everything that must stay alive until it is over.
 enum Op {
     Data(DataOp),
-    ControlSend { kind: ControlKind, _buffer: BufferMut },
-    ControlReceive { buffer: BufferMut },
+    ControlSend {
+        kind: ControlKind,
+        _buffer: BufferMut,
+    },
+    ControlReceive {
+        buffer: BufferMut,
+    },
 }
 
 impl Op {
@@ -163,7 +172,10 @@ impl<L: Link> SendCore<L> {
     }
 
     pub(crate) fn stats(&self) -> SendStats {
-        SendStats { in_flight: u64::from(self.data_in_flight), ..self.stats }
+        SendStats {
+            in_flight: u64::from(self.data_in_flight),
+            ..self.stats
+        }
     }
 
     pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
@@ -188,14 +200,28 @@ impl<L: Link> SendCore<L> {
 
     /// Keys of sends in flight.
     pub(crate) fn pending(&self) -> Vec<u64> {
-        self.in_flight.iter().filter_map(|op| if let Op::Data(op) = op { Some(op.key) } else { None }).collect()
+        self.in_flight
+            .iter()
+            .filter_map(|op| {
+                if let Op::Data(op) = op {
+                    Some(op.key)
+                } else {
+                    None
+                }
+            })
+            .collect()
     }
 
     // ---- sending -------------------------------------------------------------------------------------------------
 
     /// Posts one message, or gives everything back.
     #[inline]
-    pub(crate) fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError> {
+    pub(crate) fn send_data(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), SendError> {
         if let Err(kind) = self.admit(&payload, header.len()) {
             return Err(self.refuse(kind, payload, key));
         }
@@ -209,23 +235,47 @@ impl<L: Link> SendCore<L> {
             Err((payload, kind)) => return Err(self.refuse(kind, payload, key)),
         };
         let sequence = self.machine.sent();
-        self.post(DataOp { key, payload, _slot: slot, sequence, posted: None, late: false }, &iov)
+        self.post(
+            DataOp {
+                key,
+                payload,
+                _slot: slot,
+                sequence,
+                posted: None,
+                late: false,
+            },
+            &iov,
+        )
     }
 
     /// Everything that can be said of a message before anything is taken for it.
     #[inline]
     fn admit(&self, payload: &Payload, header_len: usize) -> Result<(), SendErrorKind> {
-        self.machine.may_send().map_err(|blocked| self.blocked(blocked))?;
+        self.machine
+            .may_send()
+            .map_err(|blocked| self.blocked(blocked))?;
         self.check_header(header_len)?;
-        let count = payload.segments().len();
+        let count = payload.run_count();
         if count > self.max_segments {
-            return Err(SendErrorKind::TooManySegments { count, max: self.max_segments });
+            return Err(SendErrorKind::TooManySegments {
+                count,
+                max: self.max_segments,
+            });
         }
-        let len = (self.settings.header_mode.overhead() + header_len) as u64 + payload.len_bytes();
+        let len =
+            (self.settings.header_mode.overhead() + header_len) as u64 + payload.len_bytes() as u64;
         let peer_max = self.machine.peer_receive_size();
         if len > peer_max.min(self.max_message) {
-            let whose = if peer_max <= self.max_message { MessageLimit::Peer } else { MessageLimit::Provider };
-            return Err(SendErrorKind::TooLong { len, max: peer_max.min(self.max_message), whose });
+            let whose = if peer_max <= self.max_message {
+                MessageLimit::Peer
+            } else {
+                MessageLimit::Provider
+            };
+            return Err(SendErrorKind::TooLong {
+                len,
+                max: peer_max.min(self.max_message),
+                whose,
+            });
         }
         if self.data_in_flight >= self.settings.depth {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
@@ -236,7 +286,9 @@ impl<L: Link> SendCore<L> {
     fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
         match (blocked, self.machine.close_reason()) {
             (_, Some(reason)) => SendErrorKind::Closed(reason),
-            (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
+            (connection::Blocked::NotConnected, None) => {
+                SendErrorKind::WouldBlock(Blocked::Connecting)
+            }
             (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
             (_, None) => SendErrorKind::Closing,
         }
@@ -248,7 +300,10 @@ impl<L: Link> SendCore<L> {
         let max = self.headers.slot_size() - mode.overhead();
         match mode {
             HeaderMode::Fixed(fixed) if len != usize::from(fixed) => {
-                Err(SendErrorKind::HeaderLength { len, fixed: usize::from(fixed) })
+                Err(SendErrorKind::HeaderLength {
+                    len,
+                    fixed: usize::from(fixed),
+                })
             }
             _ if len > max => Err(SendErrorKind::HeaderTooLong { len, max }),
             _ => Ok(()),
@@ -274,17 +329,24 @@ impl<L: Link> SendCore<L> {
             return Ok(None);
         }
         let prefix = prefix.as_ref().map_or(&[][..], |prefix| &prefix[..]);
-        let slot = self.headers.acquire_parts(&[prefix, header], key, self.id).map_err(|error| match error {
-            HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
-            HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
-        })?;
-        iov.push(slot.as_ptr(), slot.len(), self.header_desc.desc());
+        let slot = self
+            .headers
+            .acquire_parts(&[prefix, header], key, self.id)
+            .map_err(|error| match error {
+                HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
+                HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
+            })?;
+        iov.push(slot.start(), slot.len(), self.header_desc.desc());
         Ok(Some(slot))
     }
 
     /// Makes sure that every segment is registered here, and stays so.
     #[inline]
-    fn lease(&mut self, mut payload: Payload, iov: &mut IovList) -> Result<LeasedPayload, (Payload, SendErrorKind)> {
+    fn lease(
+        &mut self,
+        mut payload: Payload,
+        iov: &mut IovList,
+    ) -> Result<LeasedPayload, (Payload, SendErrorKind)> {
         let header_len = iov.len();
         loop {
             let scope = self.scoped.scope();
@@ -307,10 +369,17 @@ impl<L: Link> SendCore<L> {
     #[cold]
     fn register_here(&mut self, payload: &Payload, error: LeaseError) -> Result<(), SendErrorKind> {
         let (segment, kind) = match error {
-            LeaseError::ForeignBuffer { segment } => (segment, SendErrorKind::ForeignBuffer { segment }),
-            LeaseError::NotRegistered { segment } => (segment, SendErrorKind::NotRegistered { segment }),
+            LeaseError::ForeignBuffer { segment } => {
+                (segment, SendErrorKind::ForeignBuffer { segment })
+            }
+            LeaseError::NotRegistered { segment } => {
+                (segment, SendErrorKind::NotRegistered { segment })
+            }
         };
-        let region = payload.segments().get(segment).map(|segment| Arc::clone(segment.region()));
+        let region = payload
+            .segments()
+            .get(segment)
+            .map(|segment| Arc::clone(segment.region()));
         let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
         match (region, registrar) {
             (Some(region), Some(registrar)) if self.scoped.misses(&region) => {
@@ -422,7 +491,11 @@ impl<L: Link> SendCore<L> {
         if self.machine.state() != State::Established {
             return true;
         }
-        self.polls_without_cm = if found > 0 { 0 } else { self.polls_without_cm + 1 };
+        self.polls_without_cm = if found > 0 {
+            0
+        } else {
+            self.polls_without_cm + 1
+        };
         self.polls_without_cm.is_multiple_of(CM_INTERVAL) && found == 0
     }
 
@@ -439,14 +512,20 @@ impl<L: Link> SendCore<L> {
         self.completions = completions;
         if let Err(error) = read {
             tracing::error!(%error, "the completion queue broke");
-            self.machine.abort(CloseReason::EndpointFailed("the completion queue broke"));
+            self.machine
+                .abort(CloseReason::EndpointFailed("the completion queue broke"));
         }
         found
     }
 
     #[inline]
     fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<SendEvent>) {
-        let LinkCompletion { context, len, data, error } = completion;
+        let LinkCompletion {
+            context,
+            len,
+            data,
+            error,
+        } = completion;
         match self.in_flight.finish(context) {
             Ok(Op::Data(op)) => self.on_sent(op, error, events),
             Ok(Op::ControlSend { kind, .. }) => match error {
@@ -460,13 +539,20 @@ impl<L: Link> SendCore<L> {
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");
-                self.machine.abort(CloseReason::EndpointFailed("a completion named no operation in flight"));
+                self.machine.abort(CloseReason::EndpointFailed(
+                    "a completion named no operation in flight",
+                ));
             }
         }
     }
 
     #[inline]
-    fn on_sent(&mut self, op: DataOp, error: Option<Box<CompletionError>>, events: &mut Vec<SendEvent>) {
+    fn on_sent(
+        &mut self,
+        op: DataOp,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
         self.data_in_flight -= 1;
         self.machine.on_data_done();
         let DataOp { key, payload, .. } = op;
@@ -479,7 +565,11 @@ impl<L: Link> SendCore<L> {
             Some(error) => {
                 self.stats.failed += 1;
                 self.machine.on_lost(Some(error.errno));
-                events.push(SendEvent::Failed { key, payload, error: *error });
+                events.push(SendEvent::Failed {
+                    key,
+                    payload,
+                    error: *error,
+                });
             }
         }
     }
@@ -502,18 +592,26 @@ impl<L: Link> SendCore<L> {
                 Ok(None) => return,
                 Err(error) => {
                     tracing::error!(%error, "the event queue broke");
-                    return self.machine.abort(CloseReason::EndpointFailed("the event queue broke"));
+                    return self
+                        .machine
+                        .abort(CloseReason::EndpointFailed("the event queue broke"));
                 }
             };
-            let Some(key) = self.conn.as_ref().map(LinkConn::key) else { return };
+            let Some(key) = self.conn.as_ref().map(LinkConn::key) else {
+                return;
+            };
             match event {
-                CmEvent::Connected { conn, data } if conn == key => self.machine.on_connected(data.as_slice()),
+                CmEvent::Connected { conn, data } if conn == key => {
+                    self.machine.on_connected(data.as_slice())
+                }
                 CmEvent::Refused { conn, errno, data } if conn == key => {
                     self.machine.on_refused(errno, data.as_slice());
                 }
                 CmEvent::Shutdown { conn } if conn == key => {
                     // The peer's goodbye may still be in the queue.
-                    while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
+                    while self.machine.state() != State::Closed && self.read_completions(events) > 0
+                    {
+                    }
                     self.machine.on_lost(None);
                 }
                 _ => {}
@@ -560,9 +658,13 @@ impl<L: Link> SendCore<L> {
     }
 
     fn post_control_receive(&mut self) {
-        let Some(mut buffer) = self.control.take() else { return };
+        let Some(mut buffer) = self.control.take() else {
+            return;
+        };
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), self.control_desc.desc());
-        let Ok(context) = self.in_flight.begin(Op::ControlReceive { buffer }) else { return };
+        let Ok(context) = self.in_flight.begin(Op::ControlReceive { buffer }) else {
+            return;
+        };
         let Some(conn) = &self.conn else {
             drop(self.in_flight.abort(context));
             return;
@@ -590,11 +692,22 @@ impl<L: Link> SendCore<L> {
         buffer[..bytes.len()].copy_from_slice(bytes);
         let mut iov = IovList::new();
         iov.push(buffer.as_ptr(), bytes.len(), self.control_desc.desc());
-        let op = Op::ControlSend { kind: body.kind(), _buffer: buffer };
+        let op = Op::ControlSend {
+            kind: wire::split_cq_data(cq_data).0,
+            _buffer: buffer,
+        };
         let context = self.in_flight.begin(op).map_err(|_| full())?;
-        let post =
-            SendPost { iov: iov.iov(), desc: iov.desc(), context, data: Some(cq_data), level: Level::Sent };
-        let conn = self.conn.as_ref().ok_or_else(|| FabricErrno::new(libc::ENOTCONN))?;
+        let post = SendPost {
+            iov: iov.iov(),
+            desc: iov.desc(),
+            context,
+            data: Some(cq_data),
+            level: Level::Sent,
+        };
+        let conn = self
+            .conn
+            .as_ref()
+            .ok_or_else(|| FabricErrno::new(libc::ENOTCONN))?;
         // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
         unsafe { self.link.post_send(conn, &post) }.map_err(|refused| {
             drop(self.in_flight.abort(context));
@@ -609,7 +722,9 @@ impl<L: Link> SendCore<L> {
 
     /// Looks at each send in flight when the oldest may be late.
     fn check_deadlines(&mut self, events: &mut Vec<SendEvent>) {
-        let (Some(deadline), Some(next)) = (self.settings.send_deadline, self.next_late) else { return };
+        let (Some(deadline), Some(next)) = (self.settings.send_deadline, self.next_late) else {
+            return;
+        };
         let now = Instant::now();
         if now < next {
             return;
@@ -618,7 +733,9 @@ impl<L: Link> SendCore<L> {
         let mut any_late = false;
         for op in self.in_flight.iter_mut() {
             let Op::Data(op) = op else { continue };
-            let Some(due) = op.posted.map(|posted| posted + deadline) else { continue };
+            let Some(due) = op.posted.map(|posted| posted + deadline) else {
+                continue;
+            };
             if now < due {
                 earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
             } else if !op.late {
@@ -674,7 +791,8 @@ impl<L: Link> SendCore<L> {
             self.poll(&mut events)?;
             if self.conn.is_some() {
                 // The machine's own deadline ends the loop; the step bounds a wake-up that a provider may lose.
-                self.wait.sleep(Instant::now() + Duration::from_millis(100))?;
+                self.wait
+                    .sleep(Instant::now() + Duration::from_millis(100))?;
             }
         }
         Ok(events)
@@ -688,10 +806,15 @@ impl<L: Link> SendCore<L> {
             Ok(()) => {
                 // What the provider still reports is the better outcome; after `close` it reports no more than it has.
                 while self.read_completions(events) > 0 {}
-                let mut failed: Vec<DataOp> = self.in_flight.drain().filter_map(Op::into_data).collect();
+                let mut failed: Vec<DataOp> =
+                    self.in_flight.drain().filter_map(Op::into_data).collect();
                 failed.sort_unstable_by_key(|op| op.sequence);
                 for op in failed {
-                    self.on_sent(op, Some(Box::new(CompletionError::new(libc::ECANCELED))), events);
+                    self.on_sent(
+                        op,
+                        Some(Box::new(CompletionError::new(libc::ECANCELED))),
+                        events,
+                    );
                 }
             }
             Err(CloseFailed(errno)) => self.leak(errno, events),
@@ -712,7 +835,11 @@ impl<L: Link> SendCore<L> {
                 provider_message: "fi_close refused; the payload is leaked".to_owned(),
                 ..CompletionError::new(errno.get())
             };
-            events.push(SendEvent::Failed { key, payload: Payload::empty(), error });
+            events.push(SendEvent::Failed {
+                key,
+                payload: Payload::empty(),
+                error,
+            });
         }
     }
 
@@ -771,7 +898,12 @@ impl<L: Link> Drop for SendCore<L> {
         });
         let mut keys = Vec::new();
         match closed {
-            Ok(()) => keys.extend(self.in_flight.drain().filter_map(Op::into_data).map(|op| op.key)),
+            Ok(()) => keys.extend(
+                self.in_flight
+                    .drain()
+                    .filter_map(Op::into_data)
+                    .map(|op| op.key),
+            ),
             Err(CloseFailed(_)) => keys = forget(&mut self.in_flight).keys,
         }
         stats::count_abandoned(keys.len() as u64);

@@ -1,7 +1,9 @@
 //! What a sleeping thread watches for one endpoint, and how other threads wake it.
 
+#![allow(unsafe_code)]
+
 use std::fmt;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -90,11 +92,16 @@ impl EndpointWait {
         if fds.is_empty() {
             left = left.min(Duration::from_millis(1));
         }
-        // SAFETY: the descriptors belong to the link's queues, which `self.link` keeps open during this call.
-        let mut polled: SmallVec<[PollFd<'_>; 3]> =
-            fds.iter().map(|fd| PollFd::from_borrowed_fd(unsafe { std::os::fd::BorrowedFd::borrow_raw(*fd) }, PollFlags::IN)).collect();
+        let watch = |&fd: &RawFd| {
+            // SAFETY: the descriptors belong to the link's queues, which `self.link` keeps open during this call.
+            PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
+        };
+        let mut polled: SmallVec<[PollFd<'_>; 3]> = fds.iter().map(watch).collect();
         polled.push(PollFd::new(&self.wake_fd, PollFlags::IN));
-        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        let timeout = Timespec {
+            tv_sec: left.as_secs().cast_signed(),
+            tv_nsec: left.subsec_nanos().into(),
+        };
         match rustix::event::poll(&mut polled, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(e) => Err(Error::os("poll", e)),

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use libfabric_sys as sys;
 
+use super::Fabric;
 use super::diagnosis::Diagnosis;
 use super::info::{Info, MR_MODES};
 use super::provider::{Provider, provider};
-use super::Fabric;
 use crate::Error;
 
 /// Chooses and opens a [`Fabric`].
@@ -27,7 +27,9 @@ pub(crate) struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { max_registrations: 1024 }
+        Self {
+            max_registrations: 1024,
+        }
     }
 }
 
@@ -82,12 +84,20 @@ impl FabricBuilder {
         self.refuse_known_unsupported()?;
         let library = sys::Library::load()?;
         let hints = self.hints(library)?;
-        let flags = if self.node.is_some() { sys::FI_SOURCE } else { 0 };
+        let flags = if self.node.is_some() {
+            sys::FI_SOURCE
+        } else {
+            0
+        };
         let found = match Info::find(library, self.node.as_deref(), None, flags, Some(&hints)) {
             Ok(found) => found,
             Err(errno) => return Err(self.diagnose(library, errno)?.into()),
         };
-        let usable = |info: Info| provider(&info.provider_name()).filter(|row| row.refused.is_none()).map(|row| (info, row));
+        let usable = |info: Info| {
+            provider(&info.provider_name())
+                .filter(|row| row.refused.is_none())
+                .map(|row| (info, row))
+        };
         let Some((info, row)) = found.into_iter().find_map(usable) else {
             return Err(self.diagnose(library, sys::FI_ENODATA)?.into());
         };
@@ -97,9 +107,14 @@ impl FabricBuilder {
     /// A provider that we know and can't use is refused in words, before libfabric is asked.
     fn refuse_known_unsupported(&self) -> Result<(), Error> {
         match self.provider.as_deref().and_then(provider) {
-            Some(&Provider { name, refused: Some(need), .. }) => {
-                Err(Error::Unsupported { provider: name.to_owned(), need })
-            }
+            Some(&Provider {
+                name,
+                refused: Some(need),
+                ..
+            }) => Err(Error::Unsupported {
+                provider: name.to_owned(),
+                need,
+            }),
             _ => Ok(()),
         }
     }
@@ -119,7 +134,11 @@ impl FabricBuilder {
         Ok(hints)
     }
 
-    fn diagnose(&self, library: &'static sys::Library, errno: i32) -> Result<Box<Diagnosis>, Error> {
+    fn diagnose(
+        &self,
+        library: &'static sys::Library,
+        errno: i32,
+    ) -> Result<Box<Diagnosis>, Error> {
         Diagnosis::new(
             library,
             self.provider.as_deref(),
@@ -140,7 +159,10 @@ pub(super) struct Requirement {
 /// What connections need, always. `FI_THREAD_SAFE`: no call of ours is undefined behaviour in the provider, whatever
 /// thread it comes from. `FI_PROGRESS_MANUAL`: no thread that the user did not start.
 pub(super) const REQUIREMENTS: &[Requirement] = &[
-    Requirement { what: "messages (FI_MSG)", set: |hints| hints.head_mut().caps = sys::FI_MSG },
+    Requirement {
+        what: "messages (FI_MSG)",
+        set: |hints| hints.head_mut().caps = sys::FI_MSG,
+    },
     Requirement {
         what: "connected endpoints (FI_EP_MSG)",
         set: |hints| hints.set_endpoint_type(sys::FI_EP_MSG),
@@ -153,7 +175,10 @@ pub(super) const REQUIREMENTS: &[Requirement] = &[
         what: "the modes FI_CONTEXT, FI_CONTEXT2 and no other",
         set: |hints| hints.head_mut().mode = sys::FI_CONTEXT | sys::FI_CONTEXT2,
     },
-    Requirement { what: "thread safety (FI_THREAD_SAFE)", set: |hints| hints.set_threading(sys::FI_THREAD_SAFE) },
+    Requirement {
+        what: "thread safety (FI_THREAD_SAFE)",
+        set: |hints| hints.set_threading(sys::FI_THREAD_SAFE),
+    },
     Requirement {
         what: "manual progress (FI_PROGRESS_MANUAL)",
         set: |hints| hints.set_progress(sys::FI_PROGRESS_MANUAL),

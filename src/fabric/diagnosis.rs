@@ -59,9 +59,16 @@ impl Diagnosis {
                 Some(wanted) if wanted != name => format!("the provider setting asks for {wanted}"),
                 _ => first_refusal(library, &name, node, interface)?,
             };
-            verdicts.push(Verdict { provider: name, ruled_out_by });
+            verdicts.push(Verdict {
+                provider: name,
+                ruled_out_by,
+            });
         }
-        Ok(Self { wanted, library: sys::version_text(library.version()), verdicts })
+        Ok(Self {
+            wanted,
+            library: sys::version_text(library.version()),
+            verdicts,
+        })
     }
 }
 
@@ -100,8 +107,16 @@ fn first_refusal(
 
 impl fmt::Display for Diagnosis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no provider of libfabric {} matches ({})", self.library, self.wanted)?;
-        for Verdict { provider, ruled_out_by } in &self.verdicts {
+        write!(
+            f,
+            "no provider of libfabric {} matches ({})",
+            self.library, self.wanted
+        )?;
+        for Verdict {
+            provider,
+            ruled_out_by,
+        } in &self.verdicts
+        {
             write!(f, "; {provider}: {ruled_out_by}")?;
         }
         Ok(())

@@ -33,12 +33,20 @@ unsafe impl Sync for Domain {}
 
 impl Domain {
     pub(super) fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>, Error> {
-        let scope = ScopeGuard::allocate().ok_or(Error::TooManyDomains { limit: MAX_SCOPES })?;
+        let scope = Scope::allocate().ok_or(Error::TooManyDomains { limit: MAX_SCOPES })?;
         let mut raw = ptr::null_mut();
         // SAFETY: the fabric is open, the info is its own, `raw` is writable.
-        let rc =
-            unsafe { sys::fi_domain(fabric.as_ptr(), fabric.info().as_ptr(), &raw mut raw, ptr::null_mut()) };
-        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_domain", rc))?;
+        let rc = unsafe {
+            sys::fi_domain(
+                fabric.as_ptr(),
+                fabric.info().as_ptr(),
+                &raw mut raw,
+                ptr::null_mut(),
+            )
+        };
+        let raw = NonNull::new(raw)
+            .filter(|_| rc == 0)
+            .ok_or_else(|| Error::fabric("fi_domain", rc))?;
         Ok(Arc::new_cyclic(|this| Self {
             raw,
             scope,
@@ -98,7 +106,10 @@ impl Registrar for Domain {
     }
 
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
-        let this = self.this.upgrade().expect("a domain that is borrowed is alive");
+        let this = self
+            .this
+            .upgrade()
+            .expect("a domain that is borrowed is alive");
         mr::register(&this, base, len)
     }
 }

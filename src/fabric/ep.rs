@@ -11,9 +11,9 @@ use std::sync::Arc;
 use libfabric_sys as sys;
 
 use super::domain::Domain;
+use super::handle;
 use super::info::{Info, read_address, write_address};
 use super::queue::{Cq, Eq};
-use super::handle;
 use crate::Error;
 use crate::endpoint::Level;
 use crate::endpoint::address::PeerAddr;
@@ -33,12 +33,31 @@ unsafe impl Send for Ep {}
 
 impl Ep {
     /// Opens, binds and enables.
-    pub(crate) fn open(domain: &Arc<Domain>, info: &Info, cq: &Arc<Cq>, eq: &Arc<Eq>) -> Result<Self, Error> {
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        info: &Info,
+        cq: &Arc<Cq>,
+        eq: &Arc<Eq>,
+    ) -> Result<Self, Error> {
         let mut raw = ptr::null_mut();
         // SAFETY: the domain is open, the info is of the same library, `raw` is writable.
-        let rc = unsafe { sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), &raw mut raw, ptr::null_mut()) };
-        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_endpoint", rc))?;
-        let ep = Self { raw, _cq: Arc::clone(cq), _eq: Arc::clone(eq), _domain: Arc::clone(domain) };
+        let rc = unsafe {
+            sys::fi_endpoint(
+                domain.as_ptr(),
+                info.as_ptr(),
+                &raw mut raw,
+                ptr::null_mut(),
+            )
+        };
+        let raw = NonNull::new(raw)
+            .filter(|_| rc == 0)
+            .ok_or_else(|| Error::fabric("fi_endpoint", rc))?;
+        let ep = Self {
+            raw,
+            _cq: Arc::clone(cq),
+            _eq: Arc::clone(eq),
+            _domain: Arc::clone(domain),
+        };
         // SAFETY: both are open, and `ep` keeps the queue open.
         let rc = unsafe { sys::fi_ep_bind(ep.as_ptr(), eq.fid(), 0) };
         check("fi_ep_bind(eq)", rc)?;
@@ -60,7 +79,12 @@ impl Ep {
         let (address, _) = write_address(peer);
         // SAFETY: the endpoint is open; the address and the data outlive the call, which copies them.
         let rc = unsafe {
-            sys::fi_connect(self.as_ptr(), (&raw const address).cast(), data.as_ptr().cast(), data.len())
+            sys::fi_connect(
+                self.as_ptr(),
+                (&raw const address).cast(),
+                data.as_ptr().cast(),
+                data.len(),
+            )
         };
         check("fi_connect", rc)
     }
@@ -127,7 +151,16 @@ impl Ep {
         context: usize,
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises.
-        posted(unsafe { sys::fi_recv(self.as_ptr(), base.cast(), len, desc, 0, context as *mut c_void) })
+        posted(unsafe {
+            sys::fi_recv(
+                self.as_ptr(),
+                base.cast(),
+                len,
+                desc,
+                0,
+                context as *mut c_void,
+            )
+        })
     }
 
     /// Closes the endpoint, whatever is in flight; afterwards the provider touches no buffer of it.
@@ -165,7 +198,9 @@ impl Drop for Ep {
 
 impl fmt::Debug for Ep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ep").field("raw", &self.raw).finish_non_exhaustive()
+        f.debug_struct("Ep")
+            .field("raw", &self.raw)
+            .finish_non_exhaustive()
     }
 }
 
@@ -179,5 +214,9 @@ fn posted(rc: isize) -> Result<(), PostRefused> {
 }
 
 pub(super) fn check(call: &'static str, rc: i32) -> Result<(), Error> {
-    if rc == 0 { Ok(()) } else { Err(Error::fabric(call, rc)) }
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(Error::fabric(call, rc))
+    }
 }

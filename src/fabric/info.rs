@@ -13,8 +13,11 @@ use crate::Error;
 use crate::endpoint::address::PeerAddr;
 
 /// The registration modes that we implement; a provider that needs another is not offered to us.
-pub(crate) const MR_MODES: i32 =
-    sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY | sys::FI_MR_ENDPOINT;
+pub(crate) const MR_MODES: i32 = sys::FI_MR_LOCAL
+    | sys::FI_MR_VIRT_ADDR
+    | sys::FI_MR_ALLOCATED
+    | sys::FI_MR_PROV_KEY
+    | sys::FI_MR_ENDPOINT;
 
 /// One fabric interface, as `fi_getinfo` describes it. A single entry: `next` is null.
 pub(crate) struct Info {
@@ -37,7 +40,8 @@ impl Drop for Info {
 impl Info {
     /// Empty hints.
     pub(crate) fn hints(library: &'static sys::Library) -> Result<Self, Error> {
-        Self::from_raw(library, library.allocinfo()).ok_or_else(|| Error::fabric("fi_dupinfo", libc::ENOMEM))
+        Self::from_raw(library, library.allocinfo())
+            .ok_or_else(|| Error::fabric("fi_dupinfo", libc::ENOMEM))
     }
 
     /// Takes ownership of an info that the library made, if there is one.
@@ -217,8 +221,14 @@ impl Info {
         flags: u64,
         hints: Option<&Self>,
     ) -> Result<Vec<Self>, i32> {
-        let node = node.map(CString::new).transpose().map_err(|_| libc::EINVAL)?;
-        let service = service.map(CString::new).transpose().map_err(|_| libc::EINVAL)?;
+        let node = node
+            .map(CString::new)
+            .transpose()
+            .map_err(|_| libc::EINVAL)?;
+        let service = service
+            .map(CString::new)
+            .transpose()
+            .map_err(|_| libc::EINVAL)?;
         let mut list = ptr::null_mut();
         // SAFETY: the texts and the hints outlive the call; the hints are of this library; `list` is writable.
         let rc = unsafe {
@@ -234,7 +244,9 @@ impl Info {
         if rc != 0 {
             return Err(rc.saturating_abs());
         }
-        let Some(list) = Self::from_raw(library, list) else { return Err(libc::ENODATA) };
+        let Some(list) = Self::from_raw(library, list) else {
+            return Err(libc::ENODATA);
+        };
         Ok(list.split())
     }
 
@@ -268,7 +280,9 @@ fn text(raw: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: the library's texts end with 0 and live as long as their info, which the caller holds.
-    unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(raw) }
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// A text that the library may free.
@@ -280,7 +294,11 @@ fn duplicate_text(field: &'static str, value: &str) -> Result<*mut c_char, Error
     })?;
     // SAFETY: a text that ends with 0.
     let copy = unsafe { libc::strdup(value.as_ptr()) };
-    if copy.is_null() { Err(Error::fabric("strdup", libc::ENOMEM)) } else { Ok(copy) }
+    if copy.is_null() {
+        Err(Error::fabric("strdup", libc::ENOMEM))
+    } else {
+        Ok(copy)
+    }
 }
 
 /// Reads a `sockaddr`, if it is an IP address and whole.
@@ -320,7 +338,9 @@ pub(crate) fn write_address(addr: &PeerAddr) -> (libc::sockaddr_storage, usize) 
             let raw = libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from(*v4.ip()).to_be(),
+                },
                 sin_zero: [0; 8],
             };
             // SAFETY: the storage is large and aligned enough for every kind of address.
@@ -332,7 +352,9 @@ pub(crate) fn write_address(addr: &PeerAddr) -> (libc::sockaddr_storage, usize) 
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: v6.port().to_be(),
                 sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_addr: libc::in6_addr {
+                    s6_addr: v6.ip().octets(),
+                },
                 sin6_scope_id: v6.scope_id(),
             };
             // SAFETY: the storage is large and aligned enough for every kind of address.

@@ -36,7 +36,7 @@ pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider}
 pub use report::{Progress, Report, WaitObject};
 
 pub(crate) use ep::Ep;
-pub(crate) use info::{Info, write_address};
+pub(crate) use info::Info;
 pub(crate) use pep::Pep;
 pub(crate) use queue::{Cq, Eq, RawEvent};
 
@@ -113,12 +113,26 @@ impl Fabric {
         &self.settings
     }
 
-    fn open(info: Info, provider: &'static Provider, settings: builder::Settings) -> Result<Arc<Self>, Error> {
+    fn open(
+        info: Info,
+        provider: &'static Provider,
+        settings: builder::Settings,
+    ) -> Result<Arc<Self>, Error> {
         let mut raw = ptr::null_mut();
         // SAFETY: the attributes come from an info of this library; `raw` is writable.
-        let rc = unsafe { info.library().fi_fabric(info.fabric_attr(), &raw mut raw, ptr::null_mut()) };
-        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_fabric", rc))?;
-        let fabric = Self { raw, info, provider, settings };
+        let rc = unsafe {
+            info.library()
+                .fi_fabric(info.fabric_attr(), &raw mut raw, ptr::null_mut())
+        };
+        let raw = NonNull::new(raw)
+            .filter(|_| rc == 0)
+            .ok_or_else(|| Error::fabric("fi_fabric", rc))?;
+        let fabric = Self {
+            raw,
+            info,
+            provider,
+            settings,
+        };
         tracing::info!(report = %fabric.report(), "fabric opened");
         Ok(Arc::new(fabric))
     }
@@ -133,7 +147,9 @@ impl Drop for Fabric {
 
 impl fmt::Debug for Fabric {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fabric").field("info", &self.info).finish_non_exhaustive()
+        f.debug_struct("Fabric")
+            .field("info", &self.info)
+            .finish_non_exhaustive()
     }
 }
 
@@ -143,5 +159,7 @@ fn text_from(raw: *const c_char) -> String {
         return String::new();
     }
     // SAFETY: not null, so a text that ends with 0.
-    unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned()
+    unsafe { CStr::from_ptr(raw) }
+        .to_string_lossy()
+        .into_owned()
 }

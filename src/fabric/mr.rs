@@ -66,12 +66,19 @@ pub(super) fn register(
         domain.count_registration_closed();
         return Err(refused(rc, len));
     };
-    let mr = Mr { raw, domain: Arc::clone(domain) };
+    let mr = Mr {
+        raw,
+        domain: Arc::clone(domain),
+    };
     // SAFETY: the registration is open.
     let desc: *mut c_void = unsafe { sys::fi_mr_desc(mr.raw.as_ptr()) };
     // SAFETY: the registration is open.
     let key = unsafe { sys::fi_mr_key(mr.raw.as_ptr()) };
-    Ok(RawRegistration { desc, key, handle: Box::new(mr) })
+    Ok(RawRegistration {
+        desc,
+        key,
+        handle: Box::new(mr),
+    })
 }
 
 /// Turns a refusal into its cause: memory that may not be locked looks like `ENOMEM` or `EPERM`.
@@ -80,8 +87,14 @@ pub(crate) fn refused(rc: i32, len: usize) -> RegisterError {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
     match (errno.get(), limit) {
         (libc::ENOMEM | libc::EPERM, Some(limit_bytes)) if limit_bytes < len as u64 => {
-            RegisterError::MemLock { limit_bytes, asked_bytes: len as u64 }
+            RegisterError::MemLock {
+                limit_bytes,
+                asked_bytes: len as u64,
+            }
         }
-        _ => RegisterError::Fabric { call: "fi_mr_reg", errno },
+        _ => RegisterError::Fabric {
+            call: "fi_mr_reg",
+            errno,
+        },
     }
 }

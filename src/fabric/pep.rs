@@ -30,13 +30,31 @@ unsafe impl Sync for Pep {}
 
 impl Pep {
     /// Listens at an address of this machine; port 0 lets the system choose.
-    pub(crate) fn listen(fabric: &Arc<Fabric>, addr: &PeerAddr, eq: &Arc<Eq>) -> Result<Self, Error> {
+    pub(crate) fn listen(
+        fabric: &Arc<Fabric>,
+        addr: &PeerAddr,
+        eq: &Arc<Eq>,
+    ) -> Result<Self, Error> {
         let info = local_info(fabric, addr)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the fabric is open, the info is of the same library, `raw` is writable.
-        let rc = unsafe { sys::fi_passive_ep(fabric.as_ptr(), info.as_ptr(), &raw mut raw, ptr::null_mut()) };
-        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_passive_ep", rc))?;
-        let mut pep = Self { raw, local: *addr, _eq: Arc::clone(eq), _fabric: Arc::clone(fabric) };
+        let rc = unsafe {
+            sys::fi_passive_ep(
+                fabric.as_ptr(),
+                info.as_ptr(),
+                &raw mut raw,
+                ptr::null_mut(),
+            )
+        };
+        let raw = NonNull::new(raw)
+            .filter(|_| rc == 0)
+            .ok_or_else(|| Error::fabric("fi_passive_ep", rc))?;
+        let mut pep = Self {
+            raw,
+            local: *addr,
+            _eq: Arc::clone(eq),
+            _fabric: Arc::clone(fabric),
+        };
         // SAFETY: both are open, and `pep` keeps the queue open.
         let rc = unsafe { sys::fi_pep_bind(pep.as_ptr(), eq.fid(), 0) };
         check("fi_pep_bind", rc)?;
@@ -60,7 +78,9 @@ impl Pep {
         let mut room = [0u8; size_of::<libc::sockaddr_storage>()];
         let mut len = room.len();
         // SAFETY: the listener is open; the room has that length.
-        let rc = unsafe { sys::fi_getname(self.as_ptr().cast(), room.as_mut_ptr().cast(), &raw mut len) };
+        let rc = unsafe {
+            sys::fi_getname(self.as_ptr().cast(), room.as_mut_ptr().cast(), &raw mut len)
+        };
         check("fi_getname", rc)?;
         // SAFETY: `len`, bounded by the room, bytes were written.
         let name = unsafe { read_address(room.as_ptr(), len.min(room.len())) };
@@ -90,7 +110,9 @@ impl Drop for Pep {
 
 impl fmt::Debug for Pep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pep").field("local", &self.local).finish_non_exhaustive()
+        f.debug_struct("Pep")
+            .field("local", &self.local)
+            .finish_non_exhaustive()
     }
 }
 
@@ -101,19 +123,29 @@ fn local_info(fabric: &Fabric, addr: &PeerAddr) -> Result<Info, Error> {
     let hints = fabric.info().duplicate()?;
     let mut hints = hints.without_addresses();
     hints.head_mut().handle = ptr::null_mut();
-    let found = Info::find(hints.library(), Some(&node), Some(&service), sys::FI_SOURCE, Some(&hints));
+    let found = Info::find(
+        hints.library(),
+        Some(&node),
+        Some(&service),
+        sys::FI_SOURCE,
+        Some(&hints),
+    );
     let info = found.ok().and_then(|found| found.into_iter().next());
     info.ok_or_else(|| Error::Address {
         address: addr.to_string(),
-        reason: format!("provider {} has no such local address", fabric.info().provider_name()),
+        reason: format!(
+            "provider {} has no such local address",
+            fabric.info().provider_name()
+        ),
     })
 }
 
 fn in_use(error: Error, addr: &PeerAddr) -> Error {
     match error {
-        Error::Fabric { errno, .. } if errno.get() == libc::EADDRINUSE => {
-            Error::Address { address: addr.to_string(), reason: "is in use by another listener".to_owned() }
-        }
+        Error::Fabric { errno, .. } if errno.get() == libc::EADDRINUSE => Error::Address {
+            address: addr.to_string(),
+            reason: "is in use by another listener".to_owned(),
+        },
         other => other,
     }
 }

@@ -29,7 +29,11 @@ pub enum Shape {
 impl Shape {
     /// The shape that a provider's limit on segments allows.
     pub(crate) fn for_iov_limit(iov_limit: usize) -> Self {
-        if iov_limit >= 2 { Self::Iov } else { Self::Headroom }
+        if iov_limit >= 2 {
+            Self::Iov
+        } else {
+            Self::Headroom
+        }
     }
 }
 
@@ -106,19 +110,73 @@ pub const PROVIDERS: &[Provider] = &[
         evidence: Evidence::Documented,
         refused: None,
     },
-    rdm("tcp;ofi_rxm", 4, true, false, "as tcp, and messages up to 16 KiB", Evidence::Tested),
-    rdm("verbs;ofi_rxm", 4, true, false, "messages up to 16 KiB", Evidence::Documented),
+    rdm(
+        "tcp;ofi_rxm",
+        4,
+        true,
+        false,
+        "as tcp, and messages up to 16 KiB",
+        Evidence::Tested,
+    ),
+    rdm(
+        "verbs;ofi_rxm",
+        4,
+        true,
+        false,
+        "messages up to 16 KiB",
+        Evidence::Documented,
+    ),
     Provider {
-        refused: Some("its wait descriptor is always ready on libfabric 1.17, which spins a core; use `tcp`"),
+        refused: Some(
+            "its wait descriptor is always ready on libfabric 1.17, which spins a core; use `tcp`",
+        ),
         ..rdm("net", 4, true, true, "as tcp", Evidence::Tested)
     },
-    rdm("shm", 4, false, false, "messages up to 4 KiB twice, larger ones once", Evidence::Tested),
-    rdm("sockets", 8, true, false, "sends up to 255 B", Evidence::Tested),
-    rdm("udp;ofi_rxd", 4, true, false, "every message", Evidence::Tested),
+    rdm(
+        "shm",
+        4,
+        false,
+        false,
+        "messages up to 4 KiB twice, larger ones once",
+        Evidence::Tested,
+    ),
+    rdm(
+        "sockets",
+        8,
+        true,
+        false,
+        "sends up to 255 B",
+        Evidence::Tested,
+    ),
+    rdm(
+        "udp;ofi_rxd",
+        4,
+        true,
+        false,
+        "every message",
+        Evidence::Tested,
+    ),
     rdm("efa", 2, true, true, "small messages", Evidence::Documented),
-    Provider { endpoint_scope: true, ..rdm("cxi", 1, true, true, "small messages", Evidence::Documented) },
-    rdm("psm3", 1, true, true, "small messages", Evidence::Documented),
-    rdm("opx", 1, false, true, "small messages", Evidence::Documented),
+    Provider {
+        endpoint_scope: true,
+        ..rdm("cxi", 1, true, true, "small messages", Evidence::Documented)
+    },
+    rdm(
+        "psm3",
+        1,
+        true,
+        true,
+        "small messages",
+        Evidence::Documented,
+    ),
+    rdm(
+        "opx",
+        1,
+        false,
+        true,
+        "small messages",
+        Evidence::Documented,
+    ),
 ];
 
 const fn rdm(
@@ -155,7 +213,12 @@ mod tests {
     #[test]
     fn names_are_unique_and_found() {
         for (i, row) in PROVIDERS.iter().enumerate() {
-            assert_eq!(PROVIDERS.iter().position(|r| r.name == row.name), Some(i), "{}", row.name);
+            assert_eq!(
+                PROVIDERS.iter().position(|r| r.name == row.name),
+                Some(i),
+                "{}",
+                row.name
+            );
             assert_eq!(provider(row.name).map(|r| r.name), Some(row.name));
         }
         assert!(provider("no such provider").is_none());
@@ -167,13 +230,21 @@ mod tests {
             let shape = Shape::for_iov_limit(row.iov_limit);
             assert_eq!(shape == Shape::Iov, row.iov_limit >= 2, "{}", row.name);
         }
-        assert_eq!(Shape::for_iov_limit(provider("cxi").unwrap().iov_limit), Shape::Headroom);
+        assert_eq!(
+            Shape::for_iov_limit(provider("cxi").unwrap().iov_limit),
+            Shape::Headroom
+        );
     }
 
     #[test]
     fn only_connected_endpoints_are_offered_yet() {
         for row in PROVIDERS {
-            assert_eq!(row.refused.is_none(), row.endpoint == EndpointKind::Msg, "{}", row.name);
+            assert_eq!(
+                row.refused.is_none(),
+                row.endpoint == EndpointKind::Msg,
+                "{}",
+                row.name
+            );
         }
     }
 }

@@ -12,6 +12,7 @@ use libfabric_sys as sys;
 
 use super::domain::Domain;
 use super::handle;
+use super::info::Info;
 use super::{Fabric, text_from};
 use crate::Error;
 use crate::endpoint::link::{COMPLETION_BATCH, Completions, LinkCompletion};
@@ -37,16 +38,33 @@ impl Cq {
             size,
             flags: 0,
             format: sys::FI_CQ_FORMAT_DATA,
-            wait_obj: if wants_fd { sys::FI_WAIT_FD } else { sys::FI_WAIT_NONE },
+            wait_obj: if wants_fd {
+                sys::FI_WAIT_FD
+            } else {
+                sys::FI_WAIT_NONE
+            },
             signaling_vector: 0,
             wait_cond: sys::FI_CQ_COND_NONE,
             wait_set: ptr::null_mut(),
         };
         let mut raw = ptr::null_mut();
         // SAFETY: the domain is open, `attr` and `raw` are writable.
-        let rc = unsafe { sys::fi_cq_open(domain.as_ptr(), &raw mut attr, &raw mut raw, ptr::null_mut()) };
-        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_cq_open", rc))?;
-        let mut cq = Self { raw, fd: None, domain: Arc::clone(domain) };
+        let rc = unsafe {
+            sys::fi_cq_open(
+                domain.as_ptr(),
+                &raw mut attr,
+                &raw mut raw,
+                ptr::null_mut(),
+            )
+        };
+        let raw = NonNull::new(raw)
+            .filter(|_| rc == 0)
+            .ok_or_else(|| Error::fabric("fi_cq_open", rc))?;
+        let mut cq = Self {
+            raw,
+            fd: None,
+            domain: Arc::clone(domain),
+        };
         if wants_fd {
             cq.fd = Some(wait_fd(cq.fid())?);
         }
@@ -63,16 +81,25 @@ impl Cq {
 
     /// Drives progress and reads what completed. An error is the queue's own: it overran or broke.
     pub(crate) fn read(&self, out: &mut Completions) -> Result<usize, Error> {
-        let mut entries = [const { MaybeUninit::<sys::fi_cq_data_entry>::uninit() }; COMPLETION_BATCH];
+        let mut entries =
+            [const { MaybeUninit::<sys::fi_cq_data_entry>::uninit() }; COMPLETION_BATCH];
         // SAFETY: the queue is open and of this format; the array has room for so many entries.
-        let n = unsafe { sys::fi_cq_read(self.raw.as_ptr(), entries.as_mut_ptr().cast(), COMPLETION_BATCH) };
+        let n = unsafe {
+            sys::fi_cq_read(
+                self.raw.as_ptr(),
+                entries.as_mut_ptr().cast(),
+                COMPLETION_BATCH,
+            )
+        };
         if n == -(sys::FI_EAGAIN as isize) {
             return Ok(0);
         }
         if n == -(sys::FI_EAVAIL as isize) {
             return self.read_error(out);
         }
-        let Ok(n) = usize::try_from(n) else { return Err(Error::fabric("fi_cq_read", n as i64)) };
+        let Ok(n) = usize::try_from(n) else {
+            return Err(Error::fabric("fi_cq_read", n as i64));
+        };
         // `take`: a count is a foreign number.
         out.extend(entries.iter().take(n).map(|entry| {
             // SAFETY: the library wrote the first `n` entries.
@@ -139,7 +166,10 @@ impl Drop for Cq {
 
 impl fmt::Debug for Cq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cq").field("fd", &self.fd).field("domain", &self.domain).finish_non_exhaustive()
+        f.debug_struct("Cq")
+            .field("fd", &self.fd)
+            .field("domain", &self.domain)
+            .finish_non_exhaustive()
     }
 }
 
@@ -150,7 +180,7 @@ pub(crate) struct RawEvent {
     /// The object it is about, as a number: never dereferenced, it may be closed.
     pub(crate) fid: usize,
     /// With a connection request: its info, to be freed.
-    pub(crate) info: *mut sys::fi_info,
+    pub(crate) info: Option<Info>,
     /// Positive for a failure.
     pub(crate) errno: i32,
     pub(crate) data: crate::endpoint::link::CmData,
@@ -180,15 +210,32 @@ impl Eq {
         let mut attr = sys::fi_eq_attr {
             size: 0,
             flags: 0,
-            wait_obj: if wants_fd { sys::FI_WAIT_FD } else { sys::FI_WAIT_NONE },
+            wait_obj: if wants_fd {
+                sys::FI_WAIT_FD
+            } else {
+                sys::FI_WAIT_NONE
+            },
             signaling_vector: 0,
             wait_set: ptr::null_mut(),
         };
         let mut raw = ptr::null_mut();
         // SAFETY: the fabric is open, `attr` and `raw` are writable.
-        let rc = unsafe { sys::fi_eq_open(fabric.as_ptr(), &raw mut attr, &raw mut raw, ptr::null_mut()) };
-        let raw = NonNull::new(raw).filter(|_| rc == 0).ok_or_else(|| Error::fabric("fi_eq_open", rc))?;
-        let mut eq = Self { raw, fd: None, fabric: Arc::clone(fabric) };
+        let rc = unsafe {
+            sys::fi_eq_open(
+                fabric.as_ptr(),
+                &raw mut attr,
+                &raw mut raw,
+                ptr::null_mut(),
+            )
+        };
+        let raw = NonNull::new(raw)
+            .filter(|_| rc == 0)
+            .ok_or_else(|| Error::fabric("fi_eq_open", rc))?;
+        let mut eq = Self {
+            raw,
+            fd: None,
+            fabric: Arc::clone(fabric),
+        };
         if wants_fd {
             eq.fd = Some(wait_fd(eq.fid())?);
         }
@@ -209,7 +256,13 @@ impl Eq {
         let mut kind = 0;
         // SAFETY: the queue is open; the buffer has that length and alignment.
         let n = unsafe {
-            sys::fi_eq_read(self.raw.as_ptr(), &raw mut kind, (&raw mut buffer).cast(), EVENT_BYTES, 0)
+            sys::fi_eq_read(
+                self.raw.as_ptr(),
+                &raw mut kind,
+                (&raw mut buffer).cast(),
+                EVENT_BYTES,
+                0,
+            )
         };
         if n == -(sys::FI_EAGAIN as isize) {
             return Ok(None);
@@ -218,7 +271,9 @@ impl Eq {
             return self.read_error();
         }
         let head = size_of::<sys::fi_eq_cm_entry>();
-        let Ok(n) = usize::try_from(n) else { return Err(Error::fabric("fi_eq_read", n as i64)) };
+        let Ok(n) = usize::try_from(n) else {
+            return Err(Error::fabric("fi_eq_read", n as i64));
+        };
         if n < head {
             return Ok(None);
         }
@@ -228,10 +283,20 @@ impl Eq {
         Ok(Some(RawEvent {
             kind,
             fid: entry.fid as usize,
-            info: if kind == sys::FI_CONNREQ { entry.info } else { ptr::null_mut() },
+            info: self.owned_info(kind, entry.info),
             errno: 0,
             data: crate::endpoint::link::CmData::new(data),
         }))
+    }
+
+    /// A connection request's info is ours to free.
+    fn owned_info(&self, kind: u32, info: *mut sys::fi_info) -> Option<Info> {
+        let info = if kind == sys::FI_CONNREQ {
+            info
+        } else {
+            ptr::null_mut()
+        };
+        Info::from_raw(self.fabric.info().library(), info)
     }
 
     fn read_error(&self) -> Result<Option<RawEvent>, Error> {
@@ -250,11 +315,15 @@ impl Eq {
         let entry = entry.entry;
         // Data that did not go into our buffer is the provider's, and valid to the next read only: not looked at.
         let ours = ptr::eq(entry.err_data.cast(), data.as_ptr());
-        let len = if ours { entry.err_data_size.min(EVENT_BYTES) } else { 0 };
+        let len = if ours {
+            entry.err_data_size.min(EVENT_BYTES)
+        } else {
+            0
+        };
         Ok(Some(RawEvent {
             kind: 0,
             fid: entry.fid as usize,
-            info: ptr::null_mut(),
+            info: None,
             errno: entry.err.saturating_abs().max(1),
             data: crate::endpoint::link::CmData::new(&data[..len]),
         }))
@@ -270,7 +339,10 @@ impl Drop for Eq {
 
 impl fmt::Debug for Eq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Eq").field("fd", &self.fd).field("fabric", &self.fabric).finish_non_exhaustive()
+        f.debug_struct("Eq")
+            .field("fd", &self.fd)
+            .field("fabric", &self.fabric)
+            .finish_non_exhaustive()
     }
 }
 
@@ -279,5 +351,9 @@ fn wait_fd(fid: *mut sys::fid) -> Result<RawFd, Error> {
     let mut fd = -1;
     // SAFETY: the queue is open and has this wait object; `fd` is writable.
     let rc = unsafe { sys::fi_getwait_fd(fid, &raw mut fd) };
-    if rc == 0 && fd >= 0 { Ok(fd) } else { Err(Error::fabric("fi_control(FI_GETWAIT)", rc)) }
+    if rc == 0 && fd >= 0 {
+        Ok(fd)
+    } else {
+        Err(Error::fabric("fi_control(FI_GETWAIT)", rc))
+    }
 }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use libfabric_sys as sys;
 
-use super::provider::Shape;
 use super::Fabric;
+use super::provider::Shape;
 
 /// Who drives the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,8 +86,16 @@ impl Report {
             tx_size: tx.size,
             rx_size: rx.size,
             cq_data_size: domain.cq_data_size,
-            progress: if manual { Progress::Manual } else { Progress::Auto },
-            wait_object: if fabric.provider().wait_fd { WaitObject::Fd } else { WaitObject::None },
+            progress: if manual {
+                Progress::Manual
+            } else {
+                Progress::Auto
+            },
+            wait_object: if fabric.provider().wait_fd {
+                WaitObject::Fd
+            } else {
+                WaitObject::None
+            },
             shape: Shape::for_iov_limit(tx.iov_limit),
             copies: fabric.provider().copies,
         }
@@ -96,10 +104,31 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { provider, library, api, interface, shape, progress, wait_object, .. } = self;
-        write!(f, "{provider} {} on {interface}, libfabric {library} (API {api}), ", self.provider_version)?;
-        write!(f, "shape {shape}, iov limit {}, queues {}/{}, ", self.iov_limit, self.tx_size, self.rx_size)?;
-        write!(f, "mr_mode {:#x}, protocol {}, ", self.mr_mode, self.protocol)?;
+        let Self {
+            provider,
+            library,
+            api,
+            interface,
+            shape,
+            progress,
+            wait_object,
+            ..
+        } = self;
+        write!(
+            f,
+            "{provider} {} on {interface}, libfabric {library} (API {api}), ",
+            self.provider_version
+        )?;
+        write!(
+            f,
+            "shape {shape}, iov limit {}, queues {}/{}, ",
+            self.iov_limit, self.tx_size, self.rx_size
+        )?;
+        write!(
+            f,
+            "mr_mode {:#x}, protocol {}, ",
+            self.mr_mode, self.protocol
+        )?;
         write!(f, "progress {progress:?}, wait object {wait_object:?}")
     }
 }

@@ -13,6 +13,7 @@ use super::MemoryError;
 use super::host::{HostMapping, HostRegionBuilder, Pages};
 use super::registration::{Registrar, RegistrationTable, Scope};
 use crate::error::RegisterError;
+use crate::fabric::Domain;
 
 /// What a region is used for; see the [module's text](crate::memory) for which uses exclude which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +136,20 @@ impl Region {
     /// Always false: a region has at least 1 byte.
     pub fn is_empty(&self) -> bool {
         false
+    }
+
+    /// Registers the region with a domain, so that endpoints of that domain can send from it. Again is fine, and does nothing.
+    ///
+    /// # Errors
+    /// [`RegisterError`]: the domain's limit, the limit of lockable memory, or what the provider answers.
+    pub fn register(&self, domain: &Domain) -> Result<(), RegisterError> {
+        self.register_with(domain)
+    }
+
+    /// Ends the registration with a domain. New sends are refused at once; operations in flight keep it open until they are done.
+    /// Without a registration, it does nothing.
+    pub fn deregister(&self, domain: &Domain) {
+        self.deregister_from(domain.scope());
     }
 
     /// Whether the memory is our own host memory, not somebody else's.
