@@ -11,7 +11,6 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
@@ -20,7 +19,8 @@ use crate::error::Error;
 /// An epoll descriptor and the buffer that its events are read into.
 pub(super) struct Poller {
     epoll: OwnedFd,
-    events: Vec<epoll::Event>,
+    /// `libc`'s type: rustix's holds a pointer and would tie the loop to one thread.
+    events: Vec<libc::epoll_event>,
 }
 
 impl fmt::Debug for Poller {
@@ -39,7 +39,7 @@ impl Poller {
         })?;
         Ok(Self {
             epoll,
-            events: Vec::with_capacity(events_max),
+            events: vec![libc::epoll_event { events: 0, u64: 0 }; events_max],
         })
     }
 
@@ -80,21 +80,31 @@ impl Poller {
 
     /// Waits until a descriptor is ready or `timeout` is over; returns how many [`event`](Self::event)s there are.
     pub(super) fn wait(&mut self, timeout: Duration) -> Result<usize, Error> {
-        self.events.clear();
         if !timeout.is_zero() && !self.sleep(timeout)? {
             return Ok(0);
         }
-        match epoll::wait(
-            &self.epoll,
-            spare_capacity(&mut self.events),
-            Some(&Timespec::default()),
-        ) {
-            Ok(count) => Ok(count),
-            Err(Errno::INTR) => Ok(0),
-            Err(errno) => Err(Error::Os {
+        let events_max =
+            i32::try_from(self.events.len()).expect("the configuration allows 4096 at most");
+        // SAFETY: epoll_wait(2) writes at most `events_max` events, which is the length of `events`, and keeps no pointer.
+        let count = unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                self.events.as_mut_ptr(),
+                events_max,
+                0,
+            )
+        };
+        if count >= 0 {
+            return Ok(count as usize);
+        }
+        let source = io::Error::last_os_error();
+        if source.kind() == io::ErrorKind::Interrupted {
+            Ok(0)
+        } else {
+            Err(Error::Os {
                 call: "epoll_wait",
-                source: errno.into(),
-            }),
+                source,
+            })
         }
     }
 
@@ -120,6 +130,6 @@ impl Poller {
     /// One event of the last wait: the registered bits, and what is ready.
     pub(super) fn event(&self, position: usize) -> (u64, epoll::EventFlags) {
         let event = self.events[position];
-        (event.data.u64(), event.flags)
+        (event.u64, epoll::EventFlags::from_bits_retain(event.events))
     }
 }

@@ -106,10 +106,9 @@ mod tests {
         let second = table.insert('b');
         assert_eq!(second.index, first.index, "the slot is used again");
         assert_ne!(first, second);
-        assert_eq!(
-            (table.get(first), table.get_mut(first), table.remove(first)),
-            (None, None, None)
-        );
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get_mut(first), None);
+        assert_eq!(table.remove(first), None);
         assert_eq!(table.get(second), Some(&'b'));
         assert_eq!(Token::from_bits(second.bits()), second);
     }

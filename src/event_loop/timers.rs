@@ -97,3 +97,93 @@ pub(super) fn next_tick(last: Instant, every: Duration, now: Instant) -> Option<
     let step = u64::try_from(late + to_next).ok()?;
     last.checked_add(Duration::from_nanos(step))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Set { after_us: u64 },
+        Advance { us: u64 },
+        Cancel { which: usize },
+        Sweep,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            4 => (0u64..50).prop_map(|after_us| Step::Set { after_us }),
+            3 => (0u64..20).prop_map(|us| Step::Advance { us }),
+            2 => any::<usize>().prop_map(|which| Step::Cancel { which }),
+            1 => Just(Step::Sweep),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_heap_agrees_with_a_sorted_list(steps in proptest::collection::vec(step(), 1..200)) {
+            let mut now = Instant::now();
+            let mut timers = Timers::new();
+            // The model: (instant, key), searched from the front; keys rise in the order of setting.
+            let mut model: Vec<(Instant, u64)> = Vec::new();
+            let mut key = 0;
+            for step in steps {
+                match step {
+                    Step::Set { after_us } => {
+                        let at = now + Duration::from_micros(after_us);
+                        timers.set(at, key);
+                        model.push((at, key));
+                        key += 1;
+                    }
+                    Step::Cancel { which } if !model.is_empty() => {
+                        let which = which % model.len();
+                        model.remove(which);
+                    }
+                    Step::Cancel { .. } => {}
+                    Step::Sweep => {
+                        timers.retain(|key| model.iter().any(|(_, other)| *other == key));
+                        prop_assert_eq!(timers.len(), model.len());
+                        prop_assert_eq!(timers.next(), model.iter().map(|(at, _)| *at).min());
+                    }
+                    Step::Advance { us } => {
+                        now += Duration::from_micros(us);
+                        let mark = timers.mark();
+                        let mut due = Vec::new();
+                        while let Some((at, key)) = timers.pop_due(now, mark) {
+                            if model.contains(&(at, key)) {
+                                due.push((at, key));
+                            }
+                        }
+                        let mut expected: Vec<_> = model.iter().copied().filter(|(at, _)| *at <= now).collect();
+                        expected.sort();
+                        prop_assert_eq!(due, expected);
+                        model.retain(|(at, _)| *at > now);
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn the_next_tick_is_the_first_of_the_phase_after_now(every_ns in 1u64..10_000_000_000, late_ns in 0u64..1_000_000_000_000) {
+            let last = Instant::now();
+            let (every, late) = (Duration::from_nanos(every_ns), Duration::from_nanos(late_ns));
+            let next = next_tick(last, every, last + late).expect("the clock reaches that far");
+            let offset = (next - last).as_nanos() as u64;
+            prop_assert!(offset > late_ns && offset - every_ns <= late_ns);
+            prop_assert_eq!(offset % every_ns, 0);
+        }
+    }
+
+    #[test]
+    fn a_timer_set_after_the_mark_waits_for_the_next_round() {
+        let now = Instant::now();
+        let mut timers = Timers::new();
+        timers.set(now, 'a');
+        let mark = timers.mark();
+        timers.set(now, 'b');
+        assert_eq!(timers.pop_due(now, mark), Some((now, 'a')));
+        assert_eq!(timers.pop_due(now, mark), None);
+        assert_eq!(timers.pop_due(now, timers.mark()), Some((now, 'b')));
+    }
+}
