@@ -470,16 +470,22 @@ impl<L: Link> ReceiveCore<L> {
     fn admit(
         &mut self,
         id: ConnectionId,
-        mut request: L::Request,
+        request: L::Request,
         data: &CmData,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let made = self.make_conn(&mut request, data);
-        let mut conn = match made {
-            Ok(conn) => conn,
-            Err(error) => {
+        let link = match self.link.prepare_accept(request) {
+            Ok(link) => link,
+            Err((request, error)) => {
                 tracing::warn!(%error, "a connection could not be made");
                 return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
+            }
+        };
+        let mut conn = match self.make_conn(link, data) {
+            Ok(conn) => conn,
+            Err(error) => {
+                self.stats.refused += 1;
+                return tracing::warn!(%error, "a connection could not be made");
             }
         };
         let want = self.first_target();
@@ -499,12 +505,7 @@ impl<L: Link> ReceiveCore<L> {
         self.act(id, events);
     }
 
-    fn make_conn(
-        &mut self,
-        request: &mut L::Request,
-        data: &CmData,
-    ) -> Result<Conn<L::Conn>, Error> {
-        let link = self.link.prepare_accept(request)?;
+    fn make_conn(&mut self, link: L::Conn, data: &CmData) -> Result<Conn<L::Conn>, Error> {
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
@@ -568,7 +569,7 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        if let Err(error) = self.link.accept(&conn.link, data) {
+        if let Err(error) = self.link.accept(&mut conn.link, data) {
             tracing::debug!(%error, "the peer went before it was accepted");
             conn.machine.on_lost(None);
         }
