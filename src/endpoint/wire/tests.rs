@@ -338,12 +338,12 @@ fn two_hundred_thousand_hostile_inputs() {
             seeds[round % seeds.len()].clone()
         };
         for _ in 0..next(&mut random) % 4 {
-            if let Some(len @ 1..) = Some(bytes.len() as u64) {
-                let at = (next(&mut random) % len) as usize;
-                bytes[at] = next(&mut random) as u8;
+            let at = next(&mut random) as usize % bytes.len().max(1);
+            if let Some(byte) = bytes.get_mut(at) {
+                *byte = next(&mut random) as u8;
             }
         }
-        if next(&mut random) % 8 == 0 {
+        if next(&mut random).is_multiple_of(8) {
             bytes.truncate((next(&mut random) % 64) as usize);
         }
         exercise(&bytes);
