@@ -239,12 +239,16 @@ impl Pair {
             }
             Action::Reject { data } => self.sides[out].incoming.push_back(Packet::Rejected(data)),
             Action::SendControl { cq_data, body } => {
+                let kind = wire::split_cq_data(cq_data).0;
+                let data_posted = self.sides[at].posts.contains(&None);
+                assert!(
+                    kind != ControlKind::BYE || !data_posted,
+                    "a bye before posted data was done"
+                );
                 self.sides[out]
                     .incoming
                     .push_back(Packet::Control(cq_data, body));
-                self.sides[at]
-                    .posts
-                    .push_back(Some(wire::split_cq_data(cq_data).0));
+                self.sides[at].posts.push_back(Some(kind));
             }
             Action::Established => self.sides[at].established = true,
             Action::PeerClosing { .. } => assert!(self.sides[at].established),
@@ -486,7 +490,7 @@ fn any_form() -> impl Strategy<Value = Form> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
     fn two_machines_keep_their_promises(
         form in any_form(),
