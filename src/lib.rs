@@ -39,6 +39,15 @@ pub mod __internals {
     pub use crate::in_flight::{ContextError, ContextKind, InFlight};
 }
 
+/// Not API: the functions that the fuzz targets drive with bytes of a peer.
+#[doc(hidden)]
+pub mod __fuzz {
+    /// Every parser of bytes that peers send. Panics where one is wrong.
+    pub fn wire(bytes: &[u8]) {
+        crate::endpoint::wire::exercise(bytes);
+    }
+}
+
 /// The README's example, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -305,6 +305,8 @@ impl<L: Link> ReceiveCore<L> {
                         .map(|parts| (sequence, parts))
                 });
                 if let Some((sequence, (header, payload))) = split {
+                    // The first message may come before the event queue says that the connection stands.
+                    self.tell_established(id, events);
                     self.stats.messages += 1;
                     self.stats.bytes += len as u64;
                     let buffer = buffer.freeze(len);
@@ -366,7 +368,7 @@ impl<L: Link> ReceiveCore<L> {
             match action {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
-                Action::Established => self.on_established(id, events),
+                Action::Established => self.tell_established(id, events),
                 Action::PeerClosing { .. } => {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
@@ -575,11 +577,16 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn on_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let Some(conn) = self.conns.get_mut(&id) else {
+    /// Once in a connection's life.
+    #[inline]
+    fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        match self.conns.get_mut(&id) {
+            Some(conn) if !conn.established => conn.established = true,
+            _ => return,
+        }
+        let Some(conn) = self.conns.get(&id) else {
             return;
         };
-        conn.established = true;
         self.stats.connections += 1;
         let peer = conn.machine.peer();
         let info = ConnectionInfo {
