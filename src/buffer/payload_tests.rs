@@ -12,10 +12,13 @@ fn region(len: usize) -> Arc<Region> {
         .unwrap()
 }
 
+type Run = (usize, usize, usize);
+
+#[expect(clippy::result_large_err, reason = "as the function that it calls")]
 fn lease(
     payload: Payload,
     scope: Scope,
-) -> Result<(Vec<(usize, usize, usize)>, LeasedPayload), (Payload, LeaseError)> {
+) -> Result<(Vec<Run>, LeasedPayload), (Payload, LeaseError)> {
     let mut runs = Vec::new();
     let leased = payload.lease(scope, &mut |address, len, desc| {
         runs.push((address.addr(), len, desc.addr()))
@@ -66,7 +69,9 @@ fn each_kind_of_segment_names_its_runs_and_comes_back() {
         ]
     );
     assert_eq!(leased.payload().len_bytes(), 29);
-    [pool.region(), &data, ring.region()].map(|region| region.deregister_from(domain.scope()));
+    for region in [pool.region(), &data, ring.region()] {
+        region.deregister_from(domain.scope());
+    }
     assert_eq!(domain.closed(), 0);
     let payload = leased.into_payload();
     assert_eq!((domain.closed(), payload.len_bytes()), (3, 29));

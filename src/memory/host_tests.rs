@@ -81,7 +81,10 @@ fn huge_pages_are_reported_as_they_are() {
     match region.pages().unwrap() {
         Pages::Huge2M => assert_eq!(huge, 4 << 20),
         // The kernel may have none at hand, but never more than there is.
-        Pages::Transparent => assert!(huge <= 4 << 20 && huge % HUGE_PAGE_BYTES == 0, "{huge}"),
+        Pages::Transparent => assert!(
+            huge <= 4 << 20 && huge.is_multiple_of(HUGE_PAGE_BYTES),
+            "{huge}"
+        ),
         Pages::Base => println!("SKIPPED: this kernel has no transparent huge pages"),
     }
     if region.pages() != Some(Pages::Base) {
