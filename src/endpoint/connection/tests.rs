@@ -657,7 +657,10 @@ fn reasons_read_as_sentences() {
         errno: Some(errno(104)),
     }
     .to_string();
-    assert_eq!(lost, "the peer was lost: error 104");
+    assert!(
+        lost.starts_with("the peer was lost: ") && lost.contains("104"),
+        "{lost}"
+    );
     assert_eq!(
         CloseReason::PeerLost { errno: None }.to_string(),
         "the peer was lost"
