@@ -473,10 +473,11 @@ impl<L: Link> SendCore<L> {
             return Ok(());
         }
         let found = self.read_completions(events);
-        if look_everywhere || self.cm_is_due(found) {
+        let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm {
             self.read_cm(events);
         }
-        if found > 0 || look_everywhere || self.machine.state() != State::Established {
+        if found > 0 || look_at_cm || self.machine.state() != State::Established {
             let now = Instant::now();
             self.machine.tick(now);
             self.act(events);
