@@ -271,6 +271,7 @@ struct Pending {
 
 /// One connection. See the module's description.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Connection {
     form: Form,
     local: LocalParams,
@@ -852,3 +853,10 @@ fn send_control(control: &Control, peer: u64) -> Action {
         body: control.encode(),
     }
 }
+
+#[cfg(test)]
+mod explore;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

@@ -182,3 +182,6 @@ impl ReceiveCredits {
         Some(self.granted)
     }
 }
+
+#[cfg(test)]
+mod tests;

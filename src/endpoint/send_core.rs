@@ -94,6 +94,8 @@ pub(crate) struct SendCore<L: Link> {
     stats: SendStats,
     /// A send was refused with `WouldBlock`; tell when it would not be any more.
     wants_write: bool,
+    /// The provider said that the peer is gone.
+    shut_down: bool,
     /// No send in flight is older than its deadline before this.
     next_late: Option<Instant>,
     polls_without_cm: u32,
@@ -146,6 +148,7 @@ impl<L: Link> SendCore<L> {
             max_segments: link.limits().iov_limit.min(IOV_MAX) - 1,
             stats: SendStats::default(),
             wants_write: false,
+            shut_down: false,
             next_late: None,
             polls_without_cm: 0,
             completions: Vec::with_capacity(COMPLETION_BATCH),
@@ -475,7 +478,12 @@ impl<L: Link> SendCore<L> {
         let found = self.read_completions(events);
         let look_at_cm = look_everywhere || self.cm_is_due(found);
         if look_at_cm {
-            self.read_cm(events);
+            self.read_cm();
+        }
+        if self.shut_down {
+            // The peer's goodbye may still be in the queue.
+            while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
+            self.machine.on_lost(None);
         }
         if found > 0 || look_at_cm || self.machine.state() != State::Established {
             let now = Instant::now();
@@ -576,6 +584,10 @@ impl<L: Link> SendCore<L> {
     }
 
     fn on_control(&mut self, buffer: &BufferMut, len: usize, data: Option<u64>) {
+        if self.machine.state() == State::Connecting {
+            // The answer came before this message, but by the other queue.
+            self.read_cm();
+        }
         let body = &buffer[..len.min(buffer.len())];
         match data.map(u32::try_from) {
             Some(Ok(cq_data)) => self.machine.on_control(cq_data, body, Instant::now()),
@@ -585,7 +597,7 @@ impl<L: Link> SendCore<L> {
         self.post_control_receive();
     }
 
-    fn read_cm(&mut self, events: &mut Vec<SendEvent>) {
+    fn read_cm(&mut self) {
         self.polls_without_cm = 0;
         loop {
             let event = match self.link.poll_cm() {
@@ -608,13 +620,7 @@ impl<L: Link> SendCore<L> {
                 CmEvent::Refused { conn, errno, data } if conn == key => {
                     self.machine.on_refused(errno, data.as_slice());
                 }
-                CmEvent::Shutdown { conn } if conn == key => {
-                    // The peer's goodbye may still be in the queue.
-                    while self.machine.state() != State::Closed && self.read_completions(events) > 0
-                    {
-                    }
-                    self.machine.on_lost(None);
-                }
+                CmEvent::Shutdown { conn } if conn == key => self.shut_down = true,
                 _ => {}
             }
         }
