@@ -351,7 +351,7 @@ fn delivered_completes_only_when_the_peer_has_it() {
     let _dog = Watchdog::new("delivered");
     let Some(domain) = domain() else { return };
     let config = SendConfig::default().level(Level::Delivered);
-    let mut pair = Pair::with(&domain, config, small_receiver());
+    let mut pair = Pair::apart(&domain, config, small_receiver());
     let payload = pair.buffer(b"wanted");
     pair.send(payload, b"d", 3);
     let until = after(millis(100));
@@ -376,7 +376,7 @@ fn stalled(domain: &Arc<Domain>, policy: DeadlinePolicy) -> (Pair, u64) {
         .slots(30)
         .depth(count)
         .max_connections(1);
-    let mut pair = Pair::with(domain, send, receive);
+    let mut pair = Pair::apart(domain, send, receive);
     pair.pool = pool(domain, count, size);
     for key in 0..u64::from(count) {
         let payload = pair.pool.try_acquire().expect("free").freeze(size - 100);
@@ -548,7 +548,7 @@ fn the_calls_that_wait_for_the_goodbye_return_everything() {
 fn a_close_that_nobody_answers_ends_at_its_deadline() {
     let _dog = Watchdog::new("close deadline");
     let Some(domain) = domain() else { return };
-    let mut pair = Pair::open(&domain);
+    let mut pair = Pair::apart(&domain, SendConfig::default(), small_receiver());
     let payload = pair.buffer(b"p");
     pair.send(payload, b"h", 1);
     let begin = Instant::now();

@@ -543,7 +543,7 @@ impl<L: Link> SendCore<L> {
             },
             Ok(Op::ControlReceive { buffer }) => match error {
                 None => self.on_control(&buffer, len, data),
-                Some(error) => self.machine.on_lost(Some(error.errno)),
+                Some(error) => self.on_control_receive_failed(error.errno),
             },
             Err(reason) => {
                 self.stats.unknown_completions += 1;
@@ -552,6 +552,18 @@ impl<L: Link> SendCore<L> {
                     "a completion named no operation in flight",
                 ));
             }
+        }
+    }
+
+    /// While connecting, the event queue knows more: the reason, with the refusal. libfabric 2.x cancels the receives of
+    /// a refused endpoint, and the completion queue is read first. The connect timeout bounds the wait for the event.
+    #[cold]
+    fn on_control_receive_failed(&mut self, errno: FabricErrno) {
+        if self.machine.state() == State::Connecting {
+            self.read_cm();
+        }
+        if self.machine.state() != State::Connecting {
+            self.machine.on_lost(Some(errno));
         }
     }
 

@@ -259,26 +259,42 @@ impl Pair {
 
     /// Connected, with both `Connected` events taken out.
     pub(crate) fn with(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
-        let mut pair = Self::connecting(domain, send, receive);
-        pair.until("connected", |pair| {
-            pair.sender().is_connected()
-                && pair
-                    .received
-                    .iter()
-                    .any(|event| matches!(event, ReceiveEvent::Connected { .. }))
-        });
-        pair.sent.clear();
-        pair.received.clear();
-        pair
+        Self::connecting(domain, send, receive).connected()
     }
 
-    /// As above, not yet connected.
+    /// The same with the receiver in a domain of its own: polling one side drives all endpoints of its domain on
+    /// libfabric 2.x, so a peer that does nothing must be elsewhere.
+    pub(crate) fn apart(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
+        let elsewhere = crate::common::domain().expect("there is one already");
+        Self::between(domain, &elsewhere, send, receive).connected()
+    }
+
+    fn connected(mut self) -> Self {
+        self.until("connected", |pair| {
+            let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+            pair.sender().is_connected() && pair.received.iter().any(accepted)
+        });
+        self.sent.clear();
+        self.received.clear();
+        self
+    }
+
+    /// Not yet connected.
     pub(crate) fn connecting(
         domain: &Arc<Domain>,
         send: SendConfig,
         receive: ReceiveConfig,
     ) -> Self {
-        let receiver = ReceiveEndpoint::listen(domain, any_port(), receive).expect("listens");
+        Self::between(domain, domain, send, receive)
+    }
+
+    fn between(
+        domain: &Arc<Domain>,
+        receiving: &Arc<Domain>,
+        send: SendConfig,
+        receive: ReceiveConfig,
+    ) -> Self {
+        let receiver = ReceiveEndpoint::listen(receiving, any_port(), receive).expect("listens");
         let sender = SendEndpointZeroCopy::connect(domain, receiver.local_addr(), send)
             .expect("begins to connect");
         Self {
