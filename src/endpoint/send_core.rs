@@ -476,7 +476,8 @@ impl<L: Link> SendCore<L> {
             return Ok(());
         }
         let found = self.read_completions(events);
-        if look_everywhere || self.cm_is_due(found) {
+        let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm {
             self.read_cm();
         }
         if self.shut_down {
@@ -484,7 +485,7 @@ impl<L: Link> SendCore<L> {
             while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
             self.machine.on_lost(None);
         }
-        if found > 0 || look_everywhere || self.machine.state() != State::Established {
+        if found > 0 || look_at_cm || self.machine.state() != State::Established {
             let now = Instant::now();
             self.machine.tick(now);
             self.act(events);
@@ -542,7 +543,7 @@ impl<L: Link> SendCore<L> {
             },
             Ok(Op::ControlReceive { buffer }) => match error {
                 None => self.on_control(&buffer, len, data),
-                Some(error) => self.machine.on_lost(Some(error.errno)),
+                Some(error) => self.on_control_receive_failed(error.errno),
             },
             Err(reason) => {
                 self.stats.unknown_completions += 1;
@@ -551,6 +552,18 @@ impl<L: Link> SendCore<L> {
                     "a completion named no operation in flight",
                 ));
             }
+        }
+    }
+
+    /// While connecting, the event queue knows more: the reason, with the refusal. libfabric 2.x cancels the receives of
+    /// a refused endpoint, and the completion queue is read first. The connect timeout bounds the wait for the event.
+    #[cold]
+    fn on_control_receive_failed(&mut self, errno: FabricErrno) {
+        if self.machine.state() == State::Connecting {
+            self.read_cm();
+        }
+        if self.machine.state() != State::Connecting {
+            self.machine.on_lost(Some(errno));
         }
     }
 
