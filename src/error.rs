@@ -159,7 +159,9 @@ impl Error {
 #[non_exhaustive]
 pub enum RegisterError {
     /// The domain already holds as many registrations as its setting allows.
-    #[error("this domain already holds {limit} registrations, its limit (setting `max_registrations`)")]
+    #[error(
+        "this domain already holds {limit} registrations, its limit (setting `max_registrations`)"
+    )]
     DomainLimit {
         /// The limit, a number of registrations.
         limit: usize,

@@ -47,6 +47,7 @@ pub(crate) struct HeldDescriptor {
     region: Arc<Region>,
     scope: Scope,
     desc: *mut c_void,
+    held: bool,
 }
 
 // SAFETY: `desc` is an opaque value of the provider, which is opened with FI_THREAD_SAFE; we never dereference it.
@@ -64,18 +65,33 @@ impl HeldDescriptor {
             region: Arc::clone(region),
             scope,
             desc,
+            held: true,
         })
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {
         self.desc
     }
+
+    /// Lets go of the registration before the drop does: nothing that uses the descriptor is posted, or will be.
+    pub(crate) fn release(&mut self) {
+        if std::mem::take(&mut self.held) {
+            // SAFETY: taken once, in `new`; `held` is false from here on.
+            unsafe { self.region.release(self.scope) };
+        }
+    }
+
+    /// Holds the registration for ever: the provider may still use it.
+    pub(crate) fn leak(&mut self) {
+        if std::mem::take(&mut self.held) {
+            std::mem::forget(Arc::clone(&self.region));
+        }
+    }
 }
 
 impl Drop for HeldDescriptor {
     fn drop(&mut self) {
-        // SAFETY: taken once, in `new`.
-        unsafe { self.region.release(self.scope) };
+        self.release();
     }
 }
 
