@@ -1,4 +1,20 @@
 //! Moves bytes from storage and GPU memory to network peers over libfabric, without a copy of its own.
+//!
+//! Start at [`SendEndpointZeroCopy`] and [`ReceiveEndpoint`]; their examples run on any machine that has libfabric, over
+//! its `tcp` provider.
+//!
+//! ```text
+//!  Region ── register(&Domain)                          Fabric::builder() ── open ── open_domain
+//!    │                                                                          │
+//!  SharedBufferManager ── BufferMut ── freeze ── Buffer ── send_data(payload, header, key) ── Completed{key, payload}
+//!  RingRegion ── Reservation ── commit ── RingFragment ──┘        SendEndpointZeroCopy
+//!                                                                          ║  libfabric
+//!                                        ReceiveEndpoint ── poll ── Message ── drop, on any thread
+//! ```
+//!
+//! What it does not do: no async runtime (poll, or sleep on a descriptor), no thread of its own, no copy of a payload, no
+//! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
+//! GPU memory, files, one-sided operations and providers with FI_EP_RDM only are still to come.
 
 #![deny(unsafe_code)]
 
@@ -22,3 +38,17 @@ pub use memory::Region;
 pub mod __internals {
     pub use crate::in_flight::{ContextError, ContextKind, InFlight};
 }
+
+/// Not API: the functions that the fuzz targets drive with bytes of a peer.
+#[doc(hidden)]
+pub mod __fuzz {
+    /// Every parser of bytes that peers send. Panics where one is wrong.
+    pub fn wire(bytes: &[u8]) {
+        crate::endpoint::wire::exercise(bytes);
+    }
+}
+
+/// The README's example, as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

@@ -2,14 +2,13 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
 use super::slot_table::SlotTable;
 use super::wake_list::{WakeFn, WakerId};
 use crate::endpoint::EndpointId;
-use crate::memory::{Claim, MemoryError, Purpose, Region, Scope, round_up};
+use crate::memory::{Claim, MemoryError, Purpose, Region, round_up};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Slots start at multiples of a cache line, so that two of them are never on one.

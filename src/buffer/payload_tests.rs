@@ -1,1 +1,154 @@
+use std::sync::Arc;
 
+use super::*;
+use crate::buffer::{RingConfig, RingRegion, SharedBufferManager};
+use crate::memory::fake::FakeRegistrar;
+use crate::memory::{HugePages, Region, Registrar};
+
+fn region(len: usize) -> Arc<Region> {
+    Region::host(len)
+        .huge_pages(HugePages::Never)
+        .build()
+        .unwrap()
+}
+
+type Run = (usize, usize, usize);
+
+#[expect(clippy::result_large_err, reason = "as the function that it calls")]
+fn lease(
+    payload: Payload,
+    scope: Scope,
+) -> Result<(Vec<Run>, LeasedPayload), (Payload, LeaseError)> {
+    let mut runs = Vec::new();
+    let leased = payload.lease(scope, &mut |address, len, desc| {
+        runs.push((address.addr(), len, desc.addr()))
+    })?;
+    Ok((runs, leased))
+}
+
+#[test]
+fn each_kind_of_segment_names_its_runs_and_comes_back() {
+    let domain = FakeRegistrar::new();
+    let pool = SharedBufferManager::allocate(1, 64).unwrap();
+    let data = region(100);
+    let mut ring = RingRegion::new(region(10), RingConfig::default()).unwrap();
+    drop(ring.reserve(8).unwrap());
+    let fragment = ring.reserve(5).unwrap().commit(5);
+    let buffer = pool.try_acquire().unwrap().freeze(6).slice(2..);
+    let bases = [pool.region(), &data, ring.region()].map(|region| {
+        region.register_with(&domain).unwrap();
+        region.as_ptr().addr()
+    });
+    let payload: Payload = [
+        Segment::from(buffer),
+        data.slice(10..30).unwrap().into(),
+        data.slice(5..5).unwrap().into(),
+        fragment.into(),
+    ]
+    .into_iter()
+    .collect();
+    assert_eq!(
+        (
+            payload.len_bytes(),
+            payload.run_count(),
+            payload.segments().len()
+        ),
+        (29, 4, 4)
+    );
+    assert!(
+        payload.segments()[0].as_bytes().is_some() && payload.segments()[1].as_bytes().is_none()
+    );
+    let (runs, leased) = lease(payload, domain.scope()).unwrap();
+    assert_eq!(
+        runs,
+        [
+            (bases[0] + 2, 4, 1),
+            (bases[1] + 10, 20, 2),
+            (bases[2] + 8, 2, 3),
+            (bases[2], 3, 3)
+        ]
+    );
+    assert_eq!(leased.payload().len_bytes(), 29);
+    for region in [pool.region(), &data, ring.region()] {
+        region.deregister_from(domain.scope());
+    }
+    assert_eq!(domain.closed(), 0);
+    let payload = leased.into_payload();
+    assert_eq!((domain.closed(), payload.len_bytes()), (3, 29));
+    assert_eq!((pool.free_count(), ring.outstanding()), (0, 1));
+    assert_eq!(payload.into_segments().len(), 4);
+    assert_eq!((pool.free_count(), ring.outstanding()), (1, 0));
+}
+
+#[test]
+fn a_refused_lease_gives_the_payload_back_and_keeps_nothing() {
+    let (domain, other) = (FakeRegistrar::new(), FakeRegistrar::new());
+    let (here, elsewhere, nowhere) = (region(8), region(8), region(8));
+    here.register_with(&domain).unwrap();
+    elsewhere.register_with(&other).unwrap();
+    for (second, error) in [
+        (&elsewhere, LeaseError::ForeignBuffer { segment: 1 }),
+        (&nowhere, LeaseError::NotRegistered { segment: 1 }),
+    ] {
+        let payload: Payload = [here.slice(0..8).unwrap(), second.slice(0..8).unwrap()]
+            .into_iter()
+            .collect();
+        let (payload, refused) = lease(payload, domain.scope()).unwrap_err();
+        assert_eq!((refused, payload.len_bytes()), (error, 16));
+    }
+    here.deregister_from(domain.scope());
+    assert_eq!(domain.closed(), 1, "no lease was left behind");
+}
+
+#[test]
+fn dropping_a_leased_payload_ends_its_leases_and_its_buffers() {
+    let domain = FakeRegistrar::new();
+    let pool = SharedBufferManager::allocate(1, 64).unwrap();
+    pool.region().register_with(&domain).unwrap();
+    let (_, leased) = lease(
+        pool.try_acquire().unwrap().freeze(64).into(),
+        domain.scope(),
+    )
+    .unwrap();
+    pool.region().deregister_from(domain.scope());
+    assert_eq!((domain.closed(), pool.free_count()), (0, 0));
+    drop(leased);
+    assert_eq!((domain.closed(), pool.free_count()), (1, 1));
+}
+
+#[test]
+fn a_single_segment_comes_out_as_what_it_was() {
+    let pool = SharedBufferManager::allocate(2, 64).unwrap();
+    let buffer = || pool.try_acquire().unwrap().freeze(3);
+    let payload = Payload::from(buffer())
+        .into_fragment()
+        .expect_err("it is a buffer");
+    let payload = payload.into_slice().expect_err("it is a buffer");
+    assert_eq!(payload.into_buffer().unwrap().len(), 3);
+    let two = Payload::from(vec![Segment::from(buffer()), buffer().into()]);
+    assert_eq!(two.into_buffer().expect_err("two").len_bytes(), 6);
+    assert!(Payload::empty().into_buffer().is_err());
+    let slice = region(8).slice(2..4).unwrap();
+    assert_eq!(Payload::from(slice).into_slice().unwrap().offset(), 2);
+    let (runs, leased) = lease(Payload::empty(), FakeRegistrar::new().scope()).unwrap();
+    assert!(runs.is_empty() && leased.into_payload().segments().is_empty());
+}
+
+#[test]
+fn payloads_go_to_other_threads() {
+    fn assert_send<T: Send>() {}
+    fn assert_sync<T: Sync>() {}
+    assert_send::<(
+        Payload,
+        crate::buffer::BufferMut,
+        crate::buffer::HeaderSlot,
+        crate::buffer::Reservation,
+    )>();
+    assert_send::<RingRegion>();
+    assert_sync::<(
+        SharedBufferManager,
+        crate::buffer::HeaderSlotManager,
+        Buffer,
+        Region,
+    )>();
+}

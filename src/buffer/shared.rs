@@ -7,7 +7,6 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use super::slot_table::SlotTable;
 use super::wake_list::{WakeFn, WakerId};
-use crate::memory::{Claim, MemoryError, Purpose, Region, Scope, round_up};
+use crate::memory::{Claim, MemoryError, Purpose, Region, round_up};
 
 /// How a region is cut into slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,1 +1,253 @@
+use proptest::prelude::*;
 
+use super::*;
+
+#[test]
+fn slots_are_aligned_apart_and_inside() {
+    let region = Region::host(10_000).build().unwrap();
+    let base = region.as_ptr().addr();
+    let config = SharedBufferConfig {
+        headroom: 100,
+        alignment: 256,
+        ..SharedBufferConfig::new(1000)
+    };
+    let pool = SharedBufferManager::new(region, config).unwrap();
+    // 256 to the first, 1,280 from one to the next: 256 + 6 x 1,280 + 1,000 <= 10,000 < 256 + 7 x 1,280 + 1,000.
+    assert_eq!(pool.slots(), 7);
+    let mut all: Vec<_> = (0..7).map(|_| pool.try_acquire().unwrap()).collect();
+    assert!(pool.try_acquire().is_none());
+    let mut last_end = base;
+    for buffer in &mut all {
+        let start = buffer.as_ptr().addr();
+        assert_eq!(
+            (start % 256, buffer.len(), buffer.headroom()),
+            (0, 1000, 100)
+        );
+        assert!(start - 100 >= last_end);
+        last_end = start + 1000;
+        buffer.fill(1);
+    }
+    assert!(last_end <= base + 10_000);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let region = || Region::host(4096).build().unwrap();
+    let config = SharedBufferConfig::new(4096);
+    for (bad, field) in [
+        (
+            SharedBufferConfig {
+                slot_size: 0,
+                ..config
+            },
+            "slot_size",
+        ),
+        (
+            SharedBufferConfig {
+                alignment: 3,
+                ..config
+            },
+            "alignment",
+        ),
+        (
+            SharedBufferConfig {
+                slots: Some(0),
+                ..config
+            },
+            "slots",
+        ),
+    ] {
+        let error = SharedBufferManager::new(region(), bad).unwrap_err();
+        assert!(
+            matches!(error, MemoryError::Setting { field: named, .. } if named == field),
+            "{error}"
+        );
+    }
+    let two = SharedBufferConfig {
+        slots: Some(2),
+        ..config
+    };
+    let error = SharedBufferManager::new(region(), two).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            MemoryError::TooSmall {
+                need_bytes: 8192,
+                have_bytes: 4096,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let room = SharedBufferConfig {
+        headroom: 1,
+        ..config
+    };
+    assert!(matches!(
+        SharedBufferManager::new(region(), room),
+        Err(MemoryError::TooSmall { .. })
+    ));
+    let huge = SharedBufferConfig {
+        headroom: usize::MAX,
+        ..config
+    };
+    assert!(matches!(
+        SharedBufferManager::new(region(), huge),
+        Err(MemoryError::TooLarge { .. })
+    ));
+    assert!(SharedBufferManager::allocate(u32::MAX, usize::MAX / 2).is_err());
+}
+
+#[test]
+fn external_memory_takes_an_unsafe_constructor() {
+    let bytes = Box::leak(Box::new([7u8; 256]));
+    let base = std::ptr::NonNull::from(&mut *bytes).cast();
+    // SAFETY: leaked for good, and nobody else looks into it.
+    let region = unsafe { Region::external(base, 256, Box::new(())) }.unwrap();
+    let config = SharedBufferConfig {
+        alignment: 1,
+        ..SharedBufferConfig::new(128)
+    };
+    let error = SharedBufferManager::new(Arc::clone(&region), config).unwrap_err();
+    assert!(matches!(error, MemoryError::NotHost { .. }));
+    // SAFETY: ordinary initialised memory that only this pool uses.
+    let pool = unsafe { SharedBufferManager::new_external(region, config) }.unwrap();
+    assert_eq!((pool.slots(), pool.try_acquire().unwrap()[127]), (2, 7));
+}
+
+#[test]
+fn the_region_is_the_pools_until_the_last_buffer_is_gone() {
+    let region = Region::host(4096).build().unwrap();
+    let pool = SharedBufferManager::new(Arc::clone(&region), SharedBufferConfig::new(64)).unwrap();
+    let buffer = pool.try_acquire().unwrap().freeze(3);
+    drop(pool);
+    assert!(region.slice(0..1).is_err());
+    drop(buffer);
+    assert!(region.slice(0..1).is_ok());
+}
+
+#[test]
+fn clones_and_slices_share_a_slot_and_the_only_one_can_be_written_again() {
+    let pool = SharedBufferManager::allocate(1, 64).unwrap();
+    let mut buffer = pool.try_acquire().unwrap();
+    buffer[..6].copy_from_slice(b"abcdef");
+    let buffer = buffer.freeze(6);
+    let part = buffer.slice(2..).slice(..=1);
+    assert_eq!(
+        (&part[..], part.len(), &buffer.clone()[..]),
+        (&b"cd"[..], 2, &b"abcdef"[..])
+    );
+    let buffer = buffer.try_into_mut().expect_err("the part is still there");
+    assert!(!part.is_unique());
+    drop(buffer);
+    assert_eq!(pool.free_count(), 0);
+    assert_eq!(&part.try_into_mut().unwrap()[..6], b"abcdef");
+    assert_eq!(pool.free_count(), 1);
+}
+
+#[test]
+#[should_panic(expected = "freeze(65) of a buffer of 64 bytes")]
+fn freeze_beyond_the_slot_panics() {
+    SharedBufferManager::allocate(1, 64)
+        .unwrap()
+        .try_acquire()
+        .unwrap()
+        .freeze(65);
+}
+
+#[test]
+#[should_panic(expected = "slice(1..5) of a buffer of 4 bytes")]
+fn slice_beyond_the_buffer_panics() {
+    SharedBufferManager::allocate(1, 64)
+        .unwrap()
+        .try_acquire()
+        .unwrap()
+        .freeze(4)
+        .slice(1..5);
+}
+
+#[test]
+fn waiting_gets_the_slot_that_another_thread_frees() {
+    let pool = SharedBufferManager::allocate(2, 64).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..5 {
+            scope.spawn(|| {
+                for _ in 0..2_000 {
+                    let buffer = pool
+                        .acquire(Instant::now() + Duration::from_secs(60))
+                        .expect("others free theirs");
+                    drop(buffer.freeze(1));
+                }
+            });
+        }
+    });
+    assert_eq!(pool.free_count(), 2);
+    let _all = (pool.try_acquire(), pool.try_acquire());
+    let AcquireError::TimedOut { waited } = pool
+        .acquire(Instant::now() + Duration::from_millis(10))
+        .unwrap_err();
+    assert!(waited >= Duration::from_millis(9));
+}
+
+#[test]
+fn an_armed_waker_is_called_when_a_buffer_comes_back() {
+    let pool = SharedBufferManager::allocate(1, 64).unwrap();
+    let (send, receive) = std::sync::mpsc::channel();
+    let id = pool.add_waker(Arc::new(move || send.send(()).expect("the test listens")));
+    assert!(pool.arm(id), "one is free");
+    let buffer = pool.try_acquire().unwrap();
+    assert!(!pool.arm(id));
+    std::thread::spawn(move || drop(buffer)).join().unwrap();
+    assert!(receive.try_recv().is_ok() && receive.try_recv().is_err());
+    assert!(pool.remove_waker(id));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    /// The model: the bytes that each handle must show, by slot.
+    #[test]
+    fn pool_follows_the_model(steps in prop::collection::vec((0u8..4, any::<usize>(), any::<u8>()), 0..200)) {
+        let pool = SharedBufferManager::allocate(3, 16).unwrap();
+        let mut held: Vec<(Vec<u8>, Buffer)> = Vec::new();
+        let mut low = 3;
+        for (step, n, byte) in steps {
+            match step {
+                0 => match pool.try_acquire() {
+                    Some(mut buffer) => {
+                        let len = n % 17;
+                        let bytes: Vec<u8> = (0..len).map(|i| byte.wrapping_add(i as u8)).collect();
+                        buffer[..len].copy_from_slice(&bytes);
+                        held.push((bytes, buffer.freeze(len)));
+                    }
+                    None => prop_assert_eq!(slots_of(&held), 3),
+                },
+                _ if held.is_empty() => {}
+                1 => {
+                    let (bytes, buffer) = &held[n % held.len()];
+                    let copy = (bytes.clone(), buffer.clone());
+                    held.push(copy);
+                }
+                2 => {
+                    let (bytes, buffer) = &held[n % held.len()];
+                    let cut = byte as usize % (bytes.len() + 1);
+                    let part = (bytes[cut..].to_vec(), buffer.slice(cut..));
+                    held.push(part);
+                }
+                _ => drop(held.swap_remove(n % held.len())),
+            }
+            low = low.min(3 - slots_of(&held));
+            prop_assert_eq!((pool.free_count(), pool.low_water()), (3 - slots_of(&held), low));
+            for (bytes, buffer) in &held {
+                prop_assert_eq!(&buffer[..], &bytes[..]);
+                prop_assert_eq!(buffer.is_unique(), held.iter().filter(|other| other.1.index() == buffer.index()).count() == 1);
+            }
+        }
+    }
+}
+
+fn slots_of(held: &[(Vec<u8>, Buffer)]) -> usize {
+    held.iter()
+        .map(|(_, buffer)| buffer.index())
+        .collect::<std::collections::HashSet<_>>()
+        .len()
+}

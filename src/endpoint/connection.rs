@@ -280,6 +280,7 @@ struct Pending {
 
 /// One connection. See the module's description.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Connection {
     form: Form,
     local: LocalParams,
@@ -672,11 +673,13 @@ impl Connection {
     }
 
     /// The wire version that both speak.
+    #[cfg(test)]
     pub(crate) fn version(&self) -> Option<u16> {
         self.peer.map(|peer| peer.version.min(wire::VERSION))
     }
 
     /// The features that both have.
+    #[cfg(test)]
     pub(crate) fn features(&self) -> u32 {
         self.peer
             .map_or(0, |peer| peer.features & self.local.features)
@@ -688,6 +691,7 @@ impl Connection {
     }
 
     /// Data messages that the peer has room for now.
+    #[cfg(test)]
     pub(crate) fn credits(&self) -> u64 {
         self.send.available()
     }
@@ -703,6 +707,7 @@ impl Connection {
     }
 
     /// Data messages posted and not completed.
+    #[cfg(test)]
     pub(crate) fn posted(&self) -> u64 {
         self.posted
     }
@@ -909,3 +914,10 @@ fn send_control(control: &Control, peer: u64) -> Action {
         body: control.encode(),
     }
 }
+
+#[cfg(test)]
+mod explore;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

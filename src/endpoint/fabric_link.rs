@@ -32,6 +32,8 @@ const REQUESTS_AT_CLOSE_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct FabricLink {
     limits: LinkLimits,
+    /// Sends and receives that one connection may have in flight.
+    queue_sizes: (usize, usize),
     /// Events read while looking for stale ones, not yet handed out.
     events: VecDeque<RawEvent>,
     listener: Option<Listener>,
@@ -58,6 +60,7 @@ impl FabricLink {
         let limits = limits(fabric.info());
         Ok(Self {
             limits,
+            queue_sizes: (tx, rx),
             events: VecDeque::new(),
             listener: None,
             cq,
@@ -67,13 +70,17 @@ impl FabricLink {
     }
 
     /// A link that listens.
+    ///
+    /// `tx` and `rx` are for all connections together, `queue_sizes` for each one.
     pub(crate) fn listen(
         domain: &Arc<Domain>,
         addr: &PeerAddr,
         tx: usize,
         rx: usize,
+        queue_sizes: (usize, usize),
     ) -> Result<Self, Error> {
         let mut link = Self::open(domain, tx, rx)?;
+        link.queue_sizes = queue_sizes;
         let pep = Arc::new(Pep::listen(domain.fabric(), addr, &link.eq)?);
         let half_open = HalfOpen::new(pep.local());
         link.listener = Some(Listener {
@@ -98,8 +105,8 @@ impl FabricLink {
         })
     }
 
-    fn open_ep(&self, info: &Info) -> Result<Ep, Error> {
-        Ep::open(&self.domain, info, &self.cq, &self.eq)
+    fn open_ep(&self, info: &mut Info) -> Result<Ep, Error> {
+        Ep::open(&self.domain, info, self.queue_sizes, &self.cq, &self.eq)
     }
 
     /// Takes events of a closed endpoint out of the event queue: its address may be the next endpoint's.
@@ -173,7 +180,8 @@ fn limits(info: &Info) -> LinkLimits {
     }
 }
 
-/// A connection request that was not answered yet. Dropping it refuses it: the provider holds a socket for it until then.
+/// A connection request that was not answered yet. Dropping it refuses it: the provider holds a socket for it, and memory,
+/// until it is accepted or refused; also when an endpoint was made from it.
 #[derive(Debug)]
 pub(crate) struct Request {
     info: Option<Info>,
@@ -181,16 +189,21 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    fn answer(&mut self, data: &[u8]) {
+    fn refuse(&mut self, data: &[u8]) {
         if let Some(info) = self.info.take() {
             self.pep.reject(info.handle(), data);
         }
+    }
+
+    /// The provider has freed what it held for the request.
+    fn accepted(mut self) {
+        self.info = None;
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.answer(&[]);
+        self.refuse(&[]);
     }
 }
 
@@ -199,6 +212,8 @@ impl Drop for Request {
 pub(crate) struct FabricConn {
     ep: Ep,
     peer: Option<PeerAddr>,
+    /// Until it is accepted: what it was made from. Dropped after the endpoint, which has taken over the socket.
+    request: Option<Request>,
 }
 
 impl LinkConn for FabricConn {
@@ -238,10 +253,11 @@ impl Link for FabricLink {
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
-        let ep = self.open_ep(self.domain.fabric().info())?;
+        let ep = self.open_ep(&mut self.domain.fabric().info().duplicate()?)?;
         Ok(FabricConn {
             ep,
             peer: Some(*peer),
+            request: None,
         })
     }
 
@@ -249,23 +265,24 @@ impl Link for FabricLink {
         conn.ep.connect(peer, data)
     }
 
-    fn prepare_accept(&mut self, request: &mut Request) -> Result<FabricConn, Error> {
-        let Some(info) = request.info.take() else {
-            return Err(Error::fabric("fi_endpoint", libc::EINVAL));
+    fn prepare_accept(&mut self, mut request: Request) -> Result<FabricConn, (Request, Error)> {
+        let Some(info) = &mut request.info else {
+            return Err((request, Error::fabric("fi_endpoint", libc::EINVAL)));
         };
         let peer = info.destination();
-        match self.open_ep(&info) {
+        match self.open_ep(info) {
             Ok(ep) => {
-                let conn = FabricConn { ep, peer };
+                let conn = FabricConn {
+                    ep,
+                    peer,
+                    request: Some(request),
+                };
                 if let (Some(listener), Some(peer)) = (&mut self.listener, peer) {
                     listener.peers.insert(conn.key(), peer);
                 }
                 Ok(conn)
             }
-            Err(error) => {
-                request.info = Some(info);
-                Err(error)
-            }
+            Err(error) => Err((request, error)),
         }
     }
 
@@ -273,12 +290,17 @@ impl Link for FabricLink {
         request.info.as_ref().and_then(Info::destination)
     }
 
-    fn accept(&mut self, conn: &FabricConn, data: &[u8]) -> Result<(), Error> {
-        conn.ep.accept(data)
+    fn accept(&mut self, conn: &mut FabricConn, data: &[u8]) -> Result<(), Error> {
+        let accepted = conn.ep.accept(data);
+        // Whatever the answer: an accept that failed may have freed the request, and must not be followed by a refusal.
+        if let Some(request) = conn.request.take() {
+            request.accepted();
+        }
+        accepted
     }
 
     fn reject(&mut self, mut request: Request, data: &[u8]) {
-        request.answer(data);
+        request.refuse(data);
     }
 
     fn close(&mut self, conn: FabricConn) -> Result<(), CloseFailed> {

@@ -961,7 +961,10 @@ impl Link for FakeLink {
         Ok(())
     }
 
-    fn prepare_accept(&mut self, request: &mut FakeRequest) -> Result<FakeConn, Error> {
+    fn prepare_accept(
+        &mut self,
+        mut request: FakeRequest,
+    ) -> Result<FakeConn, (FakeRequest, Error)> {
         request.answered = true;
         let conn = self.add_conn(Some(request.initiator));
         if self.form == Form::Rdm {
@@ -974,7 +977,7 @@ impl Link for FakeLink {
         Some(some_addr())
     }
 
-    fn accept(&mut self, conn: &FakeConn, data: &[u8]) -> Result<(), Error> {
+    fn accept(&mut self, conn: &mut FakeConn, data: &[u8]) -> Result<(), Error> {
         let mut state = self.net.state();
         let initiator = state.conns[conn.key].peer;
         let Some(initiator) = initiator.filter(|&i| state.conns[i].phase == Phase::Asked) else {

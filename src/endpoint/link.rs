@@ -146,11 +146,14 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// Starts to connect, once; the outcome is a [`CmEvent`].
     fn connect(&mut self, conn: &Self::Conn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error>;
     /// Makes the connection of a request, not accepted yet, so that receives can be posted first.
-    fn prepare_accept(&mut self, request: &mut Self::Request) -> Result<Self::Conn, Error>;
+    fn prepare_accept(
+        &mut self,
+        request: Self::Request,
+    ) -> Result<Self::Conn, (Self::Request, Error)>;
     /// The peer of a request, where the provider tells.
     fn peer_of(&self, request: &Self::Request) -> Option<PeerAddr>;
     /// Accepts with private data.
-    fn accept(&mut self, conn: &Self::Conn, data: &[u8]) -> Result<(), Error>;
+    fn accept(&mut self, conn: &mut Self::Conn, data: &[u8]) -> Result<(), Error>;
     /// Refuses with private data, and frees what the request holds.
     fn reject(&mut self, request: Self::Request, data: &[u8]);
     /// Closes the provider's endpoint. Never blocks. Afterwards its completions, if the provider gives any, are in

@@ -10,9 +10,10 @@ use libfabric_sys as sys;
 use crate::Error;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::address::PeerAddr;
+use crate::endpoint::control::CONTROL_SENDS;
 use crate::endpoint::event::{ConnectionId, ReceiveEvent};
 use crate::endpoint::fabric_link::FabricLink;
-use crate::endpoint::receive_core::{RECEIVES_MIN, ReceiveCore, ReceiveSettings};
+use crate::endpoint::receive_core::{RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveSettings};
 use crate::endpoint::send::{check_timeout, config};
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::event_loop::{WaitHandle, Waitable};
@@ -221,7 +222,13 @@ impl ReceiveEndpoint {
             None => SharedBufferManager::allocate(config.slots, config.max_message)?,
         };
         let controls = 2 * config.max_connections as usize + 64;
-        let link = FabricLink::listen(domain, &addr, controls, pool.slots())?;
+        let link = FabricLink::listen(
+            domain,
+            &addr,
+            controls,
+            pool.slots(),
+            (CONTROL_SENDS as usize, (config.depth + RESERVE) as usize),
+        )?;
         let local = link.local_addr().unwrap_or(addr);
         let settings = ReceiveSettings {
             depth: config.depth,

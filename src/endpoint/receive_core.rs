@@ -335,6 +335,8 @@ impl<L: Link> ReceiveCore<L> {
                         .map(|parts| (sequence, parts))
                 });
                 if let Some((sequence, (header, payload))) = split {
+                    // The first message may come before the event queue says that the connection stands.
+                    self.tell_established(id, events);
                     self.stats.messages += 1;
                     self.stats.bytes += len as u64;
                     let buffer = buffer.freeze(len);
@@ -388,7 +390,7 @@ impl<L: Link> ReceiveCore<L> {
             match action {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
-                Action::Established => self.on_established(id, events),
+                Action::Established => self.tell_established(id, events),
                 Action::PeerClosing { .. } => {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
@@ -499,16 +501,22 @@ impl<L: Link> ReceiveCore<L> {
     fn admit(
         &mut self,
         id: ConnectionId,
-        mut request: L::Request,
+        request: L::Request,
         data: &CmData,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let made = self.make_conn(&mut request, data);
-        let mut conn = match made {
-            Ok(conn) => conn,
-            Err(error) => {
+        let link = match self.link.prepare_accept(request) {
+            Ok(link) => link,
+            Err((request, error)) => {
                 tracing::warn!(%error, "a connection could not be made");
                 return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
+            }
+        };
+        let mut conn = match self.make_conn(link, data) {
+            Ok(conn) => conn,
+            Err(error) => {
+                self.stats.refused += 1;
+                return tracing::warn!(%error, "a connection could not be made");
             }
         };
         let want = self.first_target();
@@ -534,12 +542,7 @@ impl<L: Link> ReceiveCore<L> {
         self.act(id, events);
     }
 
-    fn make_conn(
-        &mut self,
-        request: &mut L::Request,
-        data: &CmData,
-    ) -> Result<Conn<L::Conn>, Error> {
-        let link = self.link.prepare_accept(request)?;
+    fn make_conn(&mut self, link: L::Conn, data: &CmData) -> Result<Conn<L::Conn>, Error> {
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
@@ -604,17 +607,22 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(&id) else {
             return;
         };
-        if let Err(error) = self.link.accept(&conn.link, data) {
+        if let Err(error) = self.link.accept(&mut conn.link, data) {
             tracing::debug!(%error, "the peer went before it was accepted");
             conn.machine.on_lost(None);
         }
     }
 
-    fn on_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let Some(conn) = self.conns.get_mut(&id) else {
+    /// Once in a connection's life.
+    #[inline]
+    fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        match self.conns.get_mut(&id) {
+            Some(conn) if !conn.established => conn.established = true,
+            _ => return,
+        }
+        let Some(conn) = self.conns.get(&id) else {
             return;
         };
-        conn.established = true;
         self.stats.connections += 1;
         let peer = conn.machine.peer();
         let info = ConnectionInfo {

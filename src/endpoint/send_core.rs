@@ -522,10 +522,6 @@ impl<L: Link> SendCore<L> {
         let read = self.link.poll_completions(&mut completions);
         let found = completions.len();
         self.stats.cq_reads_empty += u64::from(found == 0);
-        if found > 0 && self.machine.state() == State::Connecting {
-            // The peer may speak as soon as it accepted: that it did is in the other queue already.
-            self.read_cm();
-        }
         for completion in completions.drain(..) {
             self.on_completion(completion, events);
         }
@@ -595,6 +591,10 @@ impl<L: Link> SendCore<L> {
     }
 
     fn on_control(&mut self, buffer: &BufferMut, len: usize, data: Option<u64>) {
+        if self.machine.state() == State::Connecting {
+            // The answer came before this message, but by the other queue.
+            self.read_cm();
+        }
         let body = &buffer[..len.min(buffer.len())];
         match self.machine.on_message(data) {
             Some(Arrival::Control(cq_data)) => {

@@ -739,3 +739,48 @@ fn field(name: &'static str, value: impl Into<u64>) -> WireError {
         value: value.into(),
     }
 }
+
+/// Runs every parser over `bytes` and checks that what is understood is written again as it was. The fuzz target and the
+/// tests call it.
+///
+/// # Panics
+///
+/// When a parser and its writer disagree, which is what the fuzzer looks for.
+pub(crate) fn exercise(bytes: &[u8]) {
+    if let Ok(hello) = Hello::parse(bytes) {
+        assert_eq!(
+            hello.encode(),
+            bytes[..HELLO_LEN],
+            "a hello has no bytes to spare"
+        );
+        assert!(hello.credits <= hello.receive_depth);
+    }
+    if let Ok(refusal) = Refusal::parse(bytes) {
+        assert_eq!(Refusal::parse(&refusal.encode()), Ok(refusal));
+        assert!(!refusal.to_string().is_empty());
+    }
+    for kind in 0..=u8::MAX {
+        if let Ok(control) = Control::parse(ControlKind(kind), bytes) {
+            assert_eq!(control.kind(), ControlKind(kind));
+            assert_eq!(
+                Control::parse(control.kind(), control.encode().as_slice()),
+                Ok(control)
+            );
+        }
+    }
+    let fixed = bytes.first().map_or(0, |byte| u16::from(*byte));
+    for mode in [
+        HeaderMode::Raw,
+        HeaderMode::Prefixed,
+        HeaderMode::Fixed(fixed),
+    ] {
+        if let Ok((header, payload)) = split(mode, bytes) {
+            assert!(mode.overhead() <= header.start || header.start == header.end);
+            assert_eq!((header.end, payload.end), (payload.start, bytes.len()));
+            assert!(mode == HeaderMode::Raw || mode.admits(header.len()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

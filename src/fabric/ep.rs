@@ -32,26 +32,26 @@ pub(crate) struct Ep {
 unsafe impl Send for Ep {}
 
 impl Ep {
-    /// Opens, binds and enables.
+    /// Opens, binds and enables, with queues for `sizes` sends and receives where the provider has such long ones; where
+    /// not, posts beyond what it has are refused with `-FI_EAGAIN`.
     pub(crate) fn open(
         domain: &Arc<Domain>,
-        info: &Info,
+        info: &mut Info,
+        sizes: (usize, usize),
         cq: &Arc<Cq>,
         eq: &Arc<Eq>,
     ) -> Result<Self, Error> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: the domain is open, the info is of the same library, `raw` is writable.
-        let rc = unsafe {
-            sys::fi_endpoint(
-                domain.as_ptr(),
-                info.as_ptr(),
-                &raw mut raw,
-                ptr::null_mut(),
-            )
+        let default = (info.tx().size, info.rx().size);
+        let (mut tx, mut rx) = (sizes.0.max(default.0), sizes.1.max(default.1));
+        let raw = loop {
+            info.set_queue_sizes(tx, rx);
+            // A size that is too long is refused before anything is made of the info, so it can be tried again.
+            match Self::open_raw(domain, info) {
+                Ok(raw) => break raw,
+                Err(error) if (tx, rx) == default => return Err(error),
+                Err(_) => (tx, rx) = ((tx / 2).max(default.0), (rx / 2).max(default.1)),
+            }
         };
-        let raw = NonNull::new(raw)
-            .filter(|_| rc == 0)
-            .ok_or_else(|| Error::fabric("fi_endpoint", rc))?;
         let ep = Self {
             raw,
             _cq: Arc::clone(cq),
@@ -68,6 +68,22 @@ impl Ep {
         let rc = unsafe { sys::fi_enable(ep.as_ptr()) };
         check("fi_enable", rc)?;
         Ok(ep)
+    }
+
+    fn open_raw(domain: &Domain, info: &Info) -> Result<NonNull<sys::fid_ep>, Error> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the domain is open, the info is of the same library, `raw` is writable.
+        let rc = unsafe {
+            sys::fi_endpoint(
+                domain.as_ptr(),
+                info.as_ptr(),
+                &raw mut raw,
+                ptr::null_mut(),
+            )
+        };
+        NonNull::new(raw)
+            .filter(|_| rc == 0)
+            .ok_or_else(|| Error::fabric("fi_endpoint", rc))
     }
 
     pub(crate) fn as_ptr(&self) -> *mut sys::fid_ep {

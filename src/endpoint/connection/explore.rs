@@ -1,0 +1,84 @@
+//! Every interleaving of two machines with a few messages, a goodbye from either side, and no deadline to hide behind.
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::simulation::{Op, Pair};
+use super::*;
+
+/// States at most; the explorations below need far fewer.
+const STATES_MAX: usize = 400_000;
+
+fn fingerprint(pair: &Pair, closed: [bool; 2]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    (pair.fingerprint(), closed).hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Depth first over all orders of what can happen. Where nothing can happen any more, both must be over.
+fn explore(form: Form, credits: [u32; 2], messages: [u64; 2]) -> (usize, usize) {
+    let start = Pair::new(form, credits, Instant::now());
+    let mut seen = HashSet::from([fingerprint(&start, [false; 2])]);
+    let mut todo = vec![(start, [false; 2])];
+    let mut ends = 0;
+    while let Some((pair, closed)) = todo.pop() {
+        let mut stuck = true;
+        for op in moves(&pair, closed, messages) {
+            let mut next = pair.clone();
+            if !next.step(op) {
+                continue;
+            }
+            stuck = false;
+            let mut closed = closed;
+            if let Op::Close(at) = op {
+                closed[at] = true;
+            }
+            if seen.insert(fingerprint(&next, closed)) {
+                todo.push((next, closed));
+            }
+        }
+        assert!(seen.len() < STATES_MAX, "too many states");
+        if stuck {
+            pair.assert_over();
+            ends += 1;
+        }
+    }
+    (seen.len(), ends)
+}
+
+fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2]) -> Vec<Op> {
+    let mut moves = Vec::new();
+    for at in [0, 1] {
+        moves.extend([
+            Op::Act(at),
+            Op::Deliver(at),
+            Op::Complete(at),
+            Op::ConnectedEvent(at),
+            Op::Repost(at),
+        ]);
+        if pair.sent(at) < messages[at] && !closed[at] {
+            moves.push(Op::Send(at));
+        }
+        if !closed[at] && pair.both_established() {
+            moves.push(Op::Close(at));
+        }
+    }
+    moves
+}
+
+#[test]
+fn every_order_of_one_message_and_two_goodbyes_ends_well() {
+    for form in [Form::Msg, Form::Rdm] {
+        let (states, ends) = explore(form, [1, 1], [1, 0]);
+        assert!(
+            states > 100 && ends > 0,
+            "{form:?}: {states} states, {ends} ends"
+        );
+    }
+}
+
+#[test]
+fn every_order_of_two_messages_over_one_credit_ends_well() {
+    let (states, ends) = explore(Form::Msg, [0, 1], [2, 0]);
+    assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
+}

@@ -1,0 +1,674 @@
+//! Directed tests: each way to end, each violation, each timeout.
+
+use super::*;
+
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) fn params(credits: u32) -> LocalParams {
+    LocalParams {
+        header_mode: HeaderMode::Prefixed,
+        require_header_mode: None,
+        features: 0b11,
+        receive_size: if credits == 0 { 0 } else { 1024 },
+        receive_depth: credits,
+        credits,
+        incarnation: 7,
+        connection: 0x0300_0000_0000_0005,
+        connect_timeout: TIMEOUT,
+        close_timeout: TIMEOUT,
+        max_credit_window: 4096,
+    }
+}
+
+fn errno(code: i32) -> FabricErrno {
+    FabricErrno::new(code)
+}
+
+fn actions(connection: &mut Connection) -> Vec<Action> {
+    std::iter::from_fn(|| connection.next_action())
+        .take(20)
+        .collect()
+}
+
+/// The message in an action, with the CQ data that goes with it.
+fn message(action: &Action) -> (u32, Vec<u8>) {
+    match action {
+        Action::SendControl { cq_data, body } => (*cq_data, body.as_slice().to_vec()),
+        other => panic!("{other:?} is not a control message"),
+    }
+}
+
+fn hello_of(params: LocalParams, kind: HelloKind) -> [u8; HELLO_LEN] {
+    params.hello(kind).encode()
+}
+
+fn msg_initiator(now: Instant) -> Connection {
+    let mut c = Connection::initiate(Form::Msg, params(4), now);
+    let data = hello_of(params(4), HelloKind::Hello);
+    assert_eq!(actions(&mut c), [Action::Connect { data }]);
+    c
+}
+
+fn msg_acceptor(now: Instant) -> Connection {
+    let mut c = Connection::accept(
+        Form::Msg,
+        params(4),
+        &hello_of(params(4), HelloKind::Hello),
+        now,
+    );
+    let data = hello_of(params(4), HelloKind::Ack);
+    assert_eq!(actions(&mut c), [Action::Accept { data }]);
+    c
+}
+
+fn established(now: Instant) -> Connection {
+    let mut c = msg_initiator(now);
+    c.on_connected(&hello_of(params(4), HelloKind::Ack));
+    assert_eq!(actions(&mut c), [Action::Established]);
+    assert_eq!(c.state(), State::Established);
+    c
+}
+
+fn give(c: &mut Connection, control: Control, now: Instant) {
+    c.on_control(
+        wire::cq_data(control.kind(), 0),
+        control.encode().as_slice(),
+        now,
+    );
+}
+
+fn bye(last_sequence: u64) -> Control {
+    Control::Bye {
+        last_sequence,
+        reason: ByeReason(9),
+    }
+}
+
+fn assert_closed(c: &mut Connection, reason: CloseReason) {
+    assert_eq!(actions(c), [Action::Close(reason)]);
+    assert_eq!(c.state(), State::Closed);
+    assert_eq!(c.close_reason(), Some(reason));
+    assert_eq!(c.may_send(), Err(Blocked::Closed));
+    assert_eq!(c.next_deadline(), None);
+    // Nothing brings it back, and it says goodbye only once.
+    let now = Instant::now();
+    c.on_lost(None);
+    c.on_connected(&[]);
+    c.close(ByeReason::DONE, now);
+    c.tick(now + 100 * TIMEOUT);
+    give(c, bye(0), now);
+    assert_eq!(c.on_data(1), Err(Dropped));
+    assert_eq!(actions(c), []);
+    assert_eq!(c.close_reason(), Some(reason));
+}
+
+fn assert_violation(c: &mut Connection, violation: impl Into<Violation>) {
+    assert_closed(c, CloseReason::Violation(violation.into()));
+}
+
+#[test]
+fn handshake_over_cm_data_tells_each_side_of_the_other() {
+    let now = Instant::now();
+    let mut acceptor = msg_acceptor(now);
+    assert_eq!(acceptor.may_send(), Err(Blocked::NotConnected));
+    acceptor.on_connected(&[0xa5; 256]);
+    assert_eq!(actions(&mut acceptor), [Action::Established]);
+    assert_eq!(acceptor.next_deadline(), None);
+    for c in [&acceptor, &established(now)] {
+        assert_eq!((c.version(), c.features()), (Some(1), 0b11));
+        assert_eq!((c.peer_receive_size(), c.credits()), (1024, 4));
+        assert_eq!(c.peer().map(|peer| peer.incarnation), Some(7));
+        assert_eq!(c.may_send(), Ok(()));
+    }
+}
+
+#[test]
+fn handshake_as_messages_uses_the_index_of_the_peer() {
+    let now = Instant::now();
+    let mine = LocalParams {
+        connection: 0xff00_0001,
+        ..params(4)
+    };
+    let mut initiator = Connection::initiate(Form::Rdm, mine, now);
+    let (cq_data, hello) = message(&actions(&mut initiator)[0]);
+    assert_eq!(cq_data, wire::cq_data(ControlKind::HELLO, 0));
+    let mut acceptor = Connection::accept(Form::Rdm, params(4), &hello, now);
+    let (cq_data, ack) = message(&actions(&mut acceptor)[0]);
+    assert_eq!(cq_data, wire::cq_data(ControlKind::HELLO_ACK, 1));
+    initiator.on_control(cq_data, &ack, now);
+    assert_eq!(actions(&mut initiator), [Action::Established]);
+    acceptor.on_control_done(ControlKind::HELLO_ACK);
+    assert_eq!(actions(&mut acceptor), [Action::Established]);
+    initiator.close(ByeReason::DONE, now + TIMEOUT);
+    let (cq_data, _) = message(&actions(&mut initiator)[0]);
+    assert_eq!(cq_data, wire::cq_data(ControlKind::BYE, 5));
+}
+
+#[test]
+fn a_polite_close_waits_for_posted_data_and_for_both_byes() {
+    let now = Instant::now();
+    let mut c = established(now);
+    assert_eq!(c.on_data_posted(), Ok(0));
+    assert_eq!(c.on_data_posted(), Ok(1));
+    c.close(ByeReason::CLOSING, now + TIMEOUT);
+    assert_eq!(c.on_data_posted(), Err(Blocked::Closing));
+    c.on_data_done();
+    assert_eq!(actions(&mut c), [], "one is still with the provider");
+    c.on_data_done();
+    let (cq_data, body) = message(&actions(&mut c)[0]);
+    let kind = wire::split_cq_data(cq_data).0;
+    let said = Control::Bye {
+        last_sequence: 2,
+        reason: ByeReason::CLOSING,
+    };
+    assert_eq!(Control::parse(kind, &body), Ok(said));
+    // The peer may go on sending until it reads our bye.
+    assert_eq!(c.on_data(10), Ok(0));
+    c.on_control_done(ControlKind::BYE);
+    assert_eq!(actions(&mut c), []);
+    give(&mut c, bye(1), now);
+    assert_closed(&mut c, CloseReason::Finished);
+}
+
+#[test]
+fn a_bye_is_answered_without_the_application() {
+    let now = Instant::now();
+    let mut c = established(now);
+    assert_eq!(c.on_data_posted(), Ok(0));
+    give(&mut c, bye(0), now);
+    assert_eq!(
+        actions(&mut c),
+        [Action::PeerClosing {
+            reason: ByeReason(9)
+        }]
+    );
+    assert_eq!(c.may_send(), Err(Blocked::Closing));
+    assert_eq!(c.next_deadline(), Some(now + TIMEOUT));
+    c.on_data_done();
+    assert_eq!(actions(&mut c).len(), 1);
+    c.on_control_done(ControlKind::BYE);
+    assert_closed(&mut c, CloseReason::Finished);
+}
+
+#[test]
+fn the_peer_may_leave_before_we_hear_that_our_bye_was_sent() {
+    let now = Instant::now();
+    let mut c = established(now);
+    give(&mut c, bye(0), now);
+    assert_eq!(actions(&mut c).len(), 2);
+    c.on_lost(Some(errno(107)));
+    assert_closed(&mut c, CloseReason::Finished);
+
+    let mut c = established(now);
+    give(&mut c, bye(0), now);
+    c.on_lost(None);
+    assert_eq!(
+        actions(&mut c)[0],
+        Action::PeerClosing {
+            reason: ByeReason(9)
+        }
+    );
+    assert_eq!(
+        c.close_reason(),
+        Some(CloseReason::PeerLost { errno: None })
+    );
+}
+
+#[test]
+fn what_the_peer_sent_and_did_not_arrive_is_told() {
+    let now = Instant::now();
+    let mut c = established(now);
+    assert_eq!(c.on_data(1), Ok(0));
+    give(&mut c, bye(3), now);
+    assert_eq!(actions(&mut c).len(), 2);
+    c.on_control_done(ControlKind::BYE);
+    assert_closed(
+        &mut c,
+        CloseReason::PeerTruncated {
+            expected: 3,
+            received: 1,
+        },
+    );
+}
+
+#[test]
+fn credits_are_granted_until_a_bye() {
+    let now = Instant::now();
+    let mut c = established(now);
+    assert_eq!((c.on_data(1), c.on_data(1)), (Ok(0), Ok(1)));
+    c.on_reposted(1);
+    let (cq_data, body) = message(&actions(&mut c)[0]);
+    let kind = wire::split_cq_data(cq_data).0;
+    assert_eq!(
+        Control::parse(kind, &body),
+        Ok(Control::Credit { granted: 5 })
+    );
+    c.on_reposted(1);
+    assert_eq!(actions(&mut c), [], "one credit message at a time");
+    c.close(ByeReason::DONE, now + TIMEOUT);
+    c.on_control_done(ControlKind::CREDIT);
+    let kinds: Vec<_> = actions(&mut c)
+        .iter()
+        .map(|a| wire::split_cq_data(message(a).0).0)
+        .collect();
+    assert_eq!(kinds, [ControlKind::CREDIT, ControlKind::BYE]);
+    assert_eq!(c.on_data(1), Ok(2));
+    c.on_reposted(1);
+    c.on_control_done(ControlKind::CREDIT);
+    assert_eq!(actions(&mut c), [], "no credit after our bye");
+}
+
+#[test]
+fn sends_stop_without_credit_and_an_undone_post_gives_it_back() {
+    let now = Instant::now();
+    let mut c = established(now);
+    for sequence in 0..4 {
+        assert_eq!(c.on_data_posted(), Ok(sequence));
+    }
+    assert_eq!(c.on_data_posted(), Err(Blocked::NoCredit));
+    c.on_post_undone();
+    assert_eq!((c.posted(), c.sent()), (3, 3));
+    assert_eq!(c.on_data_posted(), Ok(3));
+    give(&mut c, Control::Credit { granted: 6 }, now);
+    assert_eq!((c.on_data_posted(), c.on_data_posted()), (Ok(4), Ok(5)));
+    assert_eq!(c.on_data_posted(), Err(Blocked::NoCredit));
+}
+
+#[test]
+fn nothing_answers() {
+    let now = Instant::now();
+    let mut c = msg_initiator(now);
+    assert_eq!(c.next_deadline(), Some(now + TIMEOUT));
+    c.tick(now + TIMEOUT - Duration::from_nanos(1));
+    assert_eq!(actions(&mut c), []);
+    c.tick(now + TIMEOUT);
+    assert_closed(&mut c, CloseReason::ConnectTimedOut);
+}
+
+#[test]
+fn an_acceptor_does_not_wait_for_ever() {
+    let now = Instant::now();
+    let mut c = msg_acceptor(now);
+    c.tick(now + TIMEOUT);
+    assert_closed(&mut c, CloseReason::HandshakeTimedOut);
+
+    // Data alone do not stop the clock: FI_CONNECTED must come too.
+    let mut c = msg_acceptor(now);
+    assert_eq!(c.on_data(1), Ok(0));
+    assert_eq!(actions(&mut c), [Action::Established]);
+    assert_eq!(c.may_send(), Err(Blocked::NotConnected));
+    c.tick(now + TIMEOUT);
+    assert_closed(&mut c, CloseReason::HandshakeTimedOut);
+}
+
+#[test]
+fn an_acceptor_may_see_data_before_the_connected_event() {
+    let now = Instant::now();
+    let mut c = msg_acceptor(now);
+    assert_eq!(c.on_data(1), Ok(0));
+    c.close(ByeReason::DONE, now + TIMEOUT);
+    assert_eq!(
+        actions(&mut c),
+        [Action::Established],
+        "no bye before the provider is ready"
+    );
+    c.on_connected(&[]);
+    assert_eq!(
+        wire::split_cq_data(message(&actions(&mut c)[0]).0).0,
+        ControlKind::BYE
+    );
+}
+
+#[test]
+fn the_deadline_of_a_goodbye_holds() {
+    let now = Instant::now();
+    let mut c = established(now);
+    c.close(ByeReason::DONE, now + TIMEOUT);
+    c.close(ByeReason::DONE, now + 2 * TIMEOUT);
+    assert_eq!(
+        c.next_deadline(),
+        Some(now + TIMEOUT),
+        "the earlier one counts"
+    );
+    assert_eq!(actions(&mut c).len(), 1);
+    c.tick(now + TIMEOUT);
+    assert_closed(&mut c, CloseReason::ClosedByDeadline);
+
+    // The application's deadline takes the place of the one that the peer's bye set.
+    let mut c = established(now);
+    assert_eq!(c.on_data_posted(), Ok(0));
+    give(&mut c, bye(0), now);
+    c.close(ByeReason::DONE, now + 3 * TIMEOUT);
+    assert_eq!(c.next_deadline(), Some(now + 3 * TIMEOUT));
+    assert_eq!(actions(&mut c).len(), 1);
+    c.tick(now + 3 * TIMEOUT);
+    assert_closed(&mut c, CloseReason::ClosedByDeadline);
+}
+
+#[test]
+fn a_refusal_arrives_with_its_reason() {
+    let now = Instant::now();
+    let refusal = Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, [3, 0]);
+    let mut c = msg_initiator(now);
+    c.on_refused(errno(111), &refusal.encode());
+    assert_closed(&mut c, CloseReason::Refused(refusal));
+
+    for data in [&[][..], &[0xa5; 48][..]] {
+        let mut c = msg_initiator(now);
+        c.on_refused(errno(111), data);
+        assert_closed(&mut c, CloseReason::ConnectFailed(errno(111)));
+    }
+
+    let mut c = Connection::initiate(Form::Rdm, params(4), now);
+    assert_eq!(actions(&mut c).len(), 1);
+    let cq_data = wire::cq_data(ControlKind::REFUSAL, 5);
+    c.on_control(cq_data, &refusal.encode(), now);
+    assert_closed(&mut c, CloseReason::Refused(refusal));
+}
+
+fn assert_rejects(local: LocalParams, hello: &[u8], code: RefusalCode, details: [u64; 2]) {
+    let refusal = Refusal::new(code, details);
+    let mut c = Connection::accept(Form::Msg, local, hello, Instant::now());
+    let expected = [
+        Action::Reject {
+            data: refusal.encode(),
+        },
+        Action::Close(CloseReason::RefusedPeer(refusal)),
+    ];
+    assert_eq!(actions(&mut c), expected);
+    assert_eq!(actions(&mut c), []);
+}
+
+#[test]
+fn an_acceptor_rejects_what_it_can_not_take() {
+    let hello = hello_of(params(4), HelloKind::Hello);
+    let deep = hello_of(params(5000), HelloKind::Hello);
+    assert_rejects(params(4), &deep, RefusalCode::RECEIVE_DEPTH, [5000, 4096]);
+    assert_rejects(params(4), &hello[..47], RefusalCode::MALFORMED, [0, 0]);
+    assert_rejects(params(4), &[0; 64], RefusalCode::MALFORMED, [0, 0]);
+    let ack = hello_of(params(4), HelloKind::Ack);
+    assert_rejects(params(4), &ack, RefusalCode::MALFORMED, [0, 0]);
+    let picky = LocalParams {
+        require_header_mode: Some(HeaderMode::Fixed(16)),
+        ..params(4)
+    };
+    let modes = [
+        HeaderMode::Prefixed.to_detail(),
+        HeaderMode::Fixed(16).to_detail(),
+    ];
+    assert_rejects(picky, &hello, RefusalCode::HEADER_MODE, modes);
+    let future = Hello {
+        version: 3,
+        oldest: 2,
+        ..params(4).hello(HelloKind::Hello)
+    }
+    .encode();
+    assert_rejects(params(4), &future, RefusalCode::VERSION, [3, 2]);
+
+    // In the RDM form the refusal is a message, where an address for it can be read at all.
+    let mut c = Connection::accept(Form::Rdm, params(4), &future, Instant::now());
+    let (cq_data, _) = message(&actions(&mut c)[0]);
+    assert_eq!(cq_data, wire::cq_data(ControlKind::REFUSAL, 5));
+    let mut c = Connection::accept(Form::Rdm, params(4), &[0; 48], Instant::now());
+    assert!(matches!(
+        actions(&mut c)[..],
+        [Action::Close(CloseReason::RefusedPeer(_))]
+    ));
+}
+
+#[test]
+fn a_request_that_was_not_answered_is_rejected_at_the_end() {
+    let now = Instant::now();
+    let hello = hello_of(params(4), HelloKind::Hello);
+    let mut c = Connection::accept(Form::Msg, params(4), &hello, now);
+    c.close(ByeReason::DONE, now);
+    let data = Refusal::new(RefusalCode::CLOSING, [0, 0]).encode();
+    let close = Action::Close(CloseReason::ClosedLocally);
+    assert_eq!(actions(&mut c), [Action::Reject { data }, close]);
+
+    let mut c = msg_acceptor(now);
+    c.close(ByeReason::DONE, now);
+    assert_closed(&mut c, CloseReason::ClosedLocally);
+    let mut c = Connection::initiate(Form::Msg, params(4), now);
+    c.close(ByeReason::DONE, now);
+    assert_closed(&mut c, CloseReason::ClosedLocally);
+}
+
+#[test]
+fn an_initiator_does_not_take_any_answer() {
+    let now = Instant::now();
+    let mut c = msg_initiator(now);
+    c.on_connected(&[0; 16]);
+    assert_violation(
+        &mut c,
+        WireError::Short {
+            len: 16,
+            need: HELLO_LEN,
+        },
+    );
+    let mut c = msg_initiator(now);
+    c.on_connected(&hello_of(params(4), HelloKind::Hello));
+    assert_violation(&mut c, WireError::Kind(1));
+    let mut c = msg_initiator(now);
+    c.on_connected(&hello_of(params(5000), HelloKind::Ack));
+    let refusal = Refusal::new(RefusalCode::RECEIVE_DEPTH, [5000, 4096]);
+    assert_closed(&mut c, CloseReason::RefusedPeer(refusal));
+}
+
+#[test]
+fn loss_is_told_once_with_its_first_cause() {
+    let now = Instant::now();
+    let mut c = established(now);
+    c.on_lost(Some(errno(104)));
+    c.on_lost(None);
+    c.on_lost(Some(errno(125)));
+    assert_closed(
+        &mut c,
+        CloseReason::PeerLost {
+            errno: Some(errno(104)),
+        },
+    );
+    let mut c = msg_initiator(now);
+    c.on_lost(Some(errno(92)));
+    assert_closed(&mut c, CloseReason::ConnectFailed(errno(92)));
+    let mut c = msg_acceptor(now);
+    c.on_refused(errno(5), &[]);
+    assert_closed(
+        &mut c,
+        CloseReason::PeerLost {
+            errno: Some(errno(5)),
+        },
+    );
+}
+
+#[test]
+fn an_rdm_peer_is_told_of_an_abrupt_end() {
+    let now = Instant::now();
+    let hello = hello_of(params(4), HelloKind::Hello);
+    let mut c = Connection::accept(Form::Rdm, params(4), &hello, now);
+    assert_eq!(actions(&mut c).len(), 1);
+    c.tick(now + TIMEOUT);
+    let told = actions(&mut c);
+    let (cq_data, body) = message(&told[0]);
+    assert_eq!(wire::split_cq_data(cq_data).0, ControlKind::REFUSAL);
+    assert_eq!(told[1], Action::Close(CloseReason::HandshakeTimedOut));
+
+    let mut peer = Connection::accept(Form::Rdm, params(4), &hello, now);
+    assert_eq!(actions(&mut peer).len(), 1);
+    peer.on_control(cq_data, &body, now);
+    let refusal = Refusal::new(RefusalCode::ABORTED, [0, 0]);
+    assert_closed(&mut peer, CloseReason::PeerAborted(refusal));
+}
+
+#[test]
+fn control_garbage_is_a_violation() {
+    let now = Instant::now();
+    let mut c = established(now);
+    c.on_control(wire::cq_data(ControlKind::CREDIT, 0), &[0; 32], now);
+    assert_violation(&mut c, WireError::Magic([0; 4]));
+    let mut c = established(now);
+    c.on_control(wire::cq_data(ControlKind::HEARTBEAT, 0), &[0; 64], now);
+    assert_violation(&mut c, WireError::Kind(3));
+    let mut c = established(now);
+    let credit = Control::Credit { granted: 5 }.encode();
+    c.on_control(
+        wire::cq_data(ControlKind::CREDIT, 2),
+        credit.as_slice(),
+        now,
+    );
+    assert_violation(
+        &mut c,
+        WireError::Field {
+            name: "connection index",
+            value: 2,
+        },
+    );
+}
+
+#[test]
+fn credit_out_of_account_is_a_violation() {
+    let now = Instant::now();
+    let mut c = established(now);
+    give(&mut c, Control::Credit { granted: 5 }, now);
+    assert_violation(
+        &mut c,
+        CreditError::TooFar {
+            ahead: 5,
+            window: 4,
+        },
+    );
+    let mut c = established(now);
+    give(&mut c, Control::Credit { granted: 3 }, now);
+    assert_violation(
+        &mut c,
+        CreditError::Backwards {
+            granted: 3,
+            before: 4,
+        },
+    );
+}
+
+#[test]
+fn data_out_of_account_is_a_violation() {
+    let now = Instant::now();
+    let mut c = established(now);
+    for sequence in 0..4 {
+        assert_eq!(c.on_data(1024), Ok(sequence));
+    }
+    assert_eq!(c.on_data(1), Err(Dropped));
+    assert_violation(&mut c, CreditError::Overrun { granted: 4 });
+    let mut c = established(now);
+    assert_eq!(c.on_data(1025), Err(Dropped));
+    assert_violation(
+        &mut c,
+        Violation::TooLong {
+            len_bytes: 1025,
+            limit_bytes: 1024,
+        },
+    );
+}
+
+#[test]
+fn messages_out_of_turn_are_violations() {
+    let now = Instant::now();
+    let mut c = msg_initiator(now);
+    assert_eq!(c.on_data(1), Err(Dropped));
+    assert_violation(
+        &mut c,
+        Violation::OutOfTurn("data before the connection was established"),
+    );
+    let mut c = msg_initiator(now);
+    give(&mut c, bye(0), now);
+    assert_violation(
+        &mut c,
+        Violation::OutOfTurn("a goodbye before the connection was established"),
+    );
+    let mut c = msg_initiator(now);
+    give(&mut c, Control::Credit { granted: 1 }, now);
+    assert_violation(
+        &mut c,
+        Violation::OutOfTurn("credit before the connection was established"),
+    );
+
+    let hello = params(4).hello(HelloKind::Hello);
+    let ack = params(4).hello(HelloKind::Ack);
+    for again in [hello, ack] {
+        let mut c = established(now);
+        give(&mut c, Control::Hello(again), now);
+        assert_violation(&mut c, Violation::OutOfTurn("a hello where none is due"));
+    }
+    let mut c = established(now);
+    give(
+        &mut c,
+        Control::Refusal(Refusal::new(RefusalCode::CLOSING, [0, 0])),
+        now,
+    );
+    assert_violation(&mut c, Violation::OutOfTurn("a refusal as a message"));
+}
+
+#[test]
+fn data_before_an_rdm_answer_went_out_is_a_violation() {
+    let hello = hello_of(params(4), HelloKind::Hello);
+    let mut c = Connection::accept(Form::Rdm, params(4), &hello, Instant::now());
+    assert_eq!(c.on_data(1), Err(Dropped));
+    let violation = Violation::OutOfTurn("data before the connection was established");
+    assert_eq!(c.close_reason(), Some(CloseReason::Violation(violation)));
+}
+
+#[test]
+fn after_its_goodbye_a_peer_is_silent() {
+    let now = Instant::now();
+    let after_bye = || {
+        let mut c = established(now);
+        give(&mut c, bye(0), now);
+        assert_eq!(actions(&mut c).len(), 2);
+        c
+    };
+    let mut c = after_bye();
+    assert_eq!(c.on_data(1), Err(Dropped));
+    assert_violation(&mut c, Violation::OutOfTurn("data after its goodbye"));
+    let mut c = after_bye();
+    give(&mut c, bye(0), now);
+    assert_violation(&mut c, Violation::OutOfTurn("a second goodbye"));
+    let mut c = after_bye();
+    give(&mut c, Control::Credit { granted: 4 }, now);
+    assert_violation(&mut c, Violation::OutOfTurn("credit after its goodbye"));
+    let mut c = established(now);
+    assert_eq!(c.on_data(1), Ok(0));
+    give(&mut c, bye(0), now);
+    assert_violation(
+        &mut c,
+        Violation::Count {
+            claimed: 0,
+            received: 1,
+        },
+    );
+}
+
+#[test]
+fn reasons_read_as_sentences() {
+    let refusal = Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, [3, 0]);
+    let told = CloseReason::Refused(refusal).to_string();
+    assert_eq!(
+        told,
+        "refused: the endpoint already has 3 connections, its limit"
+    );
+    let lost = CloseReason::PeerLost {
+        errno: Some(errno(104)),
+    }
+    .to_string();
+    assert!(
+        lost.starts_with("the peer was lost: ") && lost.contains("104"),
+        "{lost}"
+    );
+    assert_eq!(
+        CloseReason::PeerLost { errno: None }.to_string(),
+        "the peer was lost"
+    );
+    let violation = Violation::from(CreditError::Overrun { granted: 4 });
+    let told = CloseReason::Violation(violation).to_string();
+    assert_eq!(
+        told,
+        "the peer broke the protocol: a message beyond the 4 that were granted"
+    );
+}
