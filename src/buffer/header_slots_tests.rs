@@ -1,8 +1,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::Registrar;
-use crate::memory::fake::FakeRegistrar;
 
 fn manager(slots: u32, slot_size: usize) -> HeaderSlotManager {
     HeaderSlotManager::new(HeaderSlotConfig { slots, slot_size }).unwrap()

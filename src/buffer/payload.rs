@@ -192,6 +192,7 @@ pub(crate) struct LeasedPayload {
 }
 
 impl LeasedPayload {
+    #[cfg(test)]
     pub(crate) fn payload(&self) -> &Payload {
         &self.payload
     }

@@ -1,8 +1,6 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::memory::Registrar;
-use crate::memory::fake::FakeRegistrar;
 
 #[test]
 fn slots_are_aligned_apart_and_inside() {

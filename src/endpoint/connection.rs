@@ -230,6 +230,15 @@ impl std::fmt::Display for Cause {
     }
 }
 
+/// What a message is that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Data: for `on_data`.
+    Data,
+    /// With this CQ data: for `on_control`.
+    Control(u32),
+}
+
 /// A message that must be dropped: the connection was over, or is over because of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Dropped;
@@ -392,6 +401,50 @@ impl Connection {
         });
     }
 
+    /// Tells data from control messages, by the CQ data that came with a message; `None`: neither, the peer broke the protocol.
+    #[inline]
+    pub(crate) fn on_message(&mut self, cq_data: Option<u64>) -> Option<Arrival> {
+        match (self.form, cq_data.map(u32::try_from)) {
+            (Form::Msg, None) => Some(Arrival::Data),
+            (Form::Msg, Some(Ok(cq_data))) => Some(Arrival::Control(cq_data)),
+            (Form::Rdm, Some(Ok(cq_data))) => self.on_rdm_message(cq_data),
+            (Form::Rdm, None) => {
+                self.violate(Violation::OutOfTurn("a message that names no connection"));
+                None
+            }
+            (_, Some(Err(_))) => {
+                self.violate(WireError::Field {
+                    name: "cq_data",
+                    value: cq_data.unwrap_or_default(),
+                });
+                None
+            }
+        }
+    }
+
+    fn on_rdm_message(&mut self, cq_data: u32) -> Option<Arrival> {
+        let (kind, index) = wire::split_cq_data(cq_data);
+        if kind != ControlKind::DATA {
+            return Some(Arrival::Control(cq_data));
+        }
+        if index != self.own_index() {
+            self.violate(wrong_index(index));
+            return None;
+        }
+        Some(Arrival::Data)
+    }
+
+    /// The CQ data that each data message to the peer carries; none where the endpoint itself is the connection.
+    #[inline]
+    pub(crate) fn data_mark(&self) -> Option<u32> {
+        match (self.form, &self.peer) {
+            (Form::Rdm, Some(peer)) => {
+                Some(wire::cq_data(ControlKind::DATA, index_of(peer.connection)))
+            }
+            _ => None,
+        }
+    }
+
     /// A message with CQ data arrived that is not RDM data.
     pub(crate) fn on_control(&mut self, cq_data: u32, body: &[u8], now: Instant) {
         if self.state == State::Closed {
@@ -399,10 +452,7 @@ impl Connection {
         }
         let (kind, index) = wire::split_cq_data(cq_data);
         if index != self.own_index() {
-            return self.violate(WireError::Field {
-                name: "connection index",
-                value: index.into(),
-            });
+            return self.violate(wrong_index(index));
         }
         match Control::parse(kind, body) {
             Ok(Control::Refusal(refusal)) => self.on_refusal(refusal),
@@ -623,11 +673,13 @@ impl Connection {
     }
 
     /// The wire version that both speak.
+    #[cfg(test)]
     pub(crate) fn version(&self) -> Option<u16> {
         self.peer.map(|peer| peer.version.min(wire::VERSION))
     }
 
     /// The features that both have.
+    #[cfg(test)]
     pub(crate) fn features(&self) -> u32 {
         self.peer
             .map_or(0, |peer| peer.features & self.local.features)
@@ -639,6 +691,7 @@ impl Connection {
     }
 
     /// Data messages that the peer has room for now.
+    #[cfg(test)]
     pub(crate) fn credits(&self) -> u64 {
         self.send.available()
     }
@@ -654,6 +707,7 @@ impl Connection {
     }
 
     /// Data messages posted and not completed.
+    #[cfg(test)]
     pub(crate) fn posted(&self) -> u64 {
         self.posted
     }
@@ -841,6 +895,13 @@ fn expect(hello: Hello, kind: HelloKind) -> Result<Hello, WireError> {
         return Ok(hello);
     }
     Err(WireError::Kind(hello.encode()[4]))
+}
+
+fn wrong_index(index: u32) -> WireError {
+    WireError::Field {
+        name: "connection index",
+        value: index.into(),
+    }
 }
 
 fn index_of(connection: u64) -> u32 {

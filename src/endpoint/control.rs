@@ -9,11 +9,15 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::endpoint::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::wire::CONTROL_LEN_MAX;
 use crate::memory::{Region, Registrar, Scope};
 
 /// Control messages that the peer may have on the way to us: grants are bounded by the protocol, and there is one bye.
 pub(crate) const CONTROL_RECEIVES: u32 = 16;
+
+// With the answer to the hello and the goodbye beside the grants.
+const _: () = assert!(CONTROL_RECEIVES as usize >= CREDIT_MESSAGES_MAX + 2);
 
 /// Control messages of ours that may be on the way at once, for one connection.
 pub(crate) const CONTROL_SENDS: u32 = 16;
@@ -47,6 +51,7 @@ pub(crate) struct HeldDescriptor {
     region: Arc<Region>,
     scope: Scope,
     desc: *mut c_void,
+    held: bool,
 }
 
 // SAFETY: `desc` is an opaque value of the provider, which is opened with FI_THREAD_SAFE; we never dereference it.
@@ -64,18 +69,33 @@ impl HeldDescriptor {
             region: Arc::clone(region),
             scope,
             desc,
+            held: true,
         })
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {
         self.desc
     }
+
+    /// Lets go of the registration before the drop does: nothing that uses the descriptor is posted, or will be.
+    pub(crate) fn release(&mut self) {
+        if std::mem::take(&mut self.held) {
+            // SAFETY: taken once, in `new`; `held` is false from here on.
+            unsafe { self.region.release(self.scope) };
+        }
+    }
+
+    /// Holds the registration for ever: the provider may still use it.
+    pub(crate) fn leak(&mut self) {
+        if std::mem::take(&mut self.held) {
+            std::mem::forget(Arc::clone(&self.region));
+        }
+    }
 }
 
 impl Drop for HeldDescriptor {
     fn drop(&mut self) {
-        // SAFETY: taken once, in `new`.
-        unsafe { self.region.release(self.scope) };
+        self.release();
     }
 }
 

@@ -137,11 +137,6 @@ impl ReceiveCredits {
         self.received
     }
 
-    /// Data messages granted since the connection began.
-    pub(crate) fn granted(&self) -> u64 {
-        self.granted
-    }
-
     /// Counts one data message.
     ///
     /// # Errors

@@ -96,10 +96,6 @@ impl FabricLink {
         self.listener.as_ref().map(|listener| listener.pep.local())
     }
 
-    pub(crate) fn domain(&self) -> &Arc<Domain> {
-        &self.domain
-    }
-
     /// What a sleeping thread watches.
     pub(crate) fn waiter(&self) -> Arc<dyn LinkWait> {
         Arc::new(FabricWait {
@@ -171,19 +167,16 @@ impl Drop for FabricLink {
 }
 
 fn limits(info: &Info) -> LinkLimits {
-    let (tx, rx) = (info.tx(), info.rx());
+    let tx = info.tx();
     let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
     LinkLimits {
         iov_limit: tx.iov_limit,
         max_message: info.max_message(),
-        tx_size: tx.size,
-        rx_size: rx.size,
         contexts: if needs_cells {
             ContextKind::Cells
         } else {
             ContextKind::Opaque
         },
-        endpoint_scope: info.domain().mr_mode & sys::FI_MR_ENDPOINT != 0,
     }
 }
 

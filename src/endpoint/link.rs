@@ -33,14 +33,8 @@ pub(crate) struct LinkLimits {
     pub(crate) iov_limit: usize,
     /// Bytes in one message.
     pub(crate) max_message: u64,
-    /// Sends that the provider queues.
-    pub(crate) tx_size: usize,
-    /// Receives that the provider queues.
-    pub(crate) rx_size: usize,
     /// What an operation context must be.
     pub(crate) contexts: ContextKind,
-    /// Registrations belong to endpoints, not to the domain.
-    pub(crate) endpoint_scope: bool,
 }
 
 /// Private data of the connection manager, copied out of the provider.

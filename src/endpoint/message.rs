@@ -24,7 +24,7 @@ impl Message {
         self.connection
     }
 
-    /// Its number on that connection, from 1, without a gap.
+    /// Its number on that connection, from 0, without a gap.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

@@ -13,6 +13,10 @@ mod control;
 pub(crate) mod credit;
 mod event;
 mod fabric_link;
+#[cfg(all(test, not(loom)))]
+mod fake_link;
+#[cfg(all(test, not(loom)))]
+mod fake_rig;
 mod half_open;
 mod id;
 mod iov;

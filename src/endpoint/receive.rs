@@ -253,8 +253,8 @@ impl ReceiveEndpoint {
     ///
     /// # Errors
     ///
-    /// [`Error::Fabric`] when a queue of the endpoint broke: every connection is closed then. What concerns one
-    /// connection is an event.
+    /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be: every connection was
+    /// closed then, which the events say, and requests are refused. What concerns one connection is an event.
     pub fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
         let before = events.len();
         self.core.poll(events)?;
@@ -292,7 +292,7 @@ impl ReceiveEndpoint {
     ///
     /// # Errors
     ///
-    /// A system call failed, or a queue broke.
+    /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
         self.core.close(deadline)
     }

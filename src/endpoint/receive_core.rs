@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
-use crate::endpoint::connection::{Action, CloseReason, Connection, LocalParams};
+use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
 use crate::endpoint::control::{CONTROL_SENDS, ControlBuffers, HeldDescriptor};
 use crate::endpoint::event::{ConnectionId, ConnectionInfo, Level, ReceiveEvent};
 use crate::endpoint::iov::IovList;
@@ -19,13 +19,14 @@ use crate::endpoint::link::{
 };
 use crate::endpoint::message::Message;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::send_core::CONTROL_RETRY;
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
     self, ByeReason, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
 use crate::error::FabricErrno;
 use crate::fabric::Shape;
-use crate::in_flight::InFlight;
+use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control messages, and so
@@ -35,8 +36,13 @@ pub(crate) const RESERVE: u32 = 2;
 /// The fewest receives that a connection is worth opening with.
 pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
 
+/// Control messages of one connection that can be on the way at once: answer, credit, goodbye, and a last refusal.
+const CONTROLS_PER_CONNECTION: u32 = 4;
+
 /// As for send endpoints: reads of the completion queue between two looks at the event queue.
 const CM_INTERVAL: u32 = 64;
+
+const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct ReceiveSettings {
@@ -76,6 +82,8 @@ struct Conn<C> {
     established: bool,
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
+    /// A control message that the provider's full queue did not take.
+    unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
     pool_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
@@ -83,6 +91,14 @@ struct Conn<C> {
 }
 
 impl<C> Conn<C> {
+    /// While one control message waits there is no next one, except that the connection may end.
+    fn next_action(&mut self) -> Option<Action> {
+        if self.unsent.is_some() && self.machine.state() != State::Closed {
+            return None;
+        }
+        self.machine.next_action()
+    }
+
     /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
     fn count_reposted(&mut self) {
         let covered = self.machine.received() + u64::from(self.posted.saturating_sub(RESERVE));
@@ -115,7 +131,13 @@ pub(crate) struct ReceiveCore<L: Link> {
     completions: Completions,
     /// Connections whose machine may want something.
     touched: Vec<ConnectionId>,
+    /// The provider's queue was full: something is to be offered to it again.
+    retry: bool,
     closing: bool,
+    /// Why the endpoint failed, for good.
+    failed: Option<&'static str>,
+    /// An endpoint would not close: the slab holds operations that the provider may still touch.
+    leaked: bool,
     pool: SharedBufferManager,
     pool_waker: WakerId,
     control: ControlBuffers,
@@ -133,7 +155,7 @@ impl<L: Link> ReceiveCore<L> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
-        let controls = CONTROL_SENDS.max(2 * settings.max_connections);
+        let controls = CONTROL_SENDS.max(CONTROLS_PER_CONNECTION * settings.max_connections);
         let control = ControlBuffers::new(controls)?;
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
@@ -150,7 +172,10 @@ impl<L: Link> ReceiveCore<L> {
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
+            retry: false,
             closing: false,
+            failed: None,
+            leaked: false,
             pool,
             pool_waker,
             control,
@@ -170,10 +195,6 @@ impl<L: Link> ReceiveCore<L> {
         &self.wait
     }
 
-    pub(crate) fn link(&self) -> &L {
-        &self.link
-    }
-
     pub(crate) fn pool(&self) -> &SharedBufferManager {
         &self.pool
     }
@@ -188,20 +209,36 @@ impl<L: Link> ReceiveCore<L> {
 
     // ---- polling -------------------------------------------------------------------------------------------------
 
-    /// Drives all connections and appends what happened.
+    /// Drives all connections and appends what happened; an error when the endpoint has failed, for good.
     pub(crate) fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
+        self.drive(events);
+        self.failed
+            .map_or(Ok(()), |reason| Err(Error::EndpointFailed(reason)))
+    }
+
+    fn drive(&mut self, events: &mut Vec<ReceiveEvent>) {
         let look_everywhere = self.wait.begin_poll();
-        let found = self.read_completions(events)?;
+        if let Some(reason) = self.failed {
+            // Whoever still asks is refused, as long as there is a queue to hear of it.
+            if reason != EVENT_QUEUE_BROKE {
+                self.read_cm(events);
+            }
+            return;
+        }
+        let found = self.read_completions(events);
         if look_everywhere || self.cm_is_due() {
-            self.read_cm(events)?;
+            self.read_cm(events);
             self.on_time(events);
+        }
+        if std::mem::take(&mut self.retry) {
+            let unsent = self.conns.iter().filter(|(_, conn)| conn.unsent.is_some());
+            self.touched.extend(unsent.map(|(id, _)| *id));
         }
         self.feed(events);
         self.act_on_touched(events);
-        if look_everywhere || found > 0 {
+        if look_everywhere || found > 0 || self.retry {
             self.arm_timer();
         }
-        Ok(())
     }
 
     fn cm_is_due(&mut self) -> bool {
@@ -216,7 +253,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// One batch of completions.
-    fn read_completions(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
+    fn read_completions(&mut self, events: &mut Vec<ReceiveEvent>) -> usize {
         let mut completions = std::mem::take(&mut self.completions);
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut completions);
@@ -228,13 +265,9 @@ impl<L: Link> ReceiveCore<L> {
         self.completions = completions;
         if let Err(error) = read {
             tracing::error!(%error, "the completion queue broke");
-            self.abort_all(
-                CloseReason::EndpointFailed("the completion queue broke"),
-                events,
-            );
-            return Err(error);
+            self.fail("the completion queue broke");
         }
-        Ok(found)
+        found
     }
 
     #[inline]
@@ -263,10 +296,7 @@ impl<L: Link> ReceiveCore<L> {
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");
-                self.abort_all(
-                    CloseReason::EndpointFailed("a completion named no operation in flight"),
-                    events,
-                );
+                self.fail("a completion named no operation in flight");
             }
         }
     }
@@ -294,8 +324,8 @@ impl<L: Link> ReceiveCore<L> {
         };
         conn.posted -= 1;
         let len = len.min(buffer.len());
-        match data {
-            None => {
+        match conn.machine.on_message(data) {
+            Some(Arrival::Data) => {
                 let received = conn.machine.on_data(len as u64).ok();
                 let split = received.and_then(|sequence| {
                     let parts = wire::split(conn.header_mode, &buffer[..len]);
@@ -320,19 +350,11 @@ impl<L: Link> ReceiveCore<L> {
                     }));
                 }
             }
-            Some(data) => match u32::try_from(data) {
-                Ok(cq_data) => {
-                    conn.machine.on_control(
-                        cq_data,
-                        &buffer[..len.min(wire::CONTROL_LEN_MAX)],
-                        Instant::now(),
-                    );
-                }
-                Err(_) => conn.machine.violate(wire::WireError::Field {
-                    name: "cq_data",
-                    value: data,
-                }),
-            },
+            Some(Arrival::Control(cq_data)) => {
+                let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
+                conn.machine.on_control(cq_data, body, Instant::now());
+            }
+            None => {}
         }
         self.touch(id);
         self.make_hungry(id);
@@ -361,11 +383,11 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Does what one connection asks for.
     fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        while let Some(action) = self
-            .conns
-            .get_mut(&id)
-            .and_then(|conn| conn.machine.next_action())
-        {
+        let unsent = self.conns.get_mut(&id).and_then(|conn| conn.unsent.take());
+        if let Some((cq_data, body)) = unsent {
+            self.send_control(id, cq_data, &body);
+        }
+        while let Some(action) = self.conns.get_mut(&id).and_then(Conn::next_action) {
             match action {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
@@ -382,9 +404,17 @@ impl<L: Link> ReceiveCore<L> {
 
     // ---- connections ---------------------------------------------------------------------------------------------
 
-    fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
+    fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.polls_without_cm = 0;
-        while let Some(event) = self.link.poll_cm()? {
+        loop {
+            let event = match self.link.poll_cm() {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "the event queue broke");
+                    return self.fail(EVENT_QUEUE_BROKE);
+                }
+            };
             match event {
                 CmEvent::Request { request, data } => self.on_request(request, data, events),
                 CmEvent::Connected { conn, data } => {
@@ -395,14 +425,13 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 CmEvent::Shutdown { conn } => {
                     // The peer's last messages, and its goodbye, may still be in the queue.
-                    while self.read_completions(events)? > 0 {
+                    while self.by_key.contains_key(&conn) && self.read_completions(events) > 0 {
                         self.feed(events);
                     }
                     self.with_key(conn, |machine| machine.on_lost(None));
                 }
             }
         }
-        Ok(())
     }
 
     fn with_key(&mut self, key: ConnKey, f: impl FnOnce(&mut Connection)) {
@@ -445,7 +474,7 @@ impl<L: Link> ReceiveCore<L> {
     fn judge(&self, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
         let open = (self.conns.len() + self.waiting.len()) as u64;
-        if self.closing {
+        if self.closing || self.failed.is_some() {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
         if open >= u64::from(limit) || self.pool.free_count() < RECEIVES_MIN as usize {
@@ -493,6 +522,12 @@ impl<L: Link> ReceiveCore<L> {
         };
         let want = self.first_target();
         while conn.posted < want && self.post_receive(&mut conn, id) == Posted::Yes {}
+        if conn.posted < RECEIVES_MIN {
+            tracing::warn!("a connection could not be made: the provider takes no receives");
+            conn.machine.abort(CloseReason::ClosedLocally);
+            self.conns.insert(id, conn);
+            return self.act(id, events);
+        }
         // The credits promised are receives that are posted, less the reserve.
         conn.target = conn.posted;
         let credits = conn.posted.saturating_sub(RESERVE);
@@ -531,6 +566,7 @@ impl<L: Link> ReceiveCore<L> {
             starved: false,
             established: false,
             covered: 0,
+            unsent: None,
             header_mode,
             pool_desc,
             control_desc,
@@ -636,13 +672,18 @@ impl<L: Link> ReceiveCore<L> {
     /// Polls until every connection is closed; requests are refused meanwhile.
     pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
         self.closing = true;
+        let mut events = Vec::new();
+        let waiting: Vec<_> = self.waiting.keys().copied().collect();
+        for id in waiting {
+            let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
+            self.answer(id, Some(refusal), &mut events);
+        }
         let ids: Vec<_> = self.conns.keys().copied().collect();
         for id in ids {
             self.begin_close(id, deadline);
         }
-        let mut events = Vec::new();
         while !self.conns.is_empty() {
-            self.poll(&mut events)?;
+            self.drive(&mut events);
             if !self.conns.is_empty() {
                 self.wait
                     .sleep(Instant::now() + Duration::from_millis(100))?;
@@ -664,13 +705,15 @@ impl<L: Link> ReceiveCore<L> {
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
-        if conn.posted == 0 {
-            conn.scoped.close();
-        }
         match self.link.close(conn.link) {
             // The slab lets go of what the provider does not report by itself.
             Ok(()) => self.forget_ops_of(id, events),
-            Err(CloseFailed(_)) => self.leak_ops_of(id),
+            Err(CloseFailed(_)) => {
+                conn.pool_desc.leak();
+                conn.control_desc.leak();
+                conn.scoped.leak();
+                self.leak_ops_of(id);
+            }
         }
         if conn.established {
             tracing::debug!(connection = %id, %reason, "connection closed");
@@ -685,22 +728,27 @@ impl<L: Link> ReceiveCore<L> {
 
     fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         // Reported first: an operation that the provider still reports must be found in the slab.
-        while self.read_completions(events).is_ok_and(|found| found > 0) {}
+        while self.read_completions(events) > 0 {}
         drop(self.in_flight.take_where(|op| op.conn() == id));
     }
 
+    /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
+    /// reports after all is over, and gives its buffer back.
     fn leak_ops_of(&mut self, id: ConnectionId) {
-        let ops = self.in_flight.take_where(|op| op.conn() == id);
-        self.stats.leaked += ops.len() as u64;
-        stats::count_leaked(ops.len() as u64);
-        ops.into_iter().for_each(std::mem::forget);
+        let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        self.leaked = true;
+        self.stats.leaked += leaked;
+        stats::count_leaked(leaked);
     }
 
-    fn abort_all(&mut self, reason: CloseReason, _events: &mut Vec<ReceiveEvent>) {
+    /// The endpoint is not to be believed any more: every connection is closed, requests are refused.
+    fn fail(&mut self, reason: &'static str) {
+        self.failed.get_or_insert(reason);
         for (id, conn) in &mut self.conns {
-            conn.machine.abort(reason);
+            conn.machine.abort(CloseReason::EndpointFailed(reason));
             self.touched.push(*id);
         }
+        self.wait.wake();
     }
 
     // ---- receives ------------------------------------------------------------------------------------------------
@@ -754,8 +802,9 @@ impl<L: Link> ReceiveCore<L> {
             return false;
         }
         conn.starved = false;
-        // What the provider's queue does not take now is posted when the next message is out of it.
-        true
+        // What the provider's queue does not take now is offered again: the peer may have no credit left to wake us with.
+        self.retry |= last == Posted::No;
+        last == Posted::Yes
     }
 
     fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
@@ -781,10 +830,17 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
-        if let Err(errno) = self.try_send_control(id, cq_data, body)
-            && let Some(conn) = self.conns.get_mut(&id)
-        {
-            conn.machine.on_lost(Some(errno));
+        let sent = self.try_send_control(id, cq_data, body);
+        let Some(conn) = self.conns.get_mut(&id) else {
+            return;
+        };
+        match sent {
+            Err(PostRefused::Again) if conn.machine.state() != State::Closed => {
+                conn.unsent = Some((cq_data, *body));
+                self.retry = true;
+            }
+            Err(PostRefused::Errno(errno)) => conn.machine.on_lost(Some(errno)),
+            Ok(()) | Err(PostRefused::Again) => {}
         }
     }
 
@@ -793,12 +849,11 @@ impl<L: Link> ReceiveCore<L> {
         id: ConnectionId,
         cq_data: u32,
         body: &ControlBody,
-    ) -> Result<(), FabricErrno> {
-        let full = || FabricErrno::new(libc::ENOBUFS);
-        let conn = self
-            .conns
-            .get(&id)
-            .ok_or_else(|| FabricErrno::new(libc::ENOTCONN))?;
+    ) -> Result<(), PostRefused> {
+        let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
+        let Some(conn) = self.conns.get(&id) else {
+            return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
+        };
         let mut buffer = self.control.take().ok_or_else(full)?;
         let bytes = body.as_slice();
         buffer[..bytes.len()].copy_from_slice(bytes);
@@ -818,13 +873,8 @@ impl<L: Link> ReceiveCore<L> {
             level: Level::Sent,
         };
         // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
-        unsafe { self.link.post_send(&conn.link, &post) }.map_err(|refused| {
-            drop(self.in_flight.abort(context));
-            match refused {
-                PostRefused::Again => FabricErrno::new(libc::EAGAIN),
-                PostRefused::Errno(errno) => errno,
-            }
-        })
+        unsafe { self.link.post_send(&conn.link, &post) }
+            .inspect_err(|_| drop(self.in_flight.abort(context)))
     }
 
     // ---- time ----------------------------------------------------------------------------------------------------
@@ -864,8 +914,9 @@ impl<L: Link> ReceiveCore<L> {
             .values()
             .filter_map(|conn| conn.machine.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
-        self.wait
-            .set_deadline(machines.chain(waiting).chain([self.next_reap]).min());
+        let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
+        let all = machines.chain(waiting).chain([self.next_reap]).chain(retry);
+        self.wait.set_deadline(all.min());
     }
 }
 
@@ -894,12 +945,21 @@ impl<L: Link> Drop for ReceiveCore<L> {
         self.pool.remove_waker(self.pool_waker);
         let ids: Vec<_> = self.conns.keys().copied().collect();
         for id in ids {
-            let Some(conn) = self.conns.remove(&id) else {
+            let Some(mut conn) = self.conns.remove(&id) else {
                 continue;
             };
-            if self.link.close(conn.link).is_err() {
+            if self.link.close(conn.link).is_ok() {
+                drop(self.in_flight.take_where(|op| op.conn() == id));
+            } else {
+                conn.pool_desc.leak();
+                conn.control_desc.leak();
+                conn.scoped.leak();
                 self.leak_ops_of(id);
             }
+        }
+        if self.leaked {
+            let empty = InFlight::new(0, ContextKind::Opaque);
+            std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
         }
     }
 }

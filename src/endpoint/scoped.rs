@@ -61,6 +61,11 @@ impl ScopedRegistrations {
         Ok(())
     }
 
+    /// Leaves this connection's own registrations open for ever: the provider may still use them.
+    pub(crate) fn leak(&mut self) {
+        self.regions.drain(..).for_each(std::mem::forget);
+    }
+
     /// Ends this connection's own registrations: each is closed as soon as nothing in flight uses it.
     pub(crate) fn close(&mut self) {
         if let Some(own) = self.own {

@@ -11,7 +11,9 @@ use crate::buffer::{
     BufferMut, HeaderError, HeaderSlot, HeaderSlotManager, LeaseError, LeasedPayload, Payload,
 };
 use crate::endpoint::address::PeerAddr;
-use crate::endpoint::connection::{self, Action, CloseReason, Connection, LocalParams, State};
+use crate::endpoint::connection::{
+    self, Action, Arrival, CloseReason, Connection, LocalParams, State,
+};
 use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS, ControlBuffers, HeldDescriptor};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
@@ -27,12 +29,15 @@ use crate::endpoint::wire::{
 };
 use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendError, SendErrorKind};
 use crate::fabric::Shape;
-use crate::in_flight::InFlight;
+use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
 /// and what it brings is rare; a sleeper that was woken looks at once.
 const CM_INTERVAL: u32 = 64;
+
+/// How long a control message that the provider would not take waits before it is offered again.
+pub(crate) const CONTROL_RETRY: Duration = Duration::from_millis(1);
 
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct SendSettings {
@@ -65,6 +70,13 @@ impl Op {
             Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
         }
     }
+
+    fn data(&self) -> Option<&DataOp> {
+        match self {
+            Self::Data(op) => Some(op),
+            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+        }
+    }
 }
 
 struct DataOp {
@@ -92,9 +104,11 @@ pub(crate) struct SendCore<L: Link> {
     max_message: u64,
     max_segments: usize,
     stats: SendStats,
-    /// A send was refused with `WouldBlock`; tell when it would not be any more.
-    wants_write: bool,
-    /// The provider said that the peer is gone.
+    /// What the last refused send waits for; tell when it has passed.
+    blocked: Option<Blocked>,
+    /// A control message that the provider's full queue did not take.
+    unsent: Option<(u32, ControlBody)>,
+    /// The transport is gone; what it delivered before has still to be read.
     shut_down: bool,
     /// No send in flight is older than its deadline before this.
     next_late: Option<Instant>,
@@ -147,7 +161,8 @@ impl<L: Link> SendCore<L> {
             max_message: link.limits().max_message,
             max_segments: link.limits().iov_limit.min(IOV_MAX) - 1,
             stats: SendStats::default(),
-            wants_write: false,
+            blocked: None,
+            unsent: None,
             shut_down: false,
             next_late: None,
             polls_without_cm: 0,
@@ -203,16 +218,8 @@ impl<L: Link> SendCore<L> {
 
     /// Keys of sends in flight.
     pub(crate) fn pending(&self) -> Vec<u64> {
-        self.in_flight
-            .iter()
-            .filter_map(|op| {
-                if let Op::Data(op) = op {
-                    Some(op.key)
-                } else {
-                    None
-                }
-            })
-            .collect()
+        let data = self.in_flight.iter().filter_map(Op::data);
+        data.map(|op| op.key).collect()
     }
 
     // ---- sending -------------------------------------------------------------------------------------------------
@@ -411,7 +418,7 @@ impl<L: Link> SendCore<L> {
             iov: iov.iov(),
             desc: iov.desc(),
             context,
-            data: None,
+            data: self.machine.data_mark(),
             level: self.settings.level,
         };
         let posted = match &self.conn {
@@ -452,14 +459,11 @@ impl<L: Link> SendCore<L> {
     fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
         if let SendErrorKind::WouldBlock(blocked) = kind {
             self.stats.would_block += 1;
-            self.wants_write = true;
-            if blocked == Blocked::HeaderSlots {
-                // Another endpoint may hold them all: its release must wake us.
-                self.headers.arm(self.headers_waker);
-                // Released between the refusal and the arming: nobody would wake us.
-                if self.headers.free_count() > 0 {
-                    self.wait.wake();
-                }
+            self.blocked = Some(blocked);
+            // Another endpoint may hold all the slots: its release must wake us. Released between the refusal and the
+            // arming: nobody would.
+            if blocked == Blocked::HeaderSlots && self.headers.arm(self.headers_waker) {
+                self.wait.wake();
             }
         } else {
             self.stats.refused += 1;
@@ -480,12 +484,16 @@ impl<L: Link> SendCore<L> {
         if look_at_cm {
             self.read_cm();
         }
-        if self.shut_down {
+        if std::mem::take(&mut self.shut_down) {
             // The peer's goodbye may still be in the queue.
             while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
             self.machine.on_lost(None);
         }
-        if found > 0 || look_at_cm || self.machine.state() != State::Established {
+        if found > 0
+            || look_at_cm
+            || self.unsent.is_some()
+            || self.machine.state() != State::Established
+        {
             let now = Instant::now();
             self.machine.tick(now);
             self.act(events);
@@ -601,10 +609,13 @@ impl<L: Link> SendCore<L> {
             self.read_cm();
         }
         let body = &buffer[..len.min(buffer.len())];
-        match data.map(u32::try_from) {
-            Some(Ok(cq_data)) => self.machine.on_control(cq_data, body, Instant::now()),
+        match self.machine.on_message(data) {
+            Some(Arrival::Control(cq_data)) => {
+                self.machine.on_control(cq_data, body, Instant::now());
+            }
             // Nobody sends data to a sender: it granted no credit.
-            _ => drop(self.machine.on_data(len as u64)),
+            Some(Arrival::Data) => drop(self.machine.on_data(len as u64)),
+            None => {}
         }
         self.post_control_receive();
     }
@@ -640,7 +651,14 @@ impl<L: Link> SendCore<L> {
 
     /// Does what the connection asks for.
     fn act(&mut self, events: &mut Vec<SendEvent>) {
-        while let Some(action) = self.machine.next_action() {
+        if let Some((cq_data, body)) = self.unsent.take() {
+            self.send_control(cq_data, &body);
+        }
+        // While one control message waits there is no next one, except that the connection may end.
+        while self.unsent.is_none() || self.machine.state() == State::Closed {
+            let Some(action) = self.machine.next_action() else {
+                return;
+            };
             match action {
                 Action::Connect { data } => self.start_connecting(&data),
                 Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),
@@ -696,16 +714,22 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// Control messages are few and their buffers are counted; where the provider takes none now, the connection ends.
+    /// A control message that the provider has no room for waits; one that it refuses ends the connection.
     fn send_control(&mut self, cq_data: u32, body: &ControlBody) {
-        let sent = self.try_send_control(cq_data, body);
-        if let Err(errno) = sent {
-            self.machine.on_lost(Some(errno));
+        match self.try_send_control(cq_data, body) {
+            Err(PostRefused::Again) if self.machine.state() != State::Closed => {
+                self.unsent = Some((cq_data, *body));
+            }
+            Err(PostRefused::Errno(errno)) => self.machine.on_lost(Some(errno)),
+            Ok(()) | Err(PostRefused::Again) => {}
         }
     }
 
-    fn try_send_control(&mut self, cq_data: u32, body: &ControlBody) -> Result<(), FabricErrno> {
-        let full = || FabricErrno::new(libc::ENOBUFS);
+    fn try_send_control(&mut self, cq_data: u32, body: &ControlBody) -> Result<(), PostRefused> {
+        let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
+        let Some(conn) = &self.conn else {
+            return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
+        };
         let mut buffer = self.control.take().ok_or_else(full)?;
         let bytes = body.as_slice();
         buffer[..bytes.len()].copy_from_slice(bytes);
@@ -723,18 +747,9 @@ impl<L: Link> SendCore<L> {
             data: Some(cq_data),
             level: Level::Sent,
         };
-        let conn = self
-            .conn
-            .as_ref()
-            .ok_or_else(|| FabricErrno::new(libc::ENOTCONN))?;
         // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
-        unsafe { self.link.post_send(conn, &post) }.map_err(|refused| {
-            drop(self.in_flight.abort(context));
-            match refused {
-                PostRefused::Again => FabricErrno::new(libc::EAGAIN),
-                PostRefused::Errno(errno) => errno,
-            }
-        })
+        unsafe { self.link.post_send(conn, &post) }
+            .inspect_err(|_| drop(self.in_flight.abort(context)))
     }
 
     // ---- deadlines and wake-ups ----------------------------------------------------------------------------------
@@ -774,23 +789,27 @@ impl<L: Link> SendCore<L> {
     }
 
     fn tell_writable(&mut self, events: &mut Vec<SendEvent>) {
-        if self.wants_write
-            && self.machine.may_send().is_ok()
-            && self.data_in_flight < self.settings.depth
-            && self.headers.free_count() > 0
-        {
-            self.wants_write = false;
-            events.push(SendEvent::Writable);
+        let Some(blocked) = self.blocked else { return };
+        if self.machine.may_send().is_err() || self.data_in_flight >= self.settings.depth {
+            return;
         }
+        // A slot that woke us may be another endpoint's again: then wait for the next one.
+        if blocked == Blocked::HeaderSlots
+            && self.headers.free_count() == 0
+            && !self.headers.arm(self.headers_waker)
+        {
+            return;
+        }
+        self.blocked = None;
+        events.push(SendEvent::Writable);
     }
 
     fn arm_timer(&self) {
         let machine = self.machine.next_deadline();
         let late = self.next_late.filter(|_| self.data_in_flight > 0);
-        self.wait.set_deadline(match (machine, late) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        });
+        let retry = self.unsent.map(|_| Instant::now() + CONTROL_RETRY);
+        self.wait
+            .set_deadline([machine, late, retry].into_iter().flatten().min());
     }
 
     // ---- closing -------------------------------------------------------------------------------------------------
@@ -820,7 +839,7 @@ impl<L: Link> SendCore<L> {
     /// Closes the provider's endpoint and gives every operation its outcome.
     fn close_link(&mut self, reason: CloseReason, events: &mut Vec<SendEvent>) {
         let Some(conn) = self.conn.take() else { return };
-        self.release_scoped();
+        self.release_drained();
         match self.link.close(conn) {
             Ok(()) => {
                 // What the provider still reports is the better outcome; after `close` it reports no more than it has.
@@ -835,6 +854,7 @@ impl<L: Link> SendCore<L> {
                         events,
                     );
                 }
+                self.release_registrations();
             }
             Err(CloseFailed(errno)) => self.leak(errno, events),
         }
@@ -845,7 +865,7 @@ impl<L: Link> SendCore<L> {
 
     /// The provider may still read the buffers of operations in flight, for ever: their memory is given up.
     fn leak(&mut self, errno: FabricErrno, events: &mut Vec<SendEvent>) {
-        let leaked = forget(&mut self.in_flight);
+        let leaked = self.forget_in_flight();
         self.stats.leaked += leaked.operations;
         self.stats.failed += leaked.keys.len() as u64;
         self.data_in_flight = 0;
@@ -862,33 +882,47 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// Registrations that belong to the endpoint are closed before it, when nothing uses them any more.
-    fn release_scoped(&mut self) {
+    /// Registrations that belong to the endpoint are closed before it, when nothing uses them any more. Receives for
+    /// control messages are always posted, so theirs are closed behind it.
+    fn release_drained(&mut self) {
         if self.data_in_flight == 0 {
+            self.header_desc.release();
             self.scoped.close();
         }
     }
+
+    /// The endpoint is closed: nothing of ours is registered for it any more.
+    fn release_registrations(&mut self) {
+        self.header_desc.release();
+        self.control_desc.release();
+        self.scoped.close();
+    }
+
+    /// Leaks every operation: nothing that the provider may touch is freed, deregistered or given back, the cells that
+    /// it writes to included.
+    fn forget_in_flight(&mut self) -> Leaked {
+        let empty = InFlight::new(0, ContextKind::Opaque);
+        let in_flight = std::mem::replace(&mut self.in_flight, empty);
+        let data = in_flight.iter().filter_map(Op::data);
+        let mut ops: Vec<_> = data.map(|op| (op.sequence, op.key)).collect();
+        ops.sort_unstable();
+        let operations = in_flight.len() as u64;
+        std::mem::forget(in_flight);
+        self.header_desc.leak();
+        self.control_desc.leak();
+        self.scoped.leak();
+        stats::count_leaked(operations);
+        Leaked {
+            operations,
+            keys: ops.into_iter().map(|(_, key)| key).collect(),
+        }
+    }
 }
 
-/// What [`forget`] gave up.
+/// What an endpoint gave up that would not close.
 struct Leaked {
     operations: u64,
     keys: Vec<u64>,
-}
-
-/// Leaks every operation: nothing that the provider may touch is freed, deregistered or given back.
-fn forget(in_flight: &mut InFlight<Op>) -> Leaked {
-    let mut keys = Vec::new();
-    let mut operations = 0;
-    for op in in_flight.drain() {
-        operations += 1;
-        if let Op::Data(op) = &op {
-            keys.push(op.key);
-        }
-        std::mem::forget(op);
-    }
-    stats::count_leaked(operations);
-    Leaked { operations, keys }
 }
 
 fn local_params(settings: &SendSettings) -> LocalParams {
@@ -912,19 +946,16 @@ impl<L: Link> Drop for SendCore<L> {
     fn drop(&mut self) {
         self.headers.remove_waker(self.headers_waker);
         let closed = self.conn.take().map_or(Ok(()), |conn| {
-            self.release_scoped();
+            self.release_drained();
             self.link.close(conn)
         });
-        let mut keys = Vec::new();
-        match closed {
-            Ok(()) => keys.extend(
-                self.in_flight
-                    .drain()
-                    .filter_map(Op::into_data)
-                    .map(|op| op.key),
-            ),
-            Err(CloseFailed(_)) => keys = forget(&mut self.in_flight).keys,
-        }
+        let keys: Vec<_> = match closed {
+            Ok(()) => {
+                let ops = self.in_flight.drain();
+                ops.filter_map(Op::into_data).map(|op| op.key).collect()
+            }
+            Err(CloseFailed(_)) => self.forget_in_flight().keys,
+        };
         stats::count_abandoned(keys.len() as u64);
         if let Some(on_abandoned) = &mut self.settings.on_abandoned {
             keys.into_iter().for_each(on_abandoned);

@@ -74,11 +74,7 @@ pub(super) fn register(
     let desc: *mut c_void = unsafe { sys::fi_mr_desc(mr.raw.as_ptr()) };
     // SAFETY: the registration is open.
     let key = unsafe { sys::fi_mr_key(mr.raw.as_ptr()) };
-    Ok(RawRegistration {
-        desc,
-        key,
-        handle: Box::new(mr),
-    })
+    Ok(RawRegistration::new(desc, key, Box::new(mr)))
 }
 
 /// Turns a refusal into its cause: memory that may not be locked looks like `ENOMEM` or `EPERM`.

@@ -69,10 +69,7 @@ impl Registrar for FakeRegistrar {
             counts: Arc::clone(&self.counts),
             _domain: Arc::clone(&self.guard),
         });
-        Ok(RawRegistration {
-            desc: std::ptr::without_provenance_mut::<c_void>(key as usize),
-            key,
-            handle,
-        })
+        let desc = std::ptr::without_provenance_mut::<c_void>(key as usize);
+        Ok(RawRegistration::new(desc, key, handle))
     }
 }

@@ -214,6 +214,7 @@ impl Region {
     }
 
     /// As [`lease`](Self::lease), with the key of the registration.
+    #[cfg(test)]
     pub(crate) fn lease_with_key(&self, scope: Scope) -> Option<(*mut c_void, u64)> {
         self.registrations.lease(scope)
     }

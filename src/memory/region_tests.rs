@@ -44,11 +44,8 @@ fn external_memory_outlives_its_registrations() {
         ) -> Result<crate::memory::RawRegistration, RegisterError> {
             assert_eq!(len, 100);
             let handle = Box::new(Mr(Arc::clone(&self.1)));
-            Ok(crate::memory::RawRegistration {
-                desc: std::ptr::null_mut(),
-                key: 0,
-                handle,
-            })
+            let desc = std::ptr::null_mut();
+            Ok(crate::memory::RawRegistration::new(desc, 0, handle))
         }
     }
     let log = Arc::new(Mutex::new(Vec::new()));

@@ -91,19 +91,29 @@ pub(crate) trait Registrar {
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError>;
 }
 
-/// One registration. Dropping `handle` closes it, once.
+/// One registration. Dropping it closes it, once.
 pub(crate) struct RawRegistration {
     /// What `fi_mr_desc` gave; only handed back to the provider.
     pub(crate) desc: *mut c_void,
     /// What `fi_mr_key` gave.
     pub(crate) key: u64,
     /// Owns the registration, and whatever that needs: its domain, and the guard of its scope.
-    pub(crate) handle: Box<dyn Any + Send + Sync>,
+    _handle: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: `desc` is a token that nobody here dereferences, and the provider is opened with FI_THREAD_SAFE; `handle` is Send.
+impl RawRegistration {
+    pub(crate) fn new(desc: *mut c_void, key: u64, handle: Box<dyn Any + Send + Sync>) -> Self {
+        Self {
+            desc,
+            key,
+            _handle: handle,
+        }
+    }
+}
+
+// SAFETY: `desc` is a token that nobody here dereferences, and the provider is opened with FI_THREAD_SAFE; the handle is Send.
 unsafe impl Send for RawRegistration {}
-// SAFETY: as above; `handle` is Sync.
+// SAFETY: as above; the handle is Sync.
 unsafe impl Sync for RawRegistration {}
 
 impl fmt::Debug for RawRegistration {

@@ -1,0 +1,422 @@
+//! A sender and a receiver over the fake link, with a model of what each key is owed; the tests of both cores use it.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::buffer::{
+    Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig, SharedBufferManager,
+};
+use crate::endpoint::connection::CloseReason;
+use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::fake_link::{FakeLink, FakeWait, Net, NetConfig, some_addr};
+use crate::endpoint::link::{ConnKey, LinkConn};
+use crate::endpoint::message::Message;
+use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings};
+use crate::endpoint::send_core::{SendCore, SendSettings};
+use crate::endpoint::wire::HeaderMode;
+use crate::error::{Blocked, SendError, SendErrorKind};
+use crate::memory::Region;
+
+/// Longer than any test takes.
+pub(super) const LONG: Duration = Duration::from_secs(60);
+
+/// The number of the payload memory in the order log.
+pub(super) const PAYLOAD_MEMORY: usize = 77;
+
+pub(super) const SLOT_BYTES: usize = 256;
+
+/// What a rig is made with.
+#[derive(Clone)]
+pub(super) struct Setup {
+    pub(super) net: NetConfig,
+    pub(super) depth: u32,
+    pub(super) header_slots: u32,
+    pub(super) header_mode: HeaderMode,
+    pub(super) payloads: u32,
+    pub(super) send_deadline: Option<Duration>,
+    pub(super) policy: DeadlinePolicy,
+    pub(super) receive_depth: u32,
+    pub(super) receive_slots: u32,
+    pub(super) max_connections: u32,
+    pub(super) ask: bool,
+    pub(super) handshake_timeout: Duration,
+    pub(super) asked_mode: Option<HeaderMode>,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            net: NetConfig::default(),
+            depth: 8,
+            header_slots: 8,
+            header_mode: HeaderMode::Prefixed,
+            payloads: 16,
+            send_deadline: None,
+            policy: DeadlinePolicy::FailConnection,
+            receive_depth: 4,
+            receive_slots: 16,
+            max_connections: 2,
+            ask: false,
+            handshake_timeout: LONG,
+            asked_mode: None,
+        }
+    }
+}
+
+impl Setup {
+    pub(super) fn rig(self) -> Rig {
+        Rig::new(self)
+    }
+
+    /// With a connection that stands.
+    pub(super) fn connected(self) -> Rig {
+        let mut rig = self.rig();
+        rig.settle();
+        assert!(rig.connected, "not connected: {:?}", rig.ended);
+        rig
+    }
+}
+
+pub(super) struct Rig {
+    pub(super) net: Net,
+    pub(super) setup: Setup,
+    pub(super) sender: Option<SendCore<FakeLink>>,
+    pub(super) receiver: Option<ReceiveCore<FakeLink>>,
+    /// Numbers of their links.
+    pub(super) near: usize,
+    pub(super) far: usize,
+    /// The sender's connection at the net.
+    pub(super) conn: ConnKey,
+    pub(super) payloads: SharedBufferManager,
+    pub(super) headers: HeaderSlotManager,
+    pub(super) pool: SharedBufferManager,
+    /// Keys that are owed an outcome, with the slot of their payload.
+    pub(super) owed: HashMap<u64, u32>,
+    pub(super) completed: Vec<u64>,
+    pub(super) failed: Vec<(u64, i32)>,
+    pub(super) late: Vec<u64>,
+    pub(super) writable: usize,
+    pub(super) connected: bool,
+    pub(super) ended: Option<CloseReason>,
+    pub(super) abandoned: Arc<Mutex<Vec<u64>>>,
+    /// Messages that the receiver's application holds.
+    pub(super) held: Vec<Message>,
+    pub(super) received: Vec<u64>,
+    /// Everything else that the receiver said.
+    pub(super) said: Vec<ReceiveEvent>,
+    /// The receiving application lets each message go at once.
+    pub(super) drop_at_once: bool,
+}
+
+impl Rig {
+    fn new(setup: Setup) -> Self {
+        let net = Net::new(setup.net);
+        let listener = net.listen();
+        let far = listener.id();
+        let pool = SharedBufferManager::allocate(setup.receive_slots, SLOT_BYTES * 2).unwrap();
+        let receiver = ReceiveCore::listen(
+            listener,
+            Arc::new(FakeWait),
+            pool.clone(),
+            receive_settings(&setup),
+        )
+        .unwrap();
+        let payloads = payload_pool(&net, PAYLOAD_MEMORY, setup.payloads);
+        payloads.region().register_with(net.near()).unwrap();
+        let headers = HeaderSlotManager::new(HeaderSlotConfig {
+            slots: setup.header_slots,
+            slot_size: 64,
+        })
+        .unwrap();
+        let link = net.link();
+        let near = link.id();
+        let abandoned = Arc::new(Mutex::new(Vec::new()));
+        let settings = send_settings(&setup, &abandoned);
+        let sender = SendCore::connect(
+            link,
+            Arc::new(FakeWait),
+            some_addr(),
+            headers.clone(),
+            settings,
+        )
+        .unwrap();
+        let conn = sender.conn().map(LinkConn::key).unwrap();
+        Self {
+            net,
+            setup,
+            sender: Some(sender),
+            receiver: Some(receiver),
+            near,
+            far,
+            conn,
+            payloads,
+            headers,
+            pool,
+            owed: HashMap::new(),
+            completed: Vec::new(),
+            failed: Vec::new(),
+            late: Vec::new(),
+            writable: 0,
+            connected: false,
+            ended: None,
+            abandoned,
+            held: Vec::new(),
+            received: Vec::new(),
+            said: Vec::new(),
+            drop_at_once: true,
+        }
+    }
+
+    pub(super) fn sender(&mut self) -> &mut SendCore<FakeLink> {
+        self.sender.as_mut().expect("not dropped yet")
+    }
+
+    pub(super) fn receiver(&mut self) -> &mut ReceiveCore<FakeLink> {
+        self.receiver.as_mut().expect("not dropped yet")
+    }
+
+    /// A payload that says its key.
+    pub(super) fn payload(&self, key: u64) -> Buffer {
+        let mut buffer = self.payloads.try_acquire().expect("a payload is free");
+        buffer[..8].copy_from_slice(&key.to_le_bytes());
+        buffer.freeze(8)
+    }
+
+    /// Sends a message with this key; if it is refused, checks that everything came back.
+    pub(super) fn send(&mut self, key: u64) -> Result<(), SendErrorKind> {
+        let payload = self.payload(key);
+        let index = payload.index();
+        let header = key.to_be_bytes();
+        match self.sender().send_data(payload.into(), &header, key) {
+            Ok(()) => {
+                assert!(self.owed.insert(key, index).is_none(), "key {key} in use");
+                Ok(())
+            }
+            Err(SendError {
+                kind,
+                payload,
+                key: back,
+            }) => {
+                let payload = payload.into_buffer().expect("the buffer that was given");
+                assert_eq!((payload.index(), back), (index, key));
+                Err(kind)
+            }
+        }
+    }
+
+    pub(super) fn blocked(&mut self, key: u64) -> Blocked {
+        match self.send(key) {
+            Err(SendErrorKind::WouldBlock(blocked)) => blocked,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn poll_sender(&mut self) {
+        let mut events = Vec::new();
+        if let Some(sender) = &mut self.sender {
+            sender.wait().wake();
+            sender.poll(&mut events).unwrap();
+        }
+        self.absorb(events);
+        self.check();
+    }
+
+    /// Takes the sender's events into the model: each key once, with its payload, and nothing after the end.
+    pub(super) fn absorb(&mut self, events: Vec<SendEvent>) {
+        for event in events {
+            assert!(self.ended.is_none(), "{event:?} after the end");
+            match event {
+                SendEvent::Connected(_) => self.connected = true,
+                SendEvent::Completed { key, payload } => {
+                    self.paid(key, payload, false);
+                    self.completed.push(key);
+                }
+                SendEvent::Failed {
+                    key,
+                    payload,
+                    error,
+                } => {
+                    let leaked = !error.provider_message.is_empty();
+                    self.paid(key, payload, leaked);
+                    self.failed.push((key, error.errno.get()));
+                }
+                SendEvent::Late { key } => {
+                    assert!(self.owed.contains_key(&key), "late, but not owed: {key}");
+                    self.late.push(key);
+                }
+                SendEvent::Writable => self.writable += 1,
+                SendEvent::PeerClosing => {}
+                SendEvent::Disconnected(reason) => {
+                    assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
+                    self.ended = Some(reason);
+                }
+            }
+        }
+    }
+
+    fn paid(&mut self, key: u64, payload: Payload, leaked: bool) {
+        let index = self.owed.remove(&key);
+        let index = index.unwrap_or_else(|| panic!("key {key} was not owed"));
+        if leaked {
+            assert!(payload.segments().is_empty(), "a leaked payload came back");
+            return;
+        }
+        let buffer = payload.into_buffer().expect("one buffer");
+        assert_eq!(buffer.index(), index, "another buffer for key {key}");
+        assert_eq!(buffer[..8], key.to_le_bytes(), "another content");
+    }
+
+    pub(super) fn poll_receiver(&mut self) {
+        let mut events = Vec::new();
+        if let Some(receiver) = &mut self.receiver {
+            receiver.wait().wake();
+            // A failed receiver says so in its events, too.
+            let _ = receiver.poll(&mut events);
+        }
+        for event in events {
+            match event {
+                ReceiveEvent::Message(message) => {
+                    let key = self.check_message(&message);
+                    self.received.push(key);
+                    if !self.drop_at_once {
+                        self.held.push(message);
+                    }
+                }
+                other => self.said.push(other),
+            }
+        }
+    }
+
+    fn check_message(&self, message: &Message) -> u64 {
+        let bytes = message.payload();
+        let key = &bytes[bytes.len() - 8..];
+        let key = u64::from_le_bytes(key.try_into().unwrap());
+        if self.setup.header_mode == HeaderMode::Prefixed {
+            assert_eq!(message.header(), key.to_be_bytes());
+        }
+        key
+    }
+
+    /// Delivers and polls until nothing moves.
+    pub(super) fn settle(&mut self) {
+        let mut quiet = 0;
+        while quiet < 3 {
+            let before = self.progress();
+            let moved = self.net.deliver(usize::MAX);
+            self.poll_receiver();
+            self.poll_sender();
+            quiet = if moved > 0 || self.progress() != before {
+                0
+            } else {
+                quiet + 1
+            };
+        }
+    }
+
+    fn progress(&self) -> (usize, usize, usize, bool, bool) {
+        let outcomes = self.completed.len() + self.failed.len();
+        (
+            outcomes,
+            self.received.len(),
+            self.said.len(),
+            self.connected,
+            self.ended.is_some(),
+        )
+    }
+
+    /// The invariant.
+    #[track_caller]
+    pub(super) fn check(&self) {
+        self.net.check();
+        let Some(sender) = &self.sender else { return };
+        let s = sender.stats();
+        assert_eq!(
+            s.posted,
+            s.completed + s.failed + s.abandoned + s.in_flight,
+            "{s:?}"
+        );
+        assert_eq!(s.in_flight, self.owed.len() as u64, "{s:?}");
+        assert_eq!(s.completed, self.completed.len() as u64);
+        assert_eq!(s.failed, self.failed.len() as u64);
+        let mut pending = sender.pending();
+        pending.sort_unstable();
+        let mut owed: Vec<_> = self.owed.keys().copied().collect();
+        owed.sort_unstable();
+        assert_eq!(pending, owed);
+    }
+
+    /// Nothing is out: payloads, header slots.
+    #[track_caller]
+    pub(super) fn check_all_back(&self) {
+        self.check();
+        assert!(self.owed.is_empty(), "owed: {:?}", self.owed);
+        assert_eq!(self.payloads.free_count(), self.payloads.slots());
+        assert_eq!(self.headers.free_count(), self.headers.capacity());
+    }
+
+    /// Drops both endpoints, the sender first; nothing may be left.
+    #[track_caller]
+    pub(super) fn end(&mut self) {
+        self.sender = None;
+        self.receiver = None;
+        self.held.clear();
+        self.said.clear();
+        self.net.check();
+        assert_eq!(self.payloads.free_count(), self.payloads.slots());
+        assert_eq!(self.headers.free_count(), self.headers.capacity());
+        assert_eq!(self.pool.free_count(), self.pool.slots());
+    }
+
+    /// The connection at the receiver's end, at the net.
+    pub(super) fn far_conn(&self) -> ConnKey {
+        self.conn + 1
+    }
+}
+
+/// A pool over memory whose end is logged.
+pub(super) fn payload_pool(net: &Net, number: usize, slots: u32) -> SharedBufferManager {
+    let bytes = slots as usize * SLOT_BYTES + 64;
+    let (base, keep) = net.keep_alive(number, bytes);
+    // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is initialised.
+    let region = unsafe { Region::external(base, bytes, keep) }.unwrap();
+    let config = SharedBufferConfig {
+        slots: Some(slots),
+        ..SharedBufferConfig::new(SLOT_BYTES)
+    };
+    // SAFETY: as above.
+    unsafe { SharedBufferManager::new_external(region, config) }.unwrap()
+}
+
+pub(super) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> SendSettings {
+    let abandoned = Arc::clone(abandoned);
+    SendSettings {
+        depth: setup.depth,
+        level: Level::Sent,
+        connect_timeout: setup.handshake_timeout,
+        close_timeout: LONG,
+        send_deadline: setup.send_deadline,
+        deadline_policy: setup.policy,
+        header_mode: setup.header_mode,
+        on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
+    }
+}
+
+pub(super) fn receive_settings(setup: &Setup) -> ReceiveSettings {
+    ReceiveSettings {
+        depth: setup.receive_depth,
+        max_connections: setup.max_connections,
+        max_message: SLOT_BYTES as u64 * 2,
+        ask: setup.ask,
+        handshake_timeout: setup.handshake_timeout,
+        close_timeout: LONG,
+        header_mode: setup.asked_mode,
+    }
+}
+
+/// A time that no test reaches.
+pub(super) fn far_future() -> Instant {
+    Instant::now() + LONG
+}
