@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use fabricast::buffer::SharedBufferManager;
+use fabricast::endpoint::{HeaderMode, SendConfig};
+use fabricast::{Fabric, SendEndpointZeroCopy};
 use tempfile::TempDir;
 
 /// No process of these tests may take longer.
@@ -429,4 +432,108 @@ fn wait_for_connection(receiver: &Process) {
 
 fn is_writer(task: &Path) -> bool {
     fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("writer-"))
+}
+
+/// A header as the example's wire.rs lays it out, made by hand: a peer need not be our program.
+fn header(kind: u8, port: u16, payload_len: u32, offset: u64, size: u64) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[..4].copy_from_slice(b"FCS1");
+    bytes[4] = kind;
+    bytes[6..8].copy_from_slice(&port.to_le_bytes());
+    bytes[12..16].copy_from_slice(&payload_len.to_le_bytes());
+    bytes[24..32].copy_from_slice(&offset.to_le_bytes());
+    bytes[32..40].copy_from_slice(&size.to_le_bytes());
+    bytes
+}
+
+const HELLO: u8 = 1;
+const OPEN: u8 = 2;
+const BLOCK_KIND: u8 = 3;
+
+/// Sends messages as they are given, until the receiver has had enough.
+fn misbehave(address: &str, messages: &[([u8; 64], &[u8])]) {
+    let fabric = Fabric::builder()
+        .provider("tcp")
+        .node("127.0.0.1")
+        .open()
+        .expect("tcp");
+    let domain = fabric.open_domain().expect("a domain");
+    let pool = SharedBufferManager::allocate(8, 4096).expect("memory");
+    pool.region().register(&domain).expect("registered");
+    let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
+    let to = address.parse().expect("an address");
+    let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("an endpoint");
+    sender.wait_connected().expect("the receiver is there");
+    for (header, payload) in messages {
+        let mut buffer = pool.try_acquire().expect("8 are enough");
+        buffer[..payload.len()].copy_from_slice(payload);
+        if sender
+            .send_data(buffer.freeze(payload.len()), header, 0)
+            .is_err()
+        {
+            break;
+        }
+    }
+    let deadline = Instant::now() + PATIENCE;
+    let mut events = Vec::new();
+    while sender.close_reason().is_none() {
+        assert!(
+            Instant::now() < deadline,
+            "the receiver keeps the connection"
+        );
+        sender.poll(&mut events).expect("it works");
+        sender.wait(Duration::from_millis(10)).expect("it works");
+    }
+}
+
+#[test]
+fn a_hostile_sender_writes_nothing_anywhere() {
+    let Some(program) = program() else { return };
+    let outer = temp();
+    let inner = outer.path().join("inner");
+    fs::create_dir(&inner).expect("room");
+    let hello = (header(HELLO, 9, 0, 0, 0), &b""[..]);
+    let open = |name: &'static [u8], size| (header(OPEN, 0, name.len() as u32, 0, size), name);
+    let block = |offset| (header(BLOCK_KIND, 0, 8, offset, 0), &b"8 bytes!"[..]);
+    let long = [b'x'; 256];
+    let attacks = [
+        ("not Open first", vec![hello, block(0)]),
+        ("no Hello", vec![open(b"f", 8)]),
+        ("a path upwards", vec![hello, open(b"../f", 8), block(0)]),
+        ("the parent", vec![hello, open(b"..", 8), block(0)]),
+        (
+            "an absolute path",
+            vec![hello, open(b"/tmp/f", 8), block(0)],
+        ),
+        ("no name", vec![hello, open(b"", 8)]),
+        ("a line break", vec![hello, open(b"f\ng", 8)]),
+        (
+            "a long name",
+            vec![hello, (header(OPEN, 0, 256, 0, 8), &long[..])],
+        ),
+        (
+            "larger than allowed",
+            vec![hello, open(b"f", u64::MAX), block(0)],
+        ),
+        ("beyond its size", vec![hello, open(b"f", 7), block(0)]),
+        ("at another offset", vec![hello, open(b"f", 16), block(8)]),
+        (
+            "a wrong length",
+            vec![hello, (header(OPEN, 0, 7, 0, 8), &b"f"[..])],
+        ),
+        ("garbage", vec![hello, ([0xff; 64], &b"f"[..])]),
+    ];
+    let receiver = Running::start(&program, &inner, &["--max-size", "1G"]);
+    for (what, messages) in attacks {
+        misbehave(&receiver.address, &messages);
+        assert_eq!(names(outer.path()), ["inner"], "{what}");
+        assert!(names(&inner).is_empty(), "{what}: {:?}", names(&inner));
+    }
+    // And it goes on serving.
+    let from = temp();
+    receiver
+        .send(&program, &[&file(&from, "good", 100)])
+        .end()
+        .assert_ok();
+    assert_eq!(names(&inner), ["good"]);
 }
