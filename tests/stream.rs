@@ -273,7 +273,7 @@ fn no_permission_to_read_or_write_is_said() {
     }
     let dir = temp();
     let secret = file(&dir, "secret", 10);
-    fs::set_permissions(&secret, fs::Permissions::from_mode(0)).expect("it is ours");
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).expect("it is ours");
     let text = secret.to_str().expect("text");
     Process::start(&program, &["send", text, "--to", "127.0.0.1:1"])
         .end()
