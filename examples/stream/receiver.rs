@@ -346,7 +346,8 @@ fn listen(args: &RecvArgs, domain: &Arc<Domain>) -> Result<ReceiveEndpoint, Fail
         .depth(args.common.buffers)
         .max_connections(args.peers)
         .header_mode(HEADER_MODE);
-    Ok(ReceiveEndpoint::listen(domain, args.listen, config)?)
+    ReceiveEndpoint::listen(domain, args.listen, config)
+        .map_err(|error| Failure::new(format!("{}: {error}", args.listen)))
 }
 
 fn way_back(

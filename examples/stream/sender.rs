@@ -81,6 +81,8 @@ struct Session {
     reader: Option<(Receiver<Read>, JoinHandle<ReadStats>)>,
     /// Refused by the endpoint for the time being, or the next file while the last one has no reply.
     next: Option<Outgoing>,
+    /// The endpoint refused the last message for the time being; its next event says when to try again.
+    blocked: bool,
     awaited: Option<Awaited>,
     answered: usize,
     /// The data connection ended, and a last reply may be on its way.
@@ -136,6 +138,7 @@ impl Session {
             sources,
             reader: None,
             next: None,
+            blocked: false,
             awaited: None,
             answered: 0,
             lost: None,
@@ -173,6 +176,7 @@ impl Session {
         }
         for event in events {
             match event {
+                SendEvent::Writable => self.blocked = false,
                 SendEvent::Connected(info) => self.on_connected(event_loop, &info)?,
                 // The key is the number of bytes of the file that the message carried. The payload is dropped: the
                 // buffer goes back to the pool, and the reader fills it again.
@@ -217,9 +221,10 @@ impl Session {
         Ok(())
     }
 
-    /// Sends what there is, until there is nothing or the endpoint would block: then its next event comes back here.
+    /// Sends what there is, until there is nothing or the endpoint would block.
     fn pump(&mut self) -> Result<(), Failure> {
         while self.lost.is_none()
+            && !self.blocked
             && let Some(next) = self.take_next()?
         {
             let Outgoing { request, payload } = next;
@@ -280,6 +285,7 @@ impl Session {
                 other => Err(Failure::new(format!("{}: {other}", self.to))),
             };
         };
+        self.blocked = true;
         match blocked {
             Blocked::Credits => self.stalls.credits += 1,
             Blocked::Depth => self.stalls.depth += 1,
