@@ -27,6 +27,8 @@ mod receive_core;
 mod scoped;
 mod send;
 mod send_core;
+#[cfg(all(test, not(loom)))]
+mod send_core_tests;
 mod wait;
 pub(crate) mod wire;
 
