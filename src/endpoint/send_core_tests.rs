@@ -101,18 +101,16 @@ fn on_a_refused_post_everything_comes_back() {
 fn an_eagain_storm_ends_in_progress() {
     let mut rig = Setup::default().connected();
     let near = rig.near;
-    let mut next = 0;
-    for round in 0..50 {
+    for key in 0..50 {
         rig.net.refuse_all_sends(near, Some(PostRefused::Again));
         for _ in 0..20 {
-            assert_eq!(rig.blocked(next), Blocked::Provider);
+            assert_eq!(rig.blocked(key), Blocked::Provider);
         }
         rig.net.refuse_all_sends(near, None);
         let told = rig.writable;
         rig.poll_sender();
-        assert_eq!(rig.writable, told + 1, "once, round {round}");
-        rig.send(next).unwrap();
-        next += 1;
+        assert_eq!(rig.writable, told + 1, "once, at {key}");
+        rig.send(key).unwrap();
         rig.settle();
     }
     assert_eq!(rig.completed.len(), 50);
