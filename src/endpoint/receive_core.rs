@@ -342,7 +342,8 @@ impl<L: Link> ReceiveCore<L> {
                     let buffer = buffer.freeze(len);
                     events.push(ReceiveEvent::Message(Message {
                         connection: id,
-                        sequence,
+                        // The machine counts what came before.
+                        sequence: sequence + 1,
                         header,
                         payload,
                         buffer,

@@ -484,7 +484,8 @@ impl<L: Link> SendCore<L> {
             return Ok(());
         }
         let found = self.read_completions(events);
-        if look_everywhere || self.cm_is_due(found) {
+        let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm {
             self.read_cm();
         }
         if std::mem::take(&mut self.shut_down) {
@@ -493,7 +494,7 @@ impl<L: Link> SendCore<L> {
             self.machine.on_lost(None);
         }
         if found > 0
-            || look_everywhere
+            || look_at_cm
             || self.unsent.is_some()
             || self.machine.state() != State::Established
         {
@@ -554,7 +555,7 @@ impl<L: Link> SendCore<L> {
             },
             Ok(Op::ControlReceive { buffer }) => match error {
                 None => self.on_control(&buffer, len, data),
-                Some(error) => self.machine.on_lost(Some(error.errno)),
+                Some(error) => self.on_control_receive_failed(error.errno),
             },
             Err(reason) => {
                 self.stats.unknown_completions += 1;
@@ -563,6 +564,18 @@ impl<L: Link> SendCore<L> {
                     "a completion named no operation in flight",
                 ));
             }
+        }
+    }
+
+    /// While connecting, the event queue knows more: the reason, with the refusal. libfabric 2.x cancels the receives of
+    /// a refused endpoint, and the completion queue is read first. The connect timeout bounds the wait for the event.
+    #[cold]
+    fn on_control_receive_failed(&mut self, errno: FabricErrno) {
+        if self.machine.state() == State::Connecting {
+            self.read_cm();
+        }
+        if self.machine.state() != State::Connecting {
+            self.machine.on_lost(Some(errno));
         }
     }
 

@@ -94,8 +94,10 @@ impl FabricBuilder {
             Err(errno) => return Err(self.diagnose(library, errno)?.into()),
         };
         let usable = |info: Info| {
+            // tcp ignores the hint, and answers with whatever interfaces there are.
+            let is_wanted = |name: &String| info.domain_name() == *name;
             provider(&info.provider_name())
-                .filter(|row| row.refused.is_none())
+                .filter(|row| row.refused.is_none() && self.interface.iter().all(is_wanted))
                 .map(|row| (info, row))
         };
         let Some((info, row)) = found.into_iter().find_map(usable) else {

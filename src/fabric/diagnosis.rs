@@ -95,7 +95,9 @@ fn first_refusal(
     }
     if let Some(interface) = interface {
         hints.set_domain_name(interface)?;
-        if Info::find(library, None, None, 0, Some(&hints)).is_err() {
+        // Some providers ignore the hint, so their answers are looked at.
+        let found = Info::find(library, None, None, 0, Some(&hints)).unwrap_or_default();
+        if !found.iter().any(|info| info.domain_name() == interface) {
             return Ok(format!("no interface {interface}"));
         }
     }

@@ -48,7 +48,7 @@ impl Pep {
         };
         let raw = NonNull::new(raw)
             .filter(|_| rc == 0)
-            .ok_or_else(|| Error::fabric("fi_passive_ep", rc))?;
+            .ok_or_else(|| in_use(Error::fabric("fi_passive_ep", rc), addr))?;
         let mut pep = Self {
             raw,
             local: *addr,
@@ -141,11 +141,16 @@ fn local_info(fabric: &Fabric, addr: &PeerAddr) -> Result<Info, Error> {
 }
 
 fn in_use(error: Error, addr: &PeerAddr) -> Error {
-    match error {
-        Error::Fabric { errno, .. } if errno.get() == libc::EADDRINUSE => Error::Address {
-            address: addr.to_string(),
-            reason: "is in use by another listener".to_owned(),
-        },
-        other => other,
+    let Error::Fabric { errno, .. } = &error else {
+        return error;
+    };
+    let reason = match errno.get() {
+        libc::EADDRINUSE => "is in use by another listener",
+        libc::EADDRNOTAVAIL => "is not an address of this machine",
+        _ => return error,
+    };
+    Error::Address {
+        address: addr.to_string(),
+        reason: reason.to_owned(),
     }
 }

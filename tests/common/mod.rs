@@ -1,0 +1,456 @@
+//! What the integration tests share: a connected pair, waiting with a deadline, counts from `/proc`, child processes.
+//!
+//! Every wait ends by its own deadline, and a watchdog ends a test that hangs inside a call.
+
+#![allow(
+    dead_code,
+    reason = "each test file is a crate of its own and uses a part of this"
+)]
+
+pub(crate) mod child;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::{CloseReason, ConnectionId, ReceiveConfig, SendConfig};
+use fabricast::error::Error;
+use fabricast::{
+    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+};
+
+/// How long a step may take that takes milliseconds on an idle machine.
+pub(crate) const SOON: Duration = Duration::from_secs(10);
+
+/// How long a test may take as a whole before its process is ended.
+const HANGS_AFTER: Duration = Duration::from_secs(60);
+
+/// A domain of tcp on the loopback interface. `None`, after a line that says why, where there is no libfabric.
+pub(crate) fn domain() -> Option<Arc<Domain>> {
+    match Fabric::builder().provider("tcp").node("127.0.0.1").open() {
+        Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
+        Err(Error::Library(error)) if std::env::var_os("FABRICAST_LIBFABRIC").is_none() => {
+            println!("SKIPPED: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Any free port of the loopback interface.
+pub(crate) fn any_port() -> PeerAddr {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+/// A moment from now.
+pub(crate) fn after(time: Duration) -> Instant {
+    Instant::now() + time
+}
+
+pub(crate) fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// Whether the full counts are asked for.
+pub(crate) fn soak() -> bool {
+    std::env::var_os("FABRICAST_SOAK").is_some_and(|v| v == "1")
+}
+
+/// `few`, or `all` with FABRICAST_SOAK=1.
+pub(crate) fn rounds(few: u32, all: u32) -> u32 {
+    if soak() { all } else { few }
+}
+
+/// For tests that count what belongs to the whole process: one at a time.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Numbers from a seed, which is printed: FABRICAST_SEED repeats a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn from_printed_seed(test: &str) -> Self {
+        let seed = match std::env::var("FABRICAST_SEED") {
+            Ok(text) => text.parse().expect("FABRICAST_SEED is a number"),
+            Err(_) => std::time::UNIX_EPOCH
+                .elapsed()
+                .map_or(1, |t| t.as_nanos() as u64),
+        };
+        println!("{test}: seed {seed}");
+        Self(seed)
+    }
+
+    /// SplitMix64.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
+
+/// Ends the process when a test hangs in a call that no deadline of ours bounds; quiet once it is dropped.
+#[derive(Debug)]
+pub(crate) struct Watchdog(Option<mpsc::Sender<()>>);
+
+impl Watchdog {
+    pub(crate) fn new(test: &'static str) -> Self {
+        Self::with(test, HANGS_AFTER)
+    }
+
+    pub(crate) fn with(test: &'static str, limit: Duration) -> Self {
+        let (quiet, heard) = mpsc::channel();
+        std::thread::spawn(move || {
+            if heard.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                eprintln!("{test}: hangs after {limit:?}");
+                std::process::abort();
+            }
+        });
+        Self(Some(quiet))
+    }
+}
+
+/// Calls `step` until `done`, or fails at the deadline.
+pub(crate) fn drive(what: &str, limit: Duration, mut step: impl FnMut() -> bool) {
+    let until = after(limit);
+    let mut idle = 0u32;
+    while !step() {
+        assert!(Instant::now() < until, "{what}: not within {limit:?}");
+        idle += 1;
+        if idle.is_multiple_of(64) {
+            std::thread::sleep(Duration::from_micros(200));
+        } else {
+            std::thread::yield_now();
+        }
+    }
+}
+
+// ---- counts of the process ---------------------------------------------------------------------------------------
+
+fn entries(of: &str) -> usize {
+    std::fs::read_dir(of).map_or(0, Iterator::count)
+}
+
+/// Open descriptors, the one used for counting among them.
+pub(crate) fn fd_count() -> usize {
+    entries("/proc/self/fd")
+}
+
+pub(crate) fn thread_count() -> usize {
+    entries("/proc/self/task")
+}
+
+/// What each descriptor is, for messages.
+pub(crate) fn fd_list() -> BTreeMap<String, String> {
+    let Ok(dir) = std::fs::read_dir("/proc/self/fd") else {
+        return BTreeMap::new();
+    };
+    dir.flatten()
+        .map(|entry| {
+            let target = std::fs::read_link(entry.path()).unwrap_or_default();
+            (
+                entry.file_name().to_string_lossy().into_owned(),
+                target.to_string_lossy().into_owned(),
+            )
+        })
+        .collect()
+}
+
+/// Resident memory in bytes.
+pub(crate) fn rss_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("/proc/self/statm");
+    let pages: u64 = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .expect("a number of pages");
+    pages * rustix::param::page_size() as u64
+}
+
+/// Waits until the process has no more descriptors than this: closing a peer's may take it a moment.
+pub(crate) fn assert_fds_back(baseline: usize, limit: Duration, mut step: impl FnMut()) {
+    let until = after(limit);
+    while fd_count() > baseline {
+        assert!(
+            Instant::now() < until,
+            "{} descriptors, {baseline} before: {:?}",
+            fd_count(),
+            fd_list()
+        );
+        step();
+        std::thread::sleep(millis(5));
+    }
+}
+
+// ---- a pool and payloads -----------------------------------------------------------------------------------------
+
+/// A pool that is registered with the domain.
+pub(crate) fn pool(domain: &Arc<Domain>, slots: u32, size: usize) -> SharedBufferManager {
+    let pool = SharedBufferManager::allocate(slots, size).expect("memory");
+    pool.region().register(domain).expect("registered");
+    pool
+}
+
+/// One buffer of the pool with these bytes.
+pub(crate) fn buffer(pool: &SharedBufferManager, bytes: &[u8]) -> fabricast::buffer::Buffer {
+    let mut buffer = pool.try_acquire().expect("a free buffer");
+    buffer[..bytes.len()].copy_from_slice(bytes);
+    buffer.freeze(bytes.len())
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64)
+        .map(|i| (seed.wrapping_mul(31).wrapping_add(i * 7) >> 1) as u8)
+        .collect()
+}
+
+/// The bytes of a payload that consists of buffers.
+pub(crate) fn bytes_of(payload: &Payload) -> Vec<u8> {
+    let mut all = Vec::new();
+    for segment in payload.segments() {
+        all.extend_from_slice(segment.as_bytes().expect("a buffer"));
+    }
+    all
+}
+
+// ---- a connected pair --------------------------------------------------------------------------------------------
+
+/// A message as the tests compare it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Got {
+    pub(crate) header: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
+}
+
+pub(crate) fn got(header: &[u8], payload: &[u8]) -> Got {
+    Got {
+        header: header.to_vec(),
+        payload: payload.to_vec(),
+    }
+}
+
+/// A sender and a receiver on one thread. `None` for a side that was closed or dropped.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) sender: Option<SendEndpointZeroCopy>,
+    pub(crate) receiver: Option<ReceiveEndpoint>,
+    pub(crate) sent: Vec<SendEvent>,
+    pub(crate) received: Vec<ReceiveEvent>,
+    pub(crate) pool: SharedBufferManager,
+    pub(crate) domain: Arc<Domain>,
+}
+
+impl Pair {
+    /// With default settings.
+    pub(crate) fn open(domain: &Arc<Domain>) -> Self {
+        Self::with(domain, SendConfig::default(), small_receiver())
+    }
+
+    /// Connected, with both `Connected` events taken out.
+    pub(crate) fn with(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
+        Self::connecting(domain, send, receive).connected()
+    }
+
+    /// The same with the receiver in a domain of its own: polling one side drives all endpoints of its domain on
+    /// libfabric 2.x, so a peer that does nothing must be elsewhere.
+    pub(crate) fn apart(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
+        let elsewhere = crate::common::domain().expect("there is one already");
+        Self::between(domain, &elsewhere, send, receive).connected()
+    }
+
+    fn connected(mut self) -> Self {
+        self.until("connected", |pair| {
+            let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+            pair.sender().is_connected() && pair.received.iter().any(accepted)
+        });
+        self.sent.clear();
+        self.received.clear();
+        self
+    }
+
+    /// Not yet connected.
+    pub(crate) fn connecting(
+        domain: &Arc<Domain>,
+        send: SendConfig,
+        receive: ReceiveConfig,
+    ) -> Self {
+        Self::between(domain, domain, send, receive)
+    }
+
+    fn between(
+        domain: &Arc<Domain>,
+        receiving: &Arc<Domain>,
+        send: SendConfig,
+        receive: ReceiveConfig,
+    ) -> Self {
+        let receiver = ReceiveEndpoint::listen(receiving, any_port(), receive).expect("listens");
+        let sender = SendEndpointZeroCopy::connect(domain, receiver.local_addr(), send)
+            .expect("begins to connect");
+        Self {
+            sender: Some(sender),
+            receiver: Some(receiver),
+            sent: Vec::new(),
+            received: Vec::new(),
+            pool: pool(domain, 64, 64 * 1024),
+            domain: Arc::clone(domain),
+        }
+    }
+
+    pub(crate) fn sender(&mut self) -> &mut SendEndpointZeroCopy {
+        self.sender.as_mut().expect("the sender is open")
+    }
+
+    pub(crate) fn receiver(&mut self) -> &mut ReceiveEndpoint {
+        self.receiver.as_mut().expect("the receiver is open")
+    }
+
+    /// One poll of each side.
+    pub(crate) fn step(&mut self) {
+        if let Some(sender) = &mut self.sender {
+            sender.poll(&mut self.sent).expect("the sender polls");
+        }
+        if let Some(receiver) = &mut self.receiver {
+            receiver
+                .poll(&mut self.received)
+                .expect("the receiver polls");
+        }
+    }
+
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        drive(what, SOON, || {
+            self.step();
+            done(self)
+        });
+    }
+
+    pub(crate) fn buffer(&self, bytes: &[u8]) -> fabricast::buffer::Buffer {
+        buffer(&self.pool, bytes)
+    }
+
+    /// Sends, and polls while it would block.
+    pub(crate) fn send(&mut self, payload: impl Into<Payload>, header: &[u8], key: u64) {
+        let mut payload = Some(payload.into());
+        drive("a send", SOON, || {
+            let p = payload.take().expect("given back");
+            match self.sender().send_data(p, header, key) {
+                Ok(()) => return true,
+                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) => panic!("{refused}"),
+            }
+            self.step();
+            false
+        });
+    }
+
+    /// Sends one message and gives what arrived; key and payload are checked.
+    pub(crate) fn exchange(&mut self, payload: impl Into<Payload>, header: &[u8], key: u64) -> Got {
+        let payload = payload.into();
+        let len = payload.len_bytes();
+        self.send(payload, header, key);
+        let mut completed = None;
+        let mut message = None;
+        self.until("a message and its completion", |pair| {
+            for event in pair.sent.drain(..) {
+                match event {
+                    SendEvent::Completed { key, payload } => completed = Some((key, payload)),
+                    SendEvent::Writable => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            for event in pair.received.drain(..) {
+                match event {
+                    ReceiveEvent::Message(m) => message = Some(got(m.header(), m.payload())),
+                    other => panic!("{other:?}"),
+                }
+            }
+            completed.is_some() && message.is_some()
+        });
+        let (done, payload) = completed.expect("completed");
+        assert_eq!((done, payload.len_bytes()), (key, len));
+        message.expect("a message")
+    }
+
+    /// The connection that the receiver knows, taken from a message or event that names it.
+    pub(crate) fn messages(&mut self) -> Vec<Got> {
+        messages(&mut self.received)
+    }
+}
+
+/// Takes the messages out of a list of events; other events stay.
+pub(crate) fn messages(events: &mut Vec<ReceiveEvent>) -> Vec<Got> {
+    let mut found = Vec::new();
+    events.retain(|event| match event {
+        ReceiveEvent::Message(message) => {
+            found.push(got(message.header(), message.payload()));
+            false
+        }
+        _ => true,
+    });
+    found
+}
+
+/// The outcomes in a list of events, by key: how often each came, and whether it was a completion.
+pub(crate) fn outcomes(events: &[SendEvent]) -> BTreeMap<u64, Vec<bool>> {
+    let mut found: BTreeMap<u64, Vec<bool>> = BTreeMap::new();
+    for event in events {
+        match event {
+            SendEvent::Completed { key, .. } => found.entry(*key).or_default().push(true),
+            SendEvent::Failed { key, .. } => found.entry(*key).or_default().push(false),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Why the sender's connection ended, if the list says so.
+pub(crate) fn send_end(events: &[SendEvent]) -> Option<CloseReason> {
+    events.iter().find_map(|event| match event {
+        SendEvent::Disconnected(reason) => Some(*reason),
+        _ => None,
+    })
+}
+
+/// The connections that ended, and why.
+pub(crate) fn receive_ends(events: &[ReceiveEvent]) -> Vec<(ConnectionId, CloseReason)> {
+    events
+        .iter()
+        .filter_map(|event| match event {
+            ReceiveEvent::Disconnected { connection, reason } => Some((*connection, *reason)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// A receiver with a small pool: 64 KiB messages, few connections.
+pub(crate) fn small_receiver() -> ReceiveConfig {
+    ReceiveConfig::default()
+        .slots(64)
+        .depth(16)
+        .max_connections(8)
+}
+
+/// Asserts the invariant of the counters, which must also match what is in flight.
+pub(crate) fn assert_balanced(sender: &SendEndpointZeroCopy) {
+    let stats = sender.stats();
+    assert_eq!(
+        stats.posted,
+        stats.completed + stats.failed + stats.abandoned + stats.in_flight,
+        "{stats:?}"
+    );
+    assert_eq!(
+        stats.in_flight as usize,
+        sender.pending().len(),
+        "{stats:?}"
+    );
+}
