@@ -50,10 +50,6 @@ impl Payload {
     ///
     /// # Errors
     /// Gives the payload back when it is something else.
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refusal gives the payload back, and a payload is that large"
-    )]
     pub fn into_buffer(self) -> Result<Buffer, Self> {
         self.into_single(Segment::into_buffer)
     }
@@ -62,10 +58,6 @@ impl Payload {
     ///
     /// # Errors
     /// Gives the payload back when it is something else.
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refusal gives the payload back, and a payload is that large"
-    )]
     pub fn into_slice(self) -> Result<RegionSlice, Self> {
         self.into_single(Segment::into_slice)
     }
@@ -74,18 +66,10 @@ impl Payload {
     ///
     /// # Errors
     /// Gives the payload back when it is something else.
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refusal gives the payload back, and a payload is that large"
-    )]
     pub fn into_fragment(self) -> Result<RingFragment, Self> {
         self.into_single(Segment::into_fragment)
     }
 
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refusal gives the payload back, and a payload is that large"
-    )]
     fn into_single<T>(
         mut self,
         open: impl FnOnce(Segment) -> Result<T, Segment>,
@@ -103,10 +87,6 @@ impl Payload {
     /// Keeps the registrations of all segments open for one operation, and names each run: address, length in bytes, descriptor.
     ///
     /// On an error no registration is kept; runs that were named by then are void.
-    #[expect(
-        clippy::result_large_err,
-        reason = "a refusal gives the payload back, and a payload is that large"
-    )]
     pub(crate) fn lease(
         self,
         scope: Scope,

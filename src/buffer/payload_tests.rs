@@ -14,7 +14,6 @@ fn region(len: usize) -> Arc<Region> {
 
 type Run = (usize, usize, usize);
 
-#[expect(clippy::result_large_err, reason = "as the function that it calls")]
 fn lease(
     payload: Payload,
     scope: Scope,

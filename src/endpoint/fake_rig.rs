@@ -29,7 +29,7 @@ pub(super) const PAYLOAD_MEMORY: usize = 77;
 pub(super) const SLOT_BYTES: usize = 256;
 
 /// What a rig is made with.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Setup {
     pub(super) net: NetConfig,
     pub(super) depth: u32,

@@ -17,6 +17,8 @@ mod fabric_link;
 mod fake_link;
 #[cfg(all(test, not(loom)))]
 mod fake_rig;
+#[cfg(all(test, not(loom)))]
+mod fake_walk_tests;
 mod half_open;
 mod id;
 mod iov;
@@ -24,9 +26,13 @@ pub(crate) mod link;
 mod message;
 mod receive;
 mod receive_core;
+#[cfg(all(test, not(loom)))]
+mod receive_core_tests;
 mod scoped;
 mod send;
 mod send_core;
+#[cfg(all(test, not(loom)))]
+mod send_core_tests;
 mod wait;
 pub(crate) mod wire;
 
