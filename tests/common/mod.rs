@@ -8,6 +8,7 @@
 )]
 
 pub(crate) mod child;
+pub(crate) mod raw;
 
 use std::collections::BTreeMap;
 use std::sync::mpsc;

@@ -1,0 +1,126 @@
+//! The hot path allocates nothing once it is open: counted, for the thread that drives both endpoints.
+//!
+//! What libfabric allocates for itself (with malloc(3)) is its own and not counted.
+
+#![allow(unsafe_code)]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::{Pair, Watchdog, domain, small_receiver};
+use fabricast::buffer::{Buffer, Payload};
+use fabricast::endpoint::SendConfig;
+use fabricast::{ReceiveEvent, SendEvent};
+
+const WARM_UP: u64 = 1_000;
+const COUNTED: u64 = 10_000;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count for each thread.
+struct Counting;
+
+fn count() {
+    // A thread that ends allocates after its locals are gone: not ours.
+    let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: everything is handed to the system's allocator, unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promises.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// Sends, polls both sides, receives and drops the message.
+fn round_trip(pair: &mut Pair, payload: Payload, key: u64) {
+    let mut payload = Some(payload);
+    let (mut completed, mut arrived) = (false, false);
+    let mut polls = 0_u64;
+    while !(completed && arrived) {
+        if let Some(p) = payload.take() {
+            payload = match pair.sender().send_data(p, b"header", key) {
+                Ok(()) => None,
+                Err(refused) if refused.is_would_block() => Some(refused.payload),
+                Err(refused) => panic!("{refused}"),
+            };
+        }
+        pair.step();
+        for event in pair.sent.drain(..) {
+            if let SendEvent::Completed { key: done, .. } = event {
+                assert_eq!(done, key);
+                completed = true;
+            }
+        }
+        for event in pair.received.drain(..) {
+            if let ReceiveEvent::Message(message) = event {
+                assert_eq!(message.header(), b"header");
+                arrived = true;
+            }
+        }
+        polls += 1;
+        assert!(polls < 10_000_000, "message {key} does not arrive");
+    }
+}
+
+fn allocations_of(segments: usize) -> Option<u64> {
+    let domain = domain()?;
+    let mut pair = Pair::with(&domain, SendConfig::default(), small_receiver());
+    let payload = |pair: &Pair| -> Payload {
+        let take = || -> Buffer { pair.pool.try_acquire().expect("free").freeze(64) };
+        (0..segments).map(|_| take()).collect()
+    };
+    for key in 0..WARM_UP {
+        let payload = payload(&pair);
+        round_trip(&mut pair, payload, key);
+    }
+    let before = ALLOCATIONS.get();
+    for key in 0..COUNTED {
+        let payload = payload(&pair);
+        round_trip(&mut pair, payload, key);
+    }
+    Some(ALLOCATIONS.get() - before)
+}
+
+#[test]
+fn messages_of_one_segment_allocate_nothing() {
+    let _dog = Watchdog::new("one segment");
+    if let Some(count) = allocations_of(1) {
+        assert_eq!(count, 0, "allocations in {COUNTED} messages");
+    }
+}
+
+#[test]
+fn messages_of_three_segments_allocate_nothing() {
+    let _dog = Watchdog::new("three segments");
+    if let Some(count) = allocations_of(3) {
+        assert_eq!(count, 0, "allocations in {COUNTED} messages");
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(ALLOCATIONS.get() - before, 1);
+}
