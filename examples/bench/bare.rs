@@ -15,7 +15,7 @@ use std::time::Duration;
 use fabricast::Region;
 use libfabric_sys as sys;
 
-use crate::case::{Arrived, Case, HEADER, Header, Left, Pacer, Round};
+use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
 use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
 
@@ -497,8 +497,12 @@ fn connect(net: &Net, memory: &Memory, receives: usize) -> Result<Ep, Failure> {
     Ok(ep)
 }
 
-/// Sends with `depth` in flight for the time of the case.
-pub(crate) fn send(case: &Case, to: SocketAddr) -> Result<Left, Failure> {
+/// Sends with `depth` in flight for the time of the case. The connection stays open until the server has `arrived`.
+pub(crate) fn send<T>(
+    case: &Case,
+    to: SocketAddr,
+    arrived: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(Sent, T), Failure> {
     let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
     let headers = Memory::new(&net, case.depth, SLOT)?;
     let payloads = Memory::new(&net, case.depth, case.size)?;
@@ -527,13 +531,17 @@ pub(crate) fn send(case: &Case, to: SocketAddr) -> Result<Left, Failure> {
         })?;
         pacer.on_poll(found)?;
         if pacer.is_over() && free.len() == case.depth {
-            return Ok(pacer.left());
+            return Ok((pacer.finish(), arrived()?));
         }
     }
 }
 
 /// One message to and fro at a time, for the time of the case.
-pub(crate) fn ping_pong(case: &Case, to: SocketAddr) -> Result<Round, Failure> {
+pub(crate) fn ping_pong<T>(
+    case: &Case,
+    to: SocketAddr,
+    arrived: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(Sent, T), Failure> {
     let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
     let receives = case.receive_depth();
     let memory = Memory::new(&net, receives, HEADER + case.size)?;
@@ -568,5 +576,5 @@ pub(crate) fn ping_pong(case: &Case, to: SocketAddr) -> Result<Round, Failure> {
         }
         pacer.returned();
     }
-    Ok(pacer.round())
+    Ok((pacer.finish(), arrived()?))
 }

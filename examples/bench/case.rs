@@ -110,17 +110,12 @@ pub(crate) struct Arrived {
     pub(crate) cpu_s: f64,
 }
 
-/// What a sender spent between the marks.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Left {
-    pub(crate) cpu_s: f64,
-}
-
-/// Half round trips between the marks.
+/// What a client measured between the marks.
 #[derive(Clone, Debug)]
-pub(crate) struct Round {
+pub(crate) struct Sent {
+    pub(crate) cpu_s: f64,
+    /// Half round trips; none for an operation that has no replies.
     pub(crate) half_ns: Vec<u32>,
-    pub(crate) left: Left,
 }
 
 /// The header of each message: a kind, and padding to the 16 bytes of a real one.
@@ -182,7 +177,6 @@ pub(crate) struct Pacer {
     seconds: Duration,
     until: Instant,
     cpu_from: f64,
-    cpu_to: f64,
     posted: Instant,
     half_ns: Vec<u32>,
     patience: Patience,
@@ -203,7 +197,6 @@ impl Pacer {
             seconds: Duration::from_secs_f64(case.seconds),
             until: now + WARM_UP,
             cpu_from: 0.0,
-            cpu_to: 0.0,
             posted: now,
             half_ns: Vec::with_capacity(samples),
             patience: Patience::new(case.limit()),
@@ -274,18 +267,10 @@ impl Pacer {
     }
 
     /// To be called when all sends are complete.
-    pub(crate) fn left(&mut self) -> Left {
-        self.cpu_to = cpu_seconds();
-        Left {
-            cpu_s: self.cpu_to - self.cpu_from,
-        }
-    }
-
-    pub(crate) fn round(mut self) -> Round {
-        let left = self.left();
-        Round {
+    pub(crate) fn finish(self) -> Sent {
+        Sent {
+            cpu_s: cpu_seconds() - self.cpu_from,
             half_ns: self.half_ns,
-            left,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::case::{Arrived, Case, Operation, Round, Side};
+use crate::case::{Arrived, Case, Operation, Sent, Side};
 use crate::control::Control;
 use crate::error::Failure;
 use crate::server::Wish;
@@ -28,28 +28,33 @@ pub(crate) fn run(control: &mut Control, side: Side, case: &Case) -> Result<Figu
         case: case.clone(),
         back: None,
     };
+    run_side(control, &mut wish).map_err(|failure| {
+        Failure(format!(
+            "{} {}: {failure}",
+            side.name(),
+            case.operation.name()
+        ))
+    })
+}
+
+fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> {
+    let case = wish.case.clone();
     let patience = case.limit() + Duration::from_secs(10);
-    let ready = |control: &mut Control, wish: &Wish| -> Result<_, Failure> {
-        control.say(&wish.line())?;
-        Ok(control.expect("ready", patience)?.parse()?)
+    let listener = match (wish.side, case.operation) {
+        (Side::Ours, Operation::Pingpong) => Some(ours::PingPong::listen(&case)?),
+        _ => None,
     };
-    let mut round = None;
-    let left = match (side, case.operation) {
-        (Side::Bare, Operation::Send) => bare::send(case, ready(control, &wish)?)?,
-        (Side::Ours, Operation::Send) => ours::send(case, ready(control, &wish)?)?,
-        (Side::Bare, Operation::Pingpong) => {
-            let done = bare::ping_pong(case, ready(control, &wish)?)?;
-            round.insert(done).left
-        }
-        (Side::Ours, Operation::Pingpong) => {
-            let client = ours::PingPong::listen(case)?;
-            wish.back = Some(client.addr);
-            let done = client.run(case, ready(control, &wish)?)?;
-            round.insert(done).left
-        }
-    };
-    let arrived = arrived(&control.expect("arrived", patience)?)?;
-    Ok(Figures::new(case, &arrived, left.cpu_s, round))
+    wish.back = listener.as_ref().map(|listener| listener.addr);
+    control.say(&wish.line())?;
+    let to = control.expect("ready", patience)?.parse()?;
+    let arrived = || arrived(&control.expect("arrived", patience)?);
+    let (sent, arrived) = match (listener, wish.side, case.operation) {
+        (Some(listener), ..) => listener.run(&case, to, arrived),
+        (None, Side::Ours, _) => ours::send(&case, to, arrived),
+        (None, Side::Bare, Operation::Send) => bare::send(&case, to, arrived),
+        (None, Side::Bare, Operation::Pingpong) => bare::ping_pong(&case, to, arrived),
+    }?;
+    Ok(Figures::new(&case, &arrived, sent))
 }
 
 fn arrived(line: &str) -> Result<Arrived, Failure> {
@@ -63,14 +68,14 @@ fn arrived(line: &str) -> Result<Arrived, Failure> {
 }
 
 impl Figures {
-    fn new(case: &Case, arrived: &Arrived, client_cpu_s: f64, round: Option<Round>) -> Self {
+    fn new(case: &Case, arrived: &Arrived, sent: Sent) -> Self {
         let ways = match case.operation {
             Operation::Send => 1.0,
             Operation::Pingpong => 2.0,
         };
         let messages = arrived.messages as f64 * ways;
         let gigabytes = messages * case.size as f64 * 1e-9;
-        let mut half_ns = round.map(|round| round.half_ns).unwrap_or_default();
+        let mut half_ns = sent.half_ns;
         half_ns.sort_unstable();
         let sum: f64 = half_ns.iter().map(|&ns| f64::from(ns)).sum();
         Self {
@@ -80,7 +85,7 @@ impl Figures {
             p99_us: quantile(&half_ns, 0.99) * 1e-3,
             p999_us: quantile(&half_ns, 0.999) * 1e-3,
             mean_us: sum / half_ns.len() as f64 * 1e-3,
-            cpu_s_per_gb: (arrived.cpu_s + client_cpu_s) / gigabytes,
+            cpu_s_per_gb: (arrived.cpu_s + sent.cpu_s) / gigabytes,
         }
     }
 }

@@ -10,7 +10,7 @@ use fabricast::buffer::{HeaderSlotConfig, Payload, SharedBufferManager};
 use fabricast::endpoint::{HeaderMode, ReceiveConfig, SendConfig};
 use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 
-use crate::case::{Arrived, Case, HEADER, Header, Left, Pacer, Round};
+use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
 use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
 
@@ -118,8 +118,10 @@ impl Receiver {
     ) -> Result<usize, Failure> {
         let found = self.endpoint.poll(&mut self.events)?;
         for event in self.events.drain(..) {
-            if let ReceiveEvent::Message(message) = event {
-                each(Header::from_slice(message.header())?)?;
+            match event {
+                ReceiveEvent::Message(message) => each(Header::from_slice(message.header())?)?,
+                ReceiveEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                _ => {}
             }
         }
         Ok(found)
@@ -194,8 +196,12 @@ fn connect_both(sender: &mut Sender, receiver: &mut Receiver) -> Result<(), Fail
     Ok(())
 }
 
-/// Sends with `depth` in flight for the time of the case.
-pub(crate) fn send(case: &Case, to: SocketAddr) -> Result<Left, Failure> {
+/// Sends with `depth` in flight for the time of the case. The connection stays open until the server has `arrived`.
+pub(crate) fn send<T>(
+    case: &Case,
+    to: SocketAddr,
+    arrived: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(Sent, T), Failure> {
     let domain = open(case)?;
     let mut sender = Sender::connect(&domain, case, to)?;
     sender.endpoint.wait_connected()?;
@@ -211,7 +217,7 @@ pub(crate) fn send(case: &Case, to: SocketAddr) -> Result<Left, Failure> {
         let found = sender.poll()?;
         pacer.on_poll(found)?;
         if pacer.is_over() && sender.payloads.len() == case.depth {
-            return Ok(pacer.left());
+            return Ok((pacer.finish(), arrived()?));
         }
     }
 }
@@ -238,7 +244,12 @@ impl PingPong {
     }
 
     /// One message to and fro at a time, for the time of the case.
-    pub(crate) fn run(mut self, case: &Case, to: SocketAddr) -> Result<Round, Failure> {
+    pub(crate) fn run<T>(
+        mut self,
+        case: &Case,
+        to: SocketAddr,
+        arrived: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(Sent, T), Failure> {
         let mut sender = Sender::connect(&self.domain, case, to)?;
         connect_both(&mut sender, &mut self.receiver)?;
         let mut pacer = Pacer::new(case);
@@ -259,7 +270,7 @@ impl PingPong {
             }
             pacer.returned();
         }
-        Ok(pacer.round())
+        Ok((pacer.finish(), arrived()?))
     }
 }
 
