@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::case::{BareWait, Case, Operation};
+use crate::case::{BareWait, Case, Operation, Side};
 use crate::control::Control;
 use crate::error::{Failure, fail};
 use crate::report::Setting;
@@ -99,6 +99,9 @@ struct Options {
     /// What the bare loop's queue could be waited for by, though it never waits: the cheaper one is the honest baseline.
     #[arg(long, default_value = "none")]
     bare_wait: BareWait,
+    /// Run one side only, for a profiler: no ratio.
+    #[arg(long)]
+    only: Option<Side>,
 }
 
 fn parse_size(text: &str) -> Result<usize, String> {
@@ -197,7 +200,7 @@ fn measure(options: &Options, server: SocketAddr, pinned: bool) -> Result<(), Fa
     let mut control = Control::connect(server)?;
     setting.print_head(pinned);
     for case in &cases {
-        let outcome = pairs::run(&mut control, case, options.runs.into())?;
+        let outcome = pairs::run(&mut control, case, options.runs.into(), options.only)?;
         setting.print(case, &outcome);
     }
     Ok(())

@@ -19,8 +19,13 @@ pub(crate) struct Outcome {
     pub(crate) ratio_hi: f64,
 }
 
-/// Runs a case so many times by each side.
-pub(crate) fn run(control: &mut Control, case: &Case, pairs: usize) -> Result<Outcome, Failure> {
+/// Runs a case so many times by each side, or by the `only` one.
+pub(crate) fn run(
+    control: &mut Control,
+    case: &Case,
+    pairs: usize,
+    only: Option<Side>,
+) -> Result<Outcome, Failure> {
     let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let mut chance = Chance::new();
     for _ in 0..pairs {
@@ -30,6 +35,9 @@ pub(crate) fn run(control: &mut Control, case: &Case, pairs: usize) -> Result<Ou
             [Side::Ours, Side::Bare]
         };
         for side in order {
+            if only.is_some_and(|only| only != side) {
+                continue;
+            }
             let figures = client::run(control, side, case)?;
             match side {
                 Side::Bare => bare.push(figures),

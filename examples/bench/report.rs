@@ -60,7 +60,7 @@ impl Setting {
             pairs,
         } = outcome;
         let pair = |ours: f64, bare: f64, digits: usize| {
-            if ours.is_nan() {
+            if ours.is_nan() && bare.is_nan() {
                 "-".to_owned()
             } else {
                 format!("{ours:.digits$} ({bare:.digits$})")
