@@ -347,9 +347,29 @@ impl Sender<'_> {
     }
 }
 
+/// Posts the first receives, as many as the provider takes.
+fn post_receives(ep: &Ep, memory: &Memory, receives: usize) -> Result<(), Failure> {
+    for index in 0..receives {
+        if !try_post_receive(ep, memory, index)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
 /// Posts the receive of this index.
 #[inline]
 fn post_receive(ep: &Ep, memory: &Memory, index: usize) -> Result<(), Failure> {
+    if try_post_receive(ep, memory, index)? {
+        Ok(())
+    } else {
+        fail("bare loop: no room to post a receive again")
+    }
+}
+
+/// Posts the receive of this index; false when the provider's queue is full.
+#[inline]
+fn try_post_receive(ep: &Ep, memory: &Memory, index: usize) -> Result<bool, Failure> {
     let base = memory.at(index).cast();
     // SAFETY: the endpoint is open; the memory is registered and untouched until its completion was read.
     let rc = unsafe {
@@ -362,10 +382,10 @@ fn post_receive(ep: &Ep, memory: &Memory, index: usize) -> Result<(), Failure> {
             index as *mut c_void,
         )
     };
-    if rc == 0 {
-        Ok(())
-    } else {
-        fail(format!("bare loop: fi_recv answered {rc}"))
+    match rc {
+        0 => Ok(true),
+        rc if rc == -(sys::FI_EAGAIN as isize) => Ok(false),
+        rc => fail(format!("bare loop: fi_recv answered {rc}")),
     }
 }
 
@@ -416,9 +436,7 @@ impl Server {
         // SAFETY: the request's info is ours to free, and the endpoint has its own copy.
         unsafe { self.net.library.fi_freeinfo(info) };
         let ep = ep?;
-        for index in 0..receives {
-            post_receive(&ep, memory, index)?;
-        }
+        post_receives(&ep, memory, receives)?;
         // SAFETY: the endpoint is open and came from a request.
         check("fi_accept", unsafe { sys::fi_accept(ep.0, ptr::null(), 0) })?;
         self.net.expect(sys::FI_CONNECTED)?;
@@ -485,9 +503,7 @@ impl Drop for Server {
 /// Connects, with `receives` posted.
 fn connect(net: &Net, memory: &Memory, receives: usize) -> Result<Ep, Failure> {
     let ep = net.endpoint(net.info)?;
-    for index in 0..receives {
-        post_receive(&ep, memory, index)?;
-    }
+    post_receives(&ep, memory, receives)?;
     // SAFETY: the endpoint is open; its info names the peer's address.
     let dest = unsafe { (*net.info).dest_addr };
     // SAFETY: as above.

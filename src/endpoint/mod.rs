@@ -15,6 +15,7 @@ mod event;
 mod fabric_link;
 mod half_open;
 mod id;
+mod id_map;
 mod iov;
 pub(crate) mod link;
 mod message;
