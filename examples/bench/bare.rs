@@ -465,9 +465,14 @@ impl Server {
         let memory = Memory::new(&self.net, receives, HEADER + case.size)?;
         let headers = Memory::new(&self.net, case.depth, SLOT)?;
         let payloads = Memory::new(&self.net, case.depth, case.size)?;
+        // The client connects for its pings first.
         let ep = self.accept(&memory, receives)?;
+        let second = match case.bare_connections {
+            2.. => Some(self.accept(&memory, 0)?),
+            _ => None,
+        };
         let sender = Sender {
-            ep: &ep,
+            ep: second.as_ref().unwrap_or(&ep),
             headers: &headers,
             payloads: &payloads,
             size: case.size,
@@ -563,9 +568,13 @@ pub(crate) fn ping_pong<T>(
     let memory = Memory::new(&net, receives, HEADER + case.size)?;
     let headers = Memory::new(&net, case.depth, SLOT)?;
     let payloads = Memory::new(&net, case.depth, case.size)?;
+    let first = match case.bare_connections {
+        2.. => Some(connect(&net, &memory, 0)?),
+        _ => None,
+    };
     let ep = connect(&net, &memory, receives)?;
     let sender = Sender {
-        ep: &ep,
+        ep: first.as_ref().unwrap_or(&ep),
         headers: &headers,
         payloads: &payloads,
         size: case.size,

@@ -88,6 +88,8 @@ pub(crate) struct Case {
     pub(crate) provider: String,
     pub(crate) node: String,
     pub(crate) bare_wait: BareWait,
+    /// Connections of the bare ping-pong: one both ways, or one each way, as the library's.
+    pub(crate) bare_connections: u8,
 }
 
 impl Case {

@@ -99,6 +99,9 @@ struct Options {
     /// What the bare loop's queue could be waited for by, though it never waits: the cheaper one is the honest baseline.
     #[arg(long, default_value = "none")]
     bare_wait: BareWait,
+    /// Connections of the bare ping-pong: 1 carries both ways, 2 carry one each, as the library's do.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    bare_connections: u8,
     /// Run one side only, for a profiler: no ratio.
     #[arg(long)]
     only: Option<Side>,
@@ -152,6 +155,7 @@ impl Options {
             provider: self.provider.clone(),
             node: self.place.node.clone(),
             bare_wait: self.bare_wait,
+            bare_connections: self.bare_connections,
         }
     }
 
@@ -196,6 +200,7 @@ fn measure(options: &Options, server: SocketAddr, pinned: bool) -> Result<(), Fa
         congestion: host::congestion(),
         shape,
         json: options.json,
+        bare_connections: options.bare_connections,
     };
     let mut control = Control::connect(server)?;
     setting.print_head(pinned);

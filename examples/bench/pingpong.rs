@@ -26,6 +26,8 @@ pub(crate) fn compare(
     };
     let bare = Case {
         size: payload,
+        // As fi_pingpong's.
+        bare_connections: 1,
         ..case.clone()
     };
     let (mut theirs, mut ours, mut ratios) = (Vec::new(), Vec::new(), Vec::new());

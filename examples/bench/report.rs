@@ -14,6 +14,7 @@ pub(crate) struct Setting {
     pub(crate) congestion: String,
     pub(crate) shape: String,
     pub(crate) json: bool,
+    pub(crate) bare_connections: u8,
 }
 
 impl Setting {
@@ -23,7 +24,7 @@ impl Setting {
             return;
         }
         println!(
-            "{}, libfabric {}, congestion control {}, shape {}, path host, {}",
+            "{}, libfabric {}, congestion control {}, shape {}, path host, {}; bare ping-pong over {} connection(s)",
             self.provider,
             self.libfabric,
             self.congestion,
@@ -33,6 +34,7 @@ impl Setting {
             } else {
                 "not pinned"
             },
+            self.bare_connections,
         );
         println!(
             "{:9} {:>9} {:>5}  {:>21}  {:>21}  {:>16} {:>19}  ratio to bare [95 %]",

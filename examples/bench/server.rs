@@ -52,7 +52,7 @@ impl Wish {
         let Self { side, case, back } = self;
         let back = back.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
         format!(
-            "run {} {} {} {} {} {} {} {back}",
+            "run {} {} {} {} {} {} {} {} {back}",
             side.name(),
             case.operation.name(),
             case.size,
@@ -60,6 +60,7 @@ impl Wish {
             case.seconds,
             case.provider,
             case.bare_wait.name(),
+            case.bare_connections,
         )
     }
 
@@ -74,6 +75,7 @@ impl Wish {
             seconds,
             provider,
             wait,
+            connections,
             back,
         ] = words[..]
         else {
@@ -89,6 +91,7 @@ impl Wish {
                 provider: provider.to_owned(),
                 node: node.to_owned(),
                 bare_wait: BareWait::from_str(wait, false).map_err(Failure)?,
+                bare_connections: connections.parse()?,
             },
             back: if back == "-" {
                 None
