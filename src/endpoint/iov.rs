@@ -1,26 +1,26 @@
 //! `IovList`: the segments of one message, on the stack.
 
+#![allow(unsafe_code)]
+
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 use crate::endpoint::link::IOV_MAX;
 
-/// Up to [`IOV_MAX`] segments and their descriptors.
+/// Up to [`IOV_MAX`] segments and their descriptors. Only the first `len` of each are written: most messages have two, and
+/// zeroing the others would cost more than all else here.
 pub(crate) struct IovList {
-    iov: [libc::iovec; IOV_MAX],
-    desc: [*mut c_void; IOV_MAX],
+    iov: [MaybeUninit<libc::iovec>; IOV_MAX],
+    desc: [MaybeUninit<*mut c_void>; IOV_MAX],
     len: usize,
 }
 
 impl IovList {
     #[inline]
     pub(crate) fn new() -> Self {
-        const EMPTY: libc::iovec = libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        };
         Self {
-            iov: [EMPTY; IOV_MAX],
-            desc: [std::ptr::null_mut(); IOV_MAX],
+            iov: [const { MaybeUninit::uninit() }; IOV_MAX],
+            desc: [const { MaybeUninit::uninit() }; IOV_MAX],
             len: 0,
         }
     }
@@ -28,11 +28,11 @@ impl IovList {
     /// Adds a segment. The caller has checked the count against the link's limit, which is at most `IOV_MAX`.
     #[inline]
     pub(crate) fn push(&mut self, base: *const u8, len: usize, desc: *mut c_void) {
-        self.iov[self.len] = libc::iovec {
+        self.iov[self.len].write(libc::iovec {
             iov_base: base.cast_mut().cast(),
             iov_len: len,
-        };
-        self.desc[self.len] = desc;
+        });
+        self.desc[self.len].write(desc);
         self.len += 1;
     }
 
@@ -52,10 +52,14 @@ impl IovList {
     }
 
     pub(crate) fn iov(&self) -> &[libc::iovec] {
-        &self.iov[..self.len]
+        let written = &self.iov[..self.len];
+        // SAFETY: `push` wrote the first `len`, and nothing else raises `len`.
+        unsafe { std::slice::from_raw_parts(written.as_ptr().cast(), written.len()) }
     }
 
     pub(crate) fn desc(&self) -> &[*mut c_void] {
-        &self.desc[..self.len]
+        let written = &self.desc[..self.len];
+        // SAFETY: `push` wrote the first `len`, and nothing else raises `len`.
+        unsafe { std::slice::from_raw_parts(written.as_ptr().cast(), written.len()) }
     }
 }

@@ -21,6 +21,7 @@ mod fake_rig;
 mod fake_walk_tests;
 mod half_open;
 mod id;
+mod id_map;
 mod iov;
 pub(crate) mod link;
 mod message;

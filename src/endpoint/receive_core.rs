@@ -12,6 +12,7 @@ use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
 use crate::endpoint::control::{CONTROL_SENDS, ControlBuffers, HeldDescriptor};
 use crate::endpoint::event::{ConnectionId, ConnectionInfo, Level, ReceiveEvent};
+use crate::endpoint::id_map::IdMap;
 use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
@@ -120,7 +121,8 @@ struct Waiting<R> {
 /// A listener and every connection that it accepted.
 pub(crate) struct ReceiveCore<L: Link> {
     settings: ReceiveSettings,
-    conns: HashMap<ConnectionId, Conn<L::Conn>>,
+    /// Boxed, so that `feed` takes one out and puts it back without moving it.
+    conns: IdMap<Box<Conn<L::Conn>>>,
     by_key: HashMap<ConnKey, ConnectionId>,
     waiting: HashMap<ConnectionId, Waiting<L::Request>>,
     hungry: Vec<ConnectionId>,
@@ -162,7 +164,7 @@ impl<L: Link> ReceiveCore<L> {
             .saturating_add(controls);
         let next_reap = Instant::now() + settings.handshake_timeout;
         let core = Self {
-            conns: HashMap::new(),
+            conns: IdMap::default(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
             hungry: Vec::new(),
@@ -356,22 +358,16 @@ impl<L: Link> ReceiveCore<L> {
             }
             None => {}
         }
+        if !conn.hungry {
+            conn.hungry = true;
+            self.hungry.push(id);
+        }
         self.touch(id);
-        self.make_hungry(id);
     }
 
     fn touch(&mut self, id: ConnectionId) {
         if self.touched.last() != Some(&id) {
             self.touched.push(id);
-        }
-    }
-
-    fn make_hungry(&mut self, id: ConnectionId) {
-        if let Some(conn) = self.conns.get_mut(&id)
-            && !conn.hungry
-        {
-            conn.hungry = true;
-            self.hungry.push(id);
         }
     }
 
@@ -539,7 +535,7 @@ impl<L: Link> ReceiveCore<L> {
             Instant::now(),
         );
         self.by_key.insert(conn.link.key(), id);
-        self.conns.insert(id, conn);
+        self.conns.insert(id, Box::new(conn));
         self.act(id, events);
     }
 

@@ -1,0 +1,278 @@
+//! `Case`: one operation at one size, and what a run of it gives; `Pacer`: which message the client sends next.
+
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use libfabric_sys as sys;
+
+use crate::clock::Patience;
+use crate::error::Failure;
+use crate::host::cpu_seconds;
+
+/// Bytes of a header.
+pub(crate) const HEADER: usize = 16;
+/// Warm-up: at least this long.
+const WARM_UP: Duration = Duration::from_millis(200);
+/// The most round trips whose times are kept, beyond which a run counts no further ones.
+const SAMPLES_MAX: usize = 4_000_000;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Operation {
+    /// Messages one way, `depth` in flight, dropped by the receiver.
+    Send,
+    /// One message to and fro at a time; both ends spin.
+    Pingpong,
+}
+
+impl Operation {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Pingpong => "pingpong",
+        }
+    }
+}
+
+/// By what it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Side {
+    /// The loop over `libfabric-sys`.
+    Bare,
+    /// The library.
+    Ours,
+}
+
+impl Side {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::Ours => "ours",
+        }
+    }
+}
+
+/// What the bare loop's completion queue can be waited for by. It never waits; but a queue that could signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BareWait {
+    /// FI_WAIT_NONE.
+    None,
+    /// FI_WAIT_FD, as the library's.
+    Fd,
+}
+
+impl BareWait {
+    pub(crate) fn wait_obj(self) -> sys::fi_wait_obj {
+        match self {
+            Self::None => sys::FI_WAIT_NONE,
+            Self::Fd => sys::FI_WAIT_FD,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Fd => "fd",
+        }
+    }
+}
+
+/// One operation at one size.
+#[derive(Clone, Debug)]
+pub(crate) struct Case {
+    pub(crate) operation: Operation,
+    /// Payload bytes; the header comes on top.
+    pub(crate) size: usize,
+    pub(crate) depth: usize,
+    pub(crate) seconds: f64,
+    pub(crate) provider: String,
+    pub(crate) node: String,
+    pub(crate) bare_wait: BareWait,
+    /// Connections of the bare ping-pong: one both ways, or one each way, as the library's.
+    pub(crate) bare_connections: u8,
+}
+
+impl Case {
+    /// Receives that are posted: twice the depth, and the two that the library keeps for itself.
+    pub(crate) fn receive_depth(&self) -> usize {
+        2 * self.depth + 2
+    }
+
+    /// How long a run may take at most.
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds) + Duration::from_secs(20)
+    }
+}
+
+/// What a receiver counted between the marks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrived {
+    pub(crate) messages: u64,
+    pub(crate) elapsed_s: f64,
+    pub(crate) cpu_s: f64,
+}
+
+/// What a client measured between the marks.
+#[derive(Clone, Debug)]
+pub(crate) struct Sent {
+    pub(crate) cpu_s: f64,
+    /// Half round trips; none for an operation that has no replies.
+    pub(crate) half_ns: Vec<u32>,
+}
+
+/// The header of each message: a kind, and padding to the 16 bytes of a real one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header(u64);
+
+impl Header {
+    const DATA: Self = Self(0);
+    const BEGIN: Self = Self(1);
+    const END: Self = Self(2);
+
+    #[inline]
+    pub(crate) fn is_mark(self) -> bool {
+        self != Self::DATA
+    }
+
+    #[inline]
+    pub(crate) fn is_end(self) -> bool {
+        self == Self::END
+    }
+
+    #[inline]
+    pub(crate) fn to_bytes(self) -> [u8; HEADER] {
+        let mut bytes = [0; HEADER];
+        bytes[..8].copy_from_slice(&self.0.to_le_bytes());
+        bytes
+    }
+
+    #[inline]
+    pub(crate) fn from_bytes(bytes: [u8; HEADER]) -> Self {
+        let mut kind = [0; 8];
+        kind.copy_from_slice(&bytes[..8]);
+        Self(u64::from_le_bytes(kind))
+    }
+
+    /// The header of a message that a library handed out.
+    #[inline]
+    pub(crate) fn from_slice(bytes: &[u8]) -> Result<Self, Failure> {
+        let bytes = bytes
+            .try_into()
+            .map_err(|_| Failure(format!("a header of {} bytes", bytes.len())))?;
+        Ok(Self::from_bytes(bytes))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    WarmUp,
+    Timed,
+    Over,
+}
+
+/// What the client sends next: data for the warm-up, a begin mark, data for the time of the case, an end mark.
+#[derive(Debug)]
+pub(crate) struct Pacer {
+    phase: Phase,
+    next: Header,
+    warm_messages: usize,
+    seconds: Duration,
+    until: Instant,
+    cpu_from: f64,
+    posted: Instant,
+    half_ns: Vec<u32>,
+    patience: Patience,
+}
+
+impl Pacer {
+    pub(crate) fn new(case: &Case) -> Self {
+        let samples = match case.operation {
+            Operation::Send => 0,
+            Operation::Pingpong => SAMPLES_MAX.min((case.seconds * 1e6) as usize + 1),
+        };
+        let now = Instant::now();
+        Self {
+            phase: Phase::WarmUp,
+            next: Header::DATA,
+            // Each buffer of both sides once at least.
+            warm_messages: 2 * case.receive_depth(),
+            seconds: Duration::from_secs_f64(case.seconds),
+            until: now + WARM_UP,
+            cpu_from: 0.0,
+            posted: now,
+            half_ns: Vec::with_capacity(samples),
+            patience: Patience::new(case.limit()),
+        }
+    }
+
+    /// The header of the next message; none when the end mark was sent.
+    #[inline]
+    pub(crate) fn next(&mut self) -> Option<Header> {
+        if self.phase == Phase::Over {
+            return None;
+        }
+        self.posted = Instant::now();
+        if self.posted >= self.until && self.next == Header::DATA {
+            self.turn();
+        }
+        Some(self.next)
+    }
+
+    /// The time of a phase is up: its mark goes out next.
+    #[cold]
+    fn turn(&mut self) {
+        self.next = match self.phase {
+            Phase::WarmUp if self.warm_messages > 0 => Header::DATA,
+            Phase::WarmUp => Header::BEGIN,
+            Phase::Timed | Phase::Over => Header::END,
+        };
+    }
+
+    /// The message of `next` was posted.
+    #[inline]
+    pub(crate) fn sent(&mut self) {
+        self.warm_messages = self.warm_messages.saturating_sub(1);
+        if self.next.is_mark() {
+            self.marked();
+        }
+    }
+
+    #[cold]
+    fn marked(&mut self) {
+        if self.next == Header::BEGIN {
+            self.phase = Phase::Timed;
+            self.cpu_from = cpu_seconds();
+            self.until = Instant::now() + self.seconds;
+        } else {
+            self.phase = Phase::Over;
+        }
+        self.next = Header::DATA;
+    }
+
+    /// The message of `next` came back.
+    #[inline]
+    pub(crate) fn returned(&mut self) {
+        if self.phase == Phase::Timed && self.half_ns.len() < self.half_ns.capacity() {
+            let half = self.posted.elapsed().as_nanos() / 2;
+            self.half_ns.push(u32::try_from(half).unwrap_or(u32::MAX));
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
+        self.patience.on_poll(found)
+    }
+
+    /// The end mark is posted.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// To be called when all sends are complete.
+    pub(crate) fn finish(self) -> Sent {
+        Sent {
+            cpu_s: cpu_seconds() - self.cpu_from,
+            half_ns: self.half_ns,
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The client: runs one side of a case against the server.
+
+use std::time::Duration;
+
+use crate::case::{Arrived, Case, Operation, Sent, Side};
+use crate::control::Control;
+use crate::error::Failure;
+use crate::server::Wish;
+use crate::stats::quantile;
+use crate::{bare, ours};
+
+/// What one run gave. What was not measured is NaN.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) gb_per_s: f64,
+    pub(crate) msgs_per_s: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+    pub(crate) mean_us: f64,
+    pub(crate) cpu_s_per_gb: f64,
+}
+
+/// Runs it once.
+pub(crate) fn run(control: &mut Control, side: Side, case: &Case) -> Result<Figures, Failure> {
+    let mut wish = Wish {
+        side,
+        case: case.clone(),
+        back: None,
+    };
+    run_side(control, &mut wish).map_err(|failure| {
+        Failure(format!(
+            "{} {}: {failure}",
+            side.name(),
+            case.operation.name()
+        ))
+    })
+}
+
+fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> {
+    let case = wish.case.clone();
+    let patience = case.limit() + Duration::from_secs(10);
+    let listener = match (wish.side, case.operation) {
+        (Side::Ours, Operation::Pingpong) => Some(ours::PingPong::listen(&case)?),
+        _ => None,
+    };
+    wish.back = listener.as_ref().map(|listener| listener.addr);
+    control.say(&wish.line())?;
+    let to = control.expect("ready", patience)?.parse()?;
+    let arrived = || arrived(&control.expect("arrived", patience)?);
+    let (sent, arrived) = match (listener, wish.side, case.operation) {
+        (Some(listener), ..) => listener.run(&case, to, arrived),
+        (None, Side::Ours, _) => ours::send(&case, to, arrived),
+        (None, Side::Bare, Operation::Send) => bare::send(&case, to, arrived),
+        (None, Side::Bare, Operation::Pingpong) => bare::ping_pong(&case, to, arrived),
+    }?;
+    Ok(Figures::new(&case, &arrived, sent))
+}
+
+fn arrived(line: &str) -> Result<Arrived, Failure> {
+    let mut words = line.split(' ');
+    let mut word = || words.next().ok_or(Failure::of("a short report"));
+    Ok(Arrived {
+        messages: word()?.parse()?,
+        elapsed_s: word()?.parse()?,
+        cpu_s: word()?.parse()?,
+    })
+}
+
+impl Figures {
+    fn new(case: &Case, arrived: &Arrived, sent: Sent) -> Self {
+        let ways = match case.operation {
+            Operation::Send => 1.0,
+            Operation::Pingpong => 2.0,
+        };
+        let messages = arrived.messages as f64 * ways;
+        let gigabytes = messages * case.size as f64 * 1e-9;
+        let mut half_ns = sent.half_ns;
+        half_ns.sort_unstable();
+        let sum: f64 = half_ns.iter().map(|&ns| f64::from(ns)).sum();
+        Self {
+            gb_per_s: gigabytes / arrived.elapsed_s,
+            msgs_per_s: messages / arrived.elapsed_s,
+            p50_us: quantile(&half_ns, 0.5) * 1e-3,
+            p99_us: quantile(&half_ns, 0.99) * 1e-3,
+            p999_us: quantile(&half_ns, 0.999) * 1e-3,
+            mean_us: sum / half_ns.len() as f64 * 1e-3,
+            cpu_s_per_gb: (arrived.cpu_s + sent.cpu_s) / gigabytes,
+        }
+    }
+}

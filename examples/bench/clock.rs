@@ -1,0 +1,129 @@
+//! What is timed, the same for both loops: from the begin mark to the end mark, as the receiver sees them.
+
+use std::time::{Duration, Instant};
+
+use crate::case::{Arrived, Header};
+use crate::error::{Failure, fail};
+use crate::host::cpu_seconds;
+
+/// Empty polls in a row after which the core is offered to others: on a machine with idle cores nobody takes it, and on a busy
+/// one the peer may be who waits for it.
+const YIELD: u32 = 64;
+/// Empty polls in a row between two looks at the clock.
+const LOOKS: u32 = 64 * YIELD;
+
+/// Until when something must have happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Instant,
+    time: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(time: Duration) -> Self {
+        Self {
+            at: Instant::now() + time,
+            time,
+        }
+    }
+
+    pub(crate) fn check(&self, what: &str) -> Result<(), Failure> {
+        if Instant::now() > self.at {
+            return fail(format!("waited {:?} for {what}", self.time));
+        }
+        Ok(())
+    }
+}
+
+/// A deadline that a polling loop can afford to look at.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    deadline: Deadline,
+    empty: u32,
+}
+
+impl Patience {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            deadline: Deadline::after(limit),
+            empty: 0,
+        }
+    }
+
+    /// After each poll: what it found.
+    #[inline]
+    pub(crate) fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
+        if found > 0 {
+            self.empty = 0;
+            return Ok(());
+        }
+        self.empty = self.empty.wrapping_add(1);
+        if self.empty.is_multiple_of(YIELD) {
+            std::thread::yield_now();
+        }
+        if self.empty.is_multiple_of(LOOKS) {
+            return self.deadline.check("the peer");
+        }
+        Ok(())
+    }
+}
+
+/// Counts what arrives between the marks.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    messages: u64,
+    began: Option<(Instant, f64)>,
+    ended: Option<(Instant, f64)>,
+    patience: Patience,
+}
+
+impl Sampler {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            messages: 0,
+            began: None,
+            ended: None,
+            patience: Patience::new(limit),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_message(&mut self, header: Header) {
+        self.messages += 1;
+        if header.is_mark() {
+            self.on_mark(header);
+        }
+    }
+
+    #[cold]
+    fn on_mark(&mut self, header: Header) {
+        let now = (Instant::now(), cpu_seconds());
+        if header.is_end() {
+            self.ended = Some(now);
+        } else {
+            self.began = Some(now);
+            self.messages = 0;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
+        self.patience.on_poll(found)
+    }
+
+    #[inline]
+    pub(crate) fn done(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    pub(crate) fn arrived(&self) -> Result<Arrived, Failure> {
+        let (Some((from, cpu_from)), Some((to, cpu_to))) = (self.began, self.ended) else {
+            return fail("a mark is missing");
+        };
+        Ok(Arrived {
+            messages: self.messages,
+            elapsed_s: (to - from).as_secs_f64(),
+            cpu_s: cpu_to - cpu_from,
+        })
+    }
+}

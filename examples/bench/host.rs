@@ -1,0 +1,89 @@
+//! What the machine is asked for: cores, CPU time, a network namespace with a congestion control, a child that dies with us.
+
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::io;
+use std::mem::{MaybeUninit, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const CONGESTION: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+/// User and system time of this process so far.
+pub(crate) fn cpu_seconds() -> f64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the struct is writable.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
+    // SAFETY: zeroed, and any bits are valid.
+    let usage = unsafe { usage.assume_init() };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 * 1e-6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// The number of cores that this process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Keeps this thread, and those and the processes that it starts, on one core.
+pub(crate) fn pin(core: usize) -> io::Result<()> {
+    // SAFETY: a struct of integers.
+    let mut set: libc::cpu_set_t = unsafe { zeroed() };
+    // SAFETY: writes within the set; a core beyond it is ignored.
+    unsafe { libc::CPU_SET(core % libc::CPU_SETSIZE as usize, &mut set) };
+    // SAFETY: the set has that size.
+    let rc = unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) };
+    answer(rc)
+}
+
+/// Has the kernel kill this process when its parent ends, so that none is left behind.
+pub(crate) fn die_with_parent() -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    answer(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) })
+}
+
+fn answer(rc: i32) -> io::Result<()> {
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The congestion control that new TCP connections get here.
+pub(crate) fn congestion() -> String {
+    fs::read_to_string(CONGESTION)
+        .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+}
+
+/// Moves this process, and the children that it starts, to a network namespace of its own where only `lo` is up, and sets the
+/// congestion control there. Before any thread is started: it is a property of the thread.
+pub(crate) fn enter_namespace(congestion: &str) -> io::Result<()> {
+    // SAFETY: takes a number only.
+    let own = answer(unsafe { libc::unshare(libc::CLONE_NEWNET) });
+    if own.is_err() {
+        // Without the right to, a user namespace of our own may give it.
+        // SAFETY: takes a number only.
+        answer(unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNET) })?;
+    }
+    raise_loopback()?;
+    fs::write(CONGESTION, congestion)
+}
+
+fn raise_loopback() -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just opened, and owned by nobody else.
+    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: a struct of integers and a union of such.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(b"lo") {
+        *to = *from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    // SAFETY: the socket is open, the request is one for this call.
+    answer(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })
+}

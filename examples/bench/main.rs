@@ -1,0 +1,271 @@
+//! How fast `fabricast` is, beside a bare loop over `libfabric-sys` in the same run.
+//!
+//! ```text
+//! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
+//! bench server, bench client ADDRESS     the two halves by hand, also on two machines
+//! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
+//! ```
+//!
+//! See `benches/README.md` for what is printed.
+
+mod bare;
+mod case;
+mod child;
+mod client;
+mod clock;
+mod control;
+mod error;
+mod host;
+mod ours;
+mod pairs;
+mod pingpong;
+mod report;
+mod server;
+mod stats;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::case::{BareWait, Case, Operation, Side};
+use crate::control::Control;
+use crate::error::{Failure, fail};
+use crate::report::Setting;
+
+/// The speed of fabricast beside a bare loop over libfabric, in interleaved pairs of runs.
+#[derive(Parser)]
+#[command(name = "bench")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Starts a server on this machine and measures against it.
+    Pair(Options),
+    /// Waits for one client; prints `listening ADDRESS`.
+    Server(Place),
+    /// Measures against a server.
+    Client {
+        /// What the server printed.
+        server: SocketAddr,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Compares the bare loop with `fi_pingpong` (Debian's libfabric-bin); sizes are of whole messages.
+    FiPingpong(Options),
+}
+
+#[derive(Args)]
+struct Place {
+    /// The local IPv4 address to use.
+    #[arg(long, default_value = "127.0.0.1")]
+    node: String,
+    /// Leave it to the kernel on which core each process runs (else: client on core 0, server on core 1).
+    #[arg(long)]
+    no_pin: bool,
+}
+
+#[derive(Args)]
+struct Options {
+    #[command(flatten)]
+    place: Place,
+    /// Operations.
+    #[arg(long, value_delimiter = ',', default_value = "send,pingpong")]
+    op: Vec<Operation>,
+    /// Payload sizes in bytes, with K, M or G for powers of 1024. Default: 64,4K,64K,1M,16M for send, 64 for pingpong.
+    #[arg(long, value_delimiter = ',', value_parser = parse_size)]
+    size: Vec<usize>,
+    /// Messages in flight; the receiver has twice as many receives posted.
+    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: u16,
+    /// How long each run is timed, after a warm-up.
+    #[arg(long, default_value_t = 1.0, value_parser = parse_seconds)]
+    seconds: f64,
+    /// Pairs of runs for each case.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    runs: u16,
+    /// libfabric provider.
+    #[arg(long, default_value = "tcp")]
+    provider: String,
+    /// Run in a network namespace of its own with this TCP congestion control (such as reno), where that may be made.
+    #[arg(long, value_name = "CONGESTION")]
+    netns: Option<String>,
+    /// One JSON object a line and case, instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// What the bare loop's queue could be waited for by, though it never waits: the cheaper one is the honest baseline.
+    #[arg(long, default_value = "none")]
+    bare_wait: BareWait,
+    /// Connections of the bare ping-pong: 1 carries both ways, 2 carry one each, as the library's do.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    bare_connections: u8,
+    /// Run one side only, for a profiler: no ratio.
+    #[arg(long)]
+    only: Option<Side>,
+}
+
+fn parse_size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 10),
+        Some('m' | 'M') => (&text[..text.len() - 1], 20),
+        Some('g' | 'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let size = digits.parse::<usize>().ok();
+    let size = size.and_then(|size| size.checked_mul(1 << shift));
+    // A receive buffer takes 1 GiB at most, header included.
+    size.filter(|size| (1..=1 << 29).contains(size))
+        .ok_or_else(|| "a number of bytes from 1 to 512M".to_owned())
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok();
+    seconds
+        .filter(|seconds| (0.01..=600.0).contains(seconds))
+        .ok_or_else(|| "a number of seconds from 0.01 to 600".to_owned())
+}
+
+impl Options {
+    fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for &operation in &self.op {
+            let default: &[usize] = match operation {
+                Operation::Send => &[64, 4 << 10, 64 << 10, 1 << 20, 16 << 20],
+                Operation::Pingpong => &[64],
+            };
+            let sizes = if self.size.is_empty() {
+                default
+            } else {
+                &self.size
+            };
+            cases.extend(sizes.iter().map(|&size| self.case(operation, size)));
+        }
+        cases
+    }
+
+    fn case(&self, operation: Operation, size: usize) -> Case {
+        Case {
+            operation,
+            size,
+            depth: self.depth.into(),
+            seconds: self.seconds,
+            provider: self.provider.clone(),
+            node: self.place.node.clone(),
+            bare_wait: self.bare_wait,
+            bare_connections: self.bare_connections,
+        }
+    }
+
+    /// Pins this process, if it is to be.
+    fn pin(&self, core: usize) -> Result<bool, Failure> {
+        let pins = self.place.pins();
+        if pins {
+            host::pin(core)?;
+        }
+        Ok(pins)
+    }
+
+    /// Enters the namespace, if one is asked for and may be made.
+    fn enter_namespace(&self) {
+        if let Some(congestion) = &self.netns
+            && let Err(error) = host::enter_namespace(congestion)
+        {
+            eprintln!(
+                "SKIPPED: the namespace with {congestion} ({error}); the congestion control in force is {}",
+                host::congestion()
+            );
+        }
+    }
+}
+
+impl Place {
+    fn pins(&self) -> bool {
+        !self.no_pin && host::cores() >= 2
+    }
+}
+
+/// Runs all cases against a server.
+fn measure(options: &Options, server: SocketAddr, pinned: bool) -> Result<(), Failure> {
+    let cases = options.cases();
+    let Some(first) = cases.first() else {
+        return fail("no case");
+    };
+    let (provider, libfabric, shape) = ours::describe(first)?;
+    let setting = Setting {
+        provider,
+        libfabric,
+        congestion: host::congestion(),
+        shape,
+        json: options.json,
+        bare_connections: options.bare_connections,
+    };
+    let mut control = Control::connect(server)?;
+    setting.print_head(pinned);
+    for case in &cases {
+        let outcome = pairs::run(&mut control, case, options.runs.into(), options.only)?;
+        setting.print(case, &outcome);
+    }
+    Ok(())
+}
+
+fn pair(options: &Options) -> Result<(), Failure> {
+    options.enter_namespace();
+    // Before we are pinned: a child inherits that.
+    let pins = options.place.pins();
+    let (mut guard, server) = child::server(&options.place.node, pins)?;
+    options.pin(0)?;
+    measure(options, server, pins)?;
+    guard.wait(std::time::Duration::from_secs(10))?;
+    Ok(())
+}
+
+fn fi_pingpong(options: &Options) -> Result<(), Failure> {
+    options.enter_namespace();
+    let pins = options.place.pins();
+    let (mut guard, server) = child::server(&options.place.node, pins)?;
+    options.pin(0)?;
+    println!("congestion control {}", host::congestion());
+    let mut control = Control::connect(server)?;
+    let sizes = if options.size.is_empty() {
+        &[64][..]
+    } else {
+        &options.size
+    };
+    for &size in sizes {
+        let case = options.case(Operation::Pingpong, size);
+        pingpong::compare(&mut control, &case, options.runs.into(), pins)?;
+    }
+    drop(control);
+    guard.wait(std::time::Duration::from_secs(10))?;
+    Ok(())
+}
+
+fn run(cli: &Cli) -> Result<(), Failure> {
+    match &cli.command {
+        Command::Pair(options) => pair(options),
+        Command::FiPingpong(options) => fi_pingpong(options),
+        Command::Client { server, options } => {
+            let pinned = options.pin(0)?;
+            measure(options, *server, pinned)
+        }
+        Command::Server(place) => {
+            if place.pins() {
+                host::pin(1)?;
+            }
+            server::serve(&place.node)
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("bench: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! The operations through `fabricast`, as an application would write them: endpoints polled by hand, default settings but for the
+//! depth and the header mode.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabricast::buffer::{HeaderSlotConfig, Payload, SharedBufferManager};
+use fabricast::endpoint::{HeaderMode, ReceiveConfig, SendConfig};
+use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+
+use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
+use crate::clock::{Deadline, Sampler};
+use crate::error::{Failure, fail};
+
+/// Receive buffers beyond those that are posted: messages that were polled and not dropped yet.
+const HELD: usize = 32;
+const CONNECT: Duration = Duration::from_secs(10);
+
+fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
+    let fabric = Fabric::builder()
+        .provider(&case.provider)
+        .node(&case.node)
+        .open()?;
+    Ok(fabric.open_domain()?)
+}
+
+fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
+    let config = ReceiveConfig::default()
+        .max_message((HEADER + case.size).next_multiple_of(64))
+        .depth(2 * case.depth as u32)
+        .slots((case.receive_depth() + HELD) as u32)
+        .max_connections(1);
+    let addr = SocketAddr::new(case.node.parse()?, 0);
+    Ok(ReceiveEndpoint::listen(domain, addr.into(), config)?)
+}
+
+/// A send endpoint with its payloads, which take turns.
+struct Sender {
+    endpoint: SendEndpointZeroCopy,
+    payloads: VecDeque<Payload>,
+    /// Half of them.
+    low: usize,
+    events: Vec<SendEvent>,
+}
+
+impl Sender {
+    fn connect(domain: &Arc<Domain>, case: &Case, to: SocketAddr) -> Result<Self, Failure> {
+        let pool = SharedBufferManager::allocate(case.depth as u32, case.size)?;
+        pool.region().register(domain)?;
+        let payloads = std::iter::from_fn(|| pool.try_acquire())
+            .map(|buffer| buffer.freeze(case.size).into())
+            .collect();
+        let config = SendConfig::default()
+            .depth(case.depth as u32)
+            .header_mode(HeaderMode::Fixed(HEADER as u16))
+            .header_slots(HeaderSlotConfig {
+                slots: case.depth as u32,
+                slot_size: 64,
+            });
+        Ok(Self {
+            endpoint: SendEndpointZeroCopy::connect(domain, to.into(), config)?,
+            payloads,
+            low: case.depth / 2,
+            events: Vec::with_capacity(64),
+        })
+    }
+
+    /// Sends a message; false when the endpoint takes none now.
+    #[inline]
+    fn post(&mut self, header: Header) -> Result<bool, Failure> {
+        let Some(payload) = self.payloads.pop_front() else {
+            return Ok(false);
+        };
+        match self.endpoint.send_data(payload, &header.to_bytes(), 0) {
+            Ok(()) => Ok(true),
+            Err(refused) if refused.is_would_block() => {
+                self.payloads.push_front(refused.payload);
+                Ok(false)
+            }
+            Err(refused) => fail(refused.to_string()),
+        }
+    }
+
+    /// In a ping-pong: takes what completed when half of the payloads are out, so that most round trips poll one endpoint only.
+    #[inline]
+    fn poll_if_low(&mut self) -> Result<(), Failure> {
+        if self.payloads.len() <= self.low {
+            self.poll()?;
+        }
+        Ok(())
+    }
+
+    /// Takes what completed; how many events.
+    #[inline]
+    fn poll(&mut self) -> Result<usize, Failure> {
+        let found = self.endpoint.poll(&mut self.events)?;
+        for event in self.events.drain(..) {
+            match event {
+                SendEvent::Completed { payload, .. } => self.payloads.push_back(payload),
+                SendEvent::Failed { error, .. } => return fail(error.to_string()),
+                SendEvent::Disconnected(reason) => return fail(reason.to_string()),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// What a message handler says to the poll loop.
+struct Receiver {
+    endpoint: ReceiveEndpoint,
+    events: Vec<ReceiveEvent>,
+}
+
+impl Receiver {
+    fn new(endpoint: ReceiveEndpoint) -> Self {
+        Self {
+            endpoint,
+            events: Vec::with_capacity(64),
+        }
+    }
+
+    /// Hands each message's header to `each` and drops the message; how many events.
+    #[inline]
+    fn poll(
+        &mut self,
+        mut each: impl FnMut(Header) -> Result<(), Failure>,
+    ) -> Result<usize, Failure> {
+        let found = self.endpoint.poll(&mut self.events)?;
+        for event in self.events.drain(..) {
+            match event {
+                ReceiveEvent::Message(message) => each(Header::from_slice(message.header())?)?,
+                ReceiveEvent::Disconnected { reason, .. } => return fail(reason.to_string()),
+                _ => {}
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// A listener with its address.
+pub(crate) struct Server {
+    domain: Arc<Domain>,
+    receiver: Receiver,
+    pub(crate) addr: SocketAddr,
+}
+
+impl Server {
+    pub(crate) fn listen(case: &Case) -> Result<Self, Failure> {
+        let domain = open(case)?;
+        let endpoint = listen(&domain, case)?;
+        let addr = endpoint.local_addr().socket_addr();
+        Ok(Self {
+            domain,
+            receiver: Receiver::new(endpoint),
+            addr,
+        })
+    }
+
+    /// Receives and drops until the end mark.
+    pub(crate) fn receive(mut self, case: &Case) -> Result<Arrived, Failure> {
+        let mut sampler = Sampler::new(case.limit());
+        while !sampler.done() {
+            let found = self.receiver.poll(|header| {
+                sampler.on_message(header);
+                Ok(())
+            })?;
+            sampler.on_poll(found)?;
+        }
+        sampler.arrived()
+    }
+
+    /// Sends each message back until the end mark.
+    pub(crate) fn echo(mut self, case: &Case, to: SocketAddr) -> Result<Arrived, Failure> {
+        let mut sender = Sender::connect(&self.domain, case, to)?;
+        let mut sampler = Sampler::new(case.limit());
+        // The client may be ready first: what it sends meanwhile is not lost.
+        for header in connect_both(&mut sender, &mut self.receiver)? {
+            sampler.on_message(header);
+            if !sender.post(header)? {
+                return fail("a reply was refused");
+            }
+        }
+        while !sampler.done() {
+            let mut replied = false;
+            let found = self.receiver.poll(|header| {
+                sampler.on_message(header);
+                replied = true;
+                if !header.is_end() && !sender.post(header)? {
+                    return fail("a reply was refused");
+                }
+                Ok(())
+            })?;
+            if replied {
+                sender.poll_if_low()?;
+            }
+            sampler.on_poll(found)?;
+        }
+        sampler.arrived()
+    }
+}
+
+/// Polls both endpoints until the sender's connection and the receiver's stand; what arrived meanwhile.
+fn connect_both(sender: &mut Sender, receiver: &mut Receiver) -> Result<Vec<Header>, Failure> {
+    let mut early = Vec::new();
+    let deadline = Deadline::after(CONNECT);
+    while !sender.endpoint.is_connected() || receiver.endpoint.connections() == 0 {
+        sender.poll()?;
+        receiver.poll(|header| {
+            early.push(header);
+            Ok(())
+        })?;
+        deadline.check("a connection")?;
+        std::thread::yield_now();
+    }
+    Ok(early)
+}
+
+/// Sends with `depth` in flight for the time of the case. The connection stays open until the server has `arrived`.
+pub(crate) fn send<T>(
+    case: &Case,
+    to: SocketAddr,
+    arrived: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(Sent, T), Failure> {
+    let domain = open(case)?;
+    let mut sender = Sender::connect(&domain, case, to)?;
+    sender.endpoint.wait_connected()?;
+    let mut pacer = Pacer::new(case);
+    loop {
+        while !sender.payloads.is_empty() {
+            let Some(header) = pacer.next() else { break };
+            if !sender.post(header)? {
+                break;
+            }
+            pacer.sent();
+        }
+        let found = sender.poll()?;
+        pacer.on_poll(found)?;
+        if pacer.is_over() && sender.payloads.len() == case.depth {
+            return Ok((pacer.finish(), arrived()?));
+        }
+    }
+}
+
+/// The client's half of a ping-pong: it listens too, for the replies.
+pub(crate) struct PingPong {
+    domain: Arc<Domain>,
+    receiver: Receiver,
+    pub(crate) addr: SocketAddr,
+}
+
+impl PingPong {
+    pub(crate) fn listen(case: &Case) -> Result<Self, Failure> {
+        let Server {
+            domain,
+            receiver,
+            addr,
+        } = Server::listen(case)?;
+        Ok(Self {
+            domain,
+            receiver,
+            addr,
+        })
+    }
+
+    /// One message to and fro at a time, for the time of the case.
+    pub(crate) fn run<T>(
+        mut self,
+        case: &Case,
+        to: SocketAddr,
+        arrived: impl FnOnce() -> Result<T, Failure>,
+    ) -> Result<(Sent, T), Failure> {
+        let mut sender = Sender::connect(&self.domain, case, to)?;
+        connect_both(&mut sender, &mut self.receiver)?;
+        let mut pacer = Pacer::new(case);
+        while let Some(header) = pacer.next() {
+            if !sender.post(header)? {
+                return fail("a ping was refused");
+            }
+            pacer.sent();
+            sender.poll_if_low()?;
+            let mut back = header.is_end();
+            while !back {
+                let found = self.receiver.poll(|_| {
+                    back = true;
+                    Ok(())
+                })?;
+                pacer.on_poll(found)?;
+            }
+            pacer.returned();
+        }
+        Ok((pacer.finish(), arrived()?))
+    }
+}
+
+/// What the library says of the provider, for the report.
+pub(crate) fn describe(case: &Case) -> Result<(String, String, String), Failure> {
+    let fabric = Fabric::builder()
+        .provider(&case.provider)
+        .node(&case.node)
+        .open()?;
+    let report = fabric.report();
+    Ok((report.provider, report.library, report.shape.to_string()))
+}

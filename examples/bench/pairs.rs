@@ -1,0 +1,95 @@
+//! Interleaved pairs: bare and ours in turn, the order within a pair by chance, and the ratio of each pair.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::case::{Case, Operation, Side};
+use crate::client::{self, Figures};
+use crate::control::Control;
+use crate::error::Failure;
+use crate::stats::{median, median_interval};
+
+/// The medians of the runs of a case, and of the ratios of its pairs.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    pub(crate) ours: Figures,
+    pub(crate) bare: Figures,
+    pub(crate) pairs: usize,
+    pub(crate) ratio: f64,
+    pub(crate) ratio_lo: f64,
+    pub(crate) ratio_hi: f64,
+}
+
+/// Runs a case so many times by each side, or by the `only` one.
+pub(crate) fn run(
+    control: &mut Control,
+    case: &Case,
+    pairs: usize,
+    only: Option<Side>,
+) -> Result<Outcome, Failure> {
+    let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut chance = Chance::new();
+    for _ in 0..pairs {
+        let order = if chance.coin() {
+            [Side::Bare, Side::Ours]
+        } else {
+            [Side::Ours, Side::Bare]
+        };
+        for side in order {
+            if only.is_some_and(|only| only != side) {
+                continue;
+            }
+            let figures = client::run(control, side, case)?;
+            match side {
+                Side::Bare => bare.push(figures),
+                Side::Ours => ours.push(figures),
+            }
+        }
+        ratios.extend(
+            ours.last()
+                .zip(bare.last())
+                .map(|(ours, bare)| match case.operation {
+                    Operation::Send => ours.gb_per_s / bare.gb_per_s,
+                    Operation::Pingpong => ours.p50_us / bare.p50_us,
+                }),
+        );
+    }
+    let (ratio_lo, ratio_hi) = median_interval(&ratios);
+    Ok(Outcome {
+        ours: medians(&ours),
+        bare: medians(&bare),
+        pairs,
+        ratio: median(&ratios),
+        ratio_lo,
+        ratio_hi,
+    })
+}
+
+fn medians(runs: &[Figures]) -> Figures {
+    let of = |field: fn(&Figures) -> f64| median(&runs.iter().map(field).collect::<Vec<_>>());
+    Figures {
+        gb_per_s: of(|run| run.gb_per_s),
+        msgs_per_s: of(|run| run.msgs_per_s),
+        p50_us: of(|run| run.p50_us),
+        p99_us: of(|run| run.p99_us),
+        p999_us: of(|run| run.p999_us),
+        mean_us: of(|run| run.mean_us),
+        cpu_s_per_gb: of(|run| run.cpu_s_per_gb),
+    }
+}
+
+/// Coins, by xorshift.
+struct Chance(u64);
+
+impl Chance {
+    fn new() -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        Self(now.map_or(1, |time| time.as_nanos() as u64) | 1)
+    }
+
+    fn coin(&mut self) -> bool {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 33 & 1 == 1
+    }
+}

@@ -1,0 +1,151 @@
+//! What is printed: one JSON object a line and case, or a table.
+
+use std::fmt::Write;
+
+use crate::case::Case;
+use crate::client::Figures;
+use crate::pairs::Outcome;
+use crate::stats::DECIDED;
+
+/// What all cases of a call have in common.
+pub(crate) struct Setting {
+    pub(crate) provider: String,
+    pub(crate) libfabric: String,
+    pub(crate) congestion: String,
+    pub(crate) shape: String,
+    pub(crate) json: bool,
+    pub(crate) bare_connections: u8,
+}
+
+impl Setting {
+    /// The line above the table.
+    pub(crate) fn print_head(&self, pinned: bool) {
+        if self.json {
+            return;
+        }
+        println!(
+            "{}, libfabric {}, congestion control {}, shape {}, path host, {}; bare ping-pong over {} connection(s)",
+            self.provider,
+            self.libfabric,
+            self.congestion,
+            self.shape,
+            if pinned {
+                "client on core 0, server on core 1"
+            } else {
+                "not pinned"
+            },
+            self.bare_connections,
+        );
+        println!(
+            "{:9} {:>9} {:>5}  {:>21}  {:>21}  {:>16} {:>19}  ratio to bare [95 %]",
+            "op",
+            "bytes",
+            "depth",
+            "GB/s (bare)",
+            "messages/s (bare)",
+            "p50 us (bare)",
+            "cpu s/GB (bare)"
+        );
+    }
+
+    pub(crate) fn print(&self, case: &Case, outcome: &Outcome) {
+        if self.json {
+            println!("{}", self.json_line(case, outcome));
+            return;
+        }
+        let Outcome {
+            ours,
+            bare,
+            ratio,
+            ratio_lo,
+            ratio_hi,
+            pairs,
+        } = outcome;
+        let pair = |ours: f64, bare: f64, digits: usize| {
+            if ours.is_nan() && bare.is_nan() {
+                "-".to_owned()
+            } else {
+                format!("{ours:.digits$} ({bare:.digits$})")
+            }
+        };
+        println!(
+            "{:9} {:>9} {:>5}  {:>21}  {:>21}  {:>16} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of {pairs} pairs{}",
+            case.operation.name(),
+            case.size,
+            case.depth,
+            pair(ours.gb_per_s, bare.gb_per_s, 3),
+            pair(ours.msgs_per_s, bare.msgs_per_s, 0),
+            pair(ours.p50_us, bare.p50_us, 2),
+            pair(ours.cpu_s_per_gb, bare.cpu_s_per_gb, 3),
+            if ratio_hi - ratio_lo > DECIDED {
+                ": not decided"
+            } else {
+                ""
+            },
+        );
+    }
+
+    fn json_line(&self, case: &Case, outcome: &Outcome) -> String {
+        let mut line = String::from("{");
+        text(&mut line, "op", case.operation.name());
+        text(&mut line, "provider", &self.provider);
+        text(&mut line, "libfabric", &self.libfabric);
+        text(&mut line, "congestion", &self.congestion);
+        text(&mut line, "shape", &self.shape);
+        text(&mut line, "path", "host");
+        number(&mut line, "size_bytes", case.size as f64);
+        number(&mut line, "depth", case.depth as f64);
+        figures(&mut line, "", &outcome.ours);
+        figures(&mut line, "bare_", &outcome.bare);
+        number(&mut line, "pairs", outcome.pairs as f64);
+        number(&mut line, "ratio", outcome.ratio);
+        number(&mut line, "ratio_lo", outcome.ratio_lo);
+        number(&mut line, "ratio_hi", outcome.ratio_hi);
+        line.push('}');
+        line
+    }
+}
+
+fn figures(line: &mut String, prefix: &str, figures: &Figures) {
+    let fields = [
+        ("gb_per_s", figures.gb_per_s),
+        ("msgs_per_s", figures.msgs_per_s),
+        ("p50_us", figures.p50_us),
+        ("p99_us", figures.p99_us),
+        ("p999_us", figures.p999_us),
+        ("cpu_s_per_gb", figures.cpu_s_per_gb),
+    ];
+    for (key, value) in fields {
+        number(line, &format!("{prefix}{key}"), value);
+    }
+}
+
+fn key(line: &mut String, key: &str) {
+    if line.len() > 1 {
+        line.push(',');
+    }
+    let _ = write!(line, "\"{key}\":");
+}
+
+/// What was not measured is null: JSON has no NaN.
+fn number(line: &mut String, name: &str, value: f64) {
+    key(line, name);
+    let _ = if value.is_finite() {
+        write!(line, "{value}")
+    } else {
+        write!(line, "null")
+    };
+}
+
+fn text(line: &mut String, name: &str, value: &str) {
+    key(line, name);
+    line.push('"');
+    for c in value.chars() {
+        match c {
+            '"' | '\\' => line.extend(['\\', c]),
+            c if c.is_control() => {}
+            c => line.push(c),
+        }
+    }
+    line.push('"');
+}

@@ -1,0 +1,128 @@
+//! The server: runs what a client asks for, one case after the other, until the client leaves.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use clap::ValueEnum;
+
+use crate::case::{Arrived, BareWait, Case, Operation, Side};
+use crate::control::Control;
+use crate::error::{Failure, fail};
+use crate::{bare, ours};
+
+/// How long to wait for a client, and for its next wish.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Serves one client. Says on standard output where it listens.
+pub(crate) fn serve(node: &str) -> Result<(), Failure> {
+    let listener = TcpListener::bind((node, 0))?;
+    println!("listening {}", listener.local_addr()?);
+    std::io::stdout().flush()?;
+    let mut control = Control::accept(&listener, PATIENCE)?;
+    while let Some(line) = control.hear(PATIENCE)? {
+        let answer = match Wish::parse(&line, node) {
+            Ok(wish) => run(&wish, &mut control),
+            Err(failure) => Err(failure),
+        };
+        match answer {
+            Ok(arrived) => control.say(&format!(
+                "arrived {} {} {}",
+                arrived.messages, arrived.elapsed_s, arrived.cpu_s
+            ))?,
+            Err(failure) => {
+                control.say(&format!("failed {failure}"))?;
+                return Err(failure);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What a client wants, as one line.
+pub(crate) struct Wish {
+    pub(crate) side: Side,
+    pub(crate) case: Case,
+    /// Where the client listens, if it does.
+    pub(crate) back: Option<SocketAddr>,
+}
+
+impl Wish {
+    pub(crate) fn line(&self) -> String {
+        let Self { side, case, back } = self;
+        let back = back.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
+        format!(
+            "run {} {} {} {} {} {} {} {} {back}",
+            side.name(),
+            case.operation.name(),
+            case.size,
+            case.depth,
+            case.seconds,
+            case.provider,
+            case.bare_wait.name(),
+            case.bare_connections,
+        )
+    }
+
+    fn parse(line: &str, node: &str) -> Result<Self, Failure> {
+        let words: Vec<_> = line.split(' ').collect();
+        let [
+            "run",
+            side,
+            operation,
+            size,
+            depth,
+            seconds,
+            provider,
+            wait,
+            connections,
+            back,
+        ] = words[..]
+        else {
+            return fail(format!("no such wish: {line}"));
+        };
+        Ok(Self {
+            side: Side::from_str(side, false).map_err(Failure)?,
+            case: Case {
+                operation: Operation::from_str(operation, false).map_err(Failure)?,
+                size: size.parse()?,
+                depth: depth.parse()?,
+                seconds: seconds.parse()?,
+                provider: provider.to_owned(),
+                node: node.to_owned(),
+                bare_wait: BareWait::from_str(wait, false).map_err(Failure)?,
+                bare_connections: connections.parse()?,
+            },
+            back: if back == "-" {
+                None
+            } else {
+                Some(back.parse()?)
+            },
+        })
+    }
+}
+
+fn run(wish: &Wish, control: &mut Control) -> Result<Arrived, Failure> {
+    let case = &wish.case;
+    match (wish.side, case.operation) {
+        (Side::Bare, operation) => {
+            let server = bare::Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            match operation {
+                Operation::Send => server.receive(case),
+                Operation::Pingpong => server.echo(case),
+            }
+        }
+        (Side::Ours, Operation::Send) => {
+            let server = ours::Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.receive(case)
+        }
+        (Side::Ours, Operation::Pingpong) => {
+            let back = wish.back.ok_or(Failure::of("where to send replies?"))?;
+            let server = ours::Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.echo(case, back)
+        }
+    }
+}
