@@ -325,6 +325,10 @@ impl<L: Link> ReceiveCore<L> {
             return;
         };
         conn.posted -= 1;
+        if !conn.hungry {
+            conn.hungry = true;
+            self.hungry.push(id);
+        }
         let len = len.min(buffer.len());
         match conn.machine.on_message(data) {
             Some(Arrival::Data) => {
@@ -358,10 +362,6 @@ impl<L: Link> ReceiveCore<L> {
             }
             None => {}
         }
-        if !conn.hungry {
-            conn.hungry = true;
-            self.hungry.push(id);
-        }
         self.touch(id);
     }
 
@@ -383,7 +383,7 @@ impl<L: Link> ReceiveCore<L> {
         if let Some((cq_data, body)) = unsent {
             self.send_control(id, cq_data, &body);
         }
-        while let Some(action) = self.conns.get_mut(&id).and_then(Conn::next_action) {
+        while let Some(action) = self.conns.get_mut(&id).and_then(|conn| conn.next_action()) {
             match action {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
@@ -510,7 +510,7 @@ impl<L: Link> ReceiveCore<L> {
             }
         };
         let mut conn = match self.make_conn(link, data) {
-            Ok(conn) => conn,
+            Ok(conn) => Box::new(conn),
             Err(error) => {
                 self.stats.refused += 1;
                 return tracing::warn!(%error, "a connection could not be made");
@@ -535,7 +535,7 @@ impl<L: Link> ReceiveCore<L> {
             Instant::now(),
         );
         self.by_key.insert(conn.link.key(), id);
-        self.conns.insert(id, Box::new(conn));
+        self.conns.insert(id, conn);
         self.act(id, events);
     }
 
