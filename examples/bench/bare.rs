@@ -488,7 +488,7 @@ impl Server {
                 let header = header_at(&memory, context);
                 sampler.on_message(header);
                 if !header.is_end() {
-                    let index = free.pop().ok_or(Failure::of("no free send"))?;
+                    let index = free.pop().ok_or_else(|| Failure::of("no free send"))?;
                     sender.post(index, header)?;
                 }
                 post_receive(&ep, &memory, context)
@@ -582,7 +582,7 @@ pub(crate) fn ping_pong<T>(
     let mut free: Vec<usize> = (0..case.depth).collect();
     let mut pacer = Pacer::new(case);
     while let Some(header) = pacer.next() {
-        let index = free.pop().ok_or(Failure::of("no free send"))?;
+        let index = free.pop().ok_or_else(|| Failure::of("no free send"))?;
         if !sender.post(index, header)? {
             return fail("the provider's queue is full in a ping-pong");
         }

@@ -31,7 +31,9 @@ impl Guard {
     /// Its standard output, line by line.
     pub(crate) fn lines(&mut self) -> Result<impl BufRead + use<>, Failure> {
         let out = self.0.stdout.take();
-        Ok(BufReader::new(out.ok_or(Failure::of("no output to read"))?))
+        Ok(BufReader::new(
+            out.ok_or_else(|| Failure::of("no output to read"))?,
+        ))
     }
 
     /// Waits for its end.

@@ -59,7 +59,7 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
 
 fn arrived(line: &str) -> Result<Arrived, Failure> {
     let mut words = line.split(' ');
-    let mut word = || words.next().ok_or(Failure::of("a short report"));
+    let mut word = || words.next().ok_or_else(|| Failure::of("a short report"));
     Ok(Arrived {
         messages: word()?.parse()?,
         elapsed_s: word()?.parse()?,

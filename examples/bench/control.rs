@@ -66,7 +66,7 @@ impl Control {
     pub(crate) fn expect(&mut self, word: &str, patience: Duration) -> Result<String, Failure> {
         let line = self
             .hear(patience)?
-            .ok_or(Failure::of("the peer is gone"))?;
+            .ok_or_else(|| Failure::of("the peer is gone"))?;
         match line.split_once(' ') {
             Some((first, rest)) if first == word => Ok(rest.to_owned()),
             Some(("failed", why)) => fail(format!("server: {why}")),

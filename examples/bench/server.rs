@@ -119,7 +119,9 @@ fn run(wish: &Wish, control: &mut Control) -> Result<Arrived, Failure> {
             server.receive(case)
         }
         (Side::Ours, Operation::Pingpong) => {
-            let back = wish.back.ok_or(Failure::of("where to send replies?"))?;
+            let back = wish
+                .back
+                .ok_or_else(|| Failure::of("where to send replies?"))?;
             let server = ours::Server::listen(case)?;
             control.say(&format!("ready {}", server.addr))?;
             server.echo(case, back)
