@@ -799,7 +799,7 @@ fn messages_are_held_and_dropped_by_other_threads() {
         }
         dropped
     });
-    let (count, mut posted, mut held, mut arrived) = (100_u64, 0, Vec::new(), 0);
+    let (count, mut posted, mut held, mut arrived) = (100_u64, 0, Vec::new(), 0_u64);
     let mut stalls = 0;
     drive("100 messages", SOON, || {
         if posted < count {
