@@ -799,7 +799,7 @@ fn messages_are_held_and_dropped_by_other_threads() {
         }
         dropped
     });
-    let (count, mut posted, mut held, mut arrived) = (100_u64, 0, Vec::new(), 0);
+    let (count, mut posted, mut held, mut arrived) = (100_u64, 0, Vec::new(), 0_u64);
     let mut stalls = 0;
     drive("100 messages", SOON, || {
         if posted < count {
@@ -819,7 +819,7 @@ fn messages_are_held_and_dropped_by_other_threads() {
         pair.step();
         for event in pair.received.drain(..) {
             if let ReceiveEvent::Message(message) = event {
-                assert_eq!(message.payload(), (arrived as u64).to_le_bytes());
+                assert_eq!(message.payload(), arrived.to_le_bytes());
                 arrived += 1;
                 held.push(message);
             }

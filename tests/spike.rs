@@ -34,6 +34,7 @@ use fabricast::{ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
 #[test]
 fn row_1_a_send_before_the_connection_stands_or_after_it_ended_is_an_error() {
+    let _alone = alone();
     let _dog = Watchdog::new("row 1");
     let Some(domain) = domain() else { return };
     let ask = small_receiver().accept(AcceptPolicy::Ask);
@@ -103,6 +104,7 @@ fn row_2_no_handle_is_closed_twice_or_refuses_to_close() {
 
 #[test]
 fn row_3_what_is_in_use_stays_open() {
+    let _alone = alone();
     let _dog = Watchdog::new("row 3");
     let Some(domain) = domain() else { return };
     let (open_domain, open_fabric) = (Arc::downgrade(&domain), Arc::downgrade(domain.fabric()));
@@ -157,6 +159,7 @@ fn row_4_a_peer_that_does_not_read_is_sent_a_bounded_amount() {
 
 #[test]
 fn row_5_a_close_with_unread_data_loses_nothing() {
+    let _alone = alone();
     let _dog = Watchdog::new("row 5");
     let Some(domain) = domain() else { return };
     let elsewhere = common::domain().expect("there is one already");
@@ -221,6 +224,7 @@ fn row_8_a_peer_that_dies_is_noticed_while_every_message_is_held() {
             }
         }
     }
+    let _alone = alone();
     let _dog = Watchdog::new("row 8");
     let Some(domain) = domain() else { return };
     // The smallest pool there can be: one message and the reserve.
@@ -253,6 +257,7 @@ fn row_8_a_peer_that_dies_is_noticed_while_every_message_is_held() {
 
 #[test]
 fn row_9_every_send_in_flight_is_reported_once_when_the_peer_goes() {
+    let _alone = alone();
     let _dog = Watchdog::new("row 9");
     let Some(domain) = domain() else { return };
     let size = 1 << 20;
@@ -301,6 +306,7 @@ fn signal_handlers() -> Vec<(usize, i32)> {
 #[test]
 fn row_10_signal_handlers_are_as_before() {
     const NAME: &str = "row_10_signal_handlers_are_as_before";
+    let _alone = alone();
     let _dog = Watchdog::new("row 10");
     // In a process of its own: here the library may be loaded already.
     if child::role().is_none() {
@@ -361,6 +367,7 @@ fn row_11_private_data_is_small_and_long_private_data_does_no_harm() {
 
 #[test]
 fn row_12_hints_have_the_layout_of_the_loaded_library() {
+    let _alone = alone();
     let _dog = Watchdog::new("row 12");
     let Some(domain) = domain() else { return };
     let report = domain.report();
