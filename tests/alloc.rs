@@ -10,7 +10,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use common::{Pair, Watchdog, domain, small_receiver};
-use fabricast::buffer::{Buffer, Payload};
+use fabricast::buffer::{Buffer, Payload, Segment};
 use fabricast::endpoint::SendConfig;
 use fabricast::{ReceiveEvent, SendEvent};
 
@@ -52,12 +52,15 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Sends, polls both sides, receives and drops the message.
-fn round_trip(pair: &mut Pair, payload: Payload, key: u64) {
+/// Sends, polls both sides, receives and drops the message. Gives the payload that came back.
+fn round_trip(pair: &mut Pair, payload: Payload, key: u64) -> Payload {
     let mut payload = Some(payload);
-    let (mut completed, mut arrived) = (false, false);
+    let (mut completed, mut arrived) = (None, false);
     let mut polls = 0_u64;
-    while !(completed && arrived) {
+    loop {
+        if arrived && let Some(payload) = completed.take() {
+            return payload;
+        }
         if let Some(p) = payload.take() {
             payload = match pair.sender().send_data(p, b"header", key) {
                 Ok(()) => None,
@@ -67,9 +70,9 @@ fn round_trip(pair: &mut Pair, payload: Payload, key: u64) {
         }
         pair.step();
         for event in pair.sent.drain(..) {
-            if let SendEvent::Completed { key: done, .. } = event {
+            if let SendEvent::Completed { key: done, payload } = event {
                 assert_eq!(done, key);
-                completed = true;
+                completed = Some(payload);
             }
         }
         for event in pair.received.drain(..) {
@@ -86,18 +89,30 @@ fn round_trip(pair: &mut Pair, payload: Payload, key: u64) {
 fn allocations_of(segments: usize) -> Option<u64> {
     let domain = domain()?;
     let mut pair = Pair::with(&domain, SendConfig::default(), small_receiver());
-    let payload = |pair: &Pair| -> Payload {
+    // One segment lies in the payload; several lie in a block that comes back with it and is used again.
+    let payload = |pair: &Pair, mut block: Vec<Segment>| -> Payload {
         let take = || -> Buffer { pair.pool.try_acquire().expect("free").freeze(64) };
-        (0..segments).map(|_| take()).collect()
+        if segments == 1 {
+            return take().into();
+        }
+        block.clear();
+        block.extend((0..segments).map(|_| Segment::from(take())));
+        block.into()
+    };
+    let mut block = Vec::with_capacity(segments);
+    let mut send = |pair: &mut Pair, key| {
+        let payload = payload(pair, std::mem::take(&mut block));
+        let sent = round_trip(pair, payload, key);
+        if segments > 1 {
+            block = sent.into_vec();
+        }
     };
     for key in 0..WARM_UP {
-        let payload = payload(&pair);
-        round_trip(&mut pair, payload, key);
+        send(&mut pair, key);
     }
     let before = ALLOCATIONS.get();
     for key in 0..COUNTED {
-        let payload = payload(&pair);
-        round_trip(&mut pair, payload, key);
+        send(&mut pair, key);
     }
     Some(ALLOCATIONS.get() - before)
 }

@@ -93,9 +93,15 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// Receives that are posted: twice the depth, and the two that the library keeps for itself.
+    /// Messages that the receiver takes ahead: 16 MiB of them, at least twice the depth, and no more than the receive
+    /// queue of tcp on libfabric 1.17 holds with the two receives that the library keeps for itself.
+    pub(crate) fn window(&self) -> usize {
+        ((16 << 20) / self.size.max(1)).clamp(2 * self.depth, (2 * self.depth).max(254))
+    }
+
+    /// Receives that are posted, the same for both loops.
     pub(crate) fn receive_depth(&self) -> usize {
-        2 * self.depth + 2
+        self.window() + 2
     }
 
     /// How long a run may take at most.

@@ -29,7 +29,7 @@ fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
 fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
     let config = ReceiveConfig::default()
         .max_message((HEADER + case.size).next_multiple_of(64))
-        .depth(2 * case.depth as u32)
+        .depth(case.window() as u32)
         .slots((case.receive_depth() + HELD) as u32)
         .max_connections(1);
     let addr = SocketAddr::new(case.node.parse()?, 0);

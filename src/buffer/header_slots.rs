@@ -163,7 +163,8 @@ impl HeaderSlotManager {
         Ok(HeaderSlot {
             inner: Arc::clone(&self.0),
             index,
-            len,
+            // At most `SLOT_SIZE_MAX`, just checked.
+            len: len as u32,
             key,
         })
     }
@@ -249,7 +250,7 @@ impl fmt::Debug for HeaderSlotManager {
 pub struct HeaderSlot {
     inner: Arc<Inner>,
     index: u32,
-    len: usize,
+    len: u32,
     key: u64,
 }
 
@@ -261,7 +262,7 @@ impl HeaderSlot {
 
     /// The length of the header, in bytes.
     pub fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// Whether the header has no bytes.
@@ -277,11 +278,10 @@ impl HeaderSlot {
     /// The header.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: `len` bytes of this slot were written by `acquire_parts`, and nobody writes there before the slot is given back.
-        unsafe { std::slice::from_raw_parts(self.start(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.start(), self.len()) }
     }
 
-    /// The first byte, derived from the whole region.
-    /// Where the header lies, in the manager's region.
+    /// Where the header lies: its first byte, derived from the whole region.
     pub(crate) fn start(&self) -> *const u8 {
         self.inner
             .claim

@@ -11,12 +11,13 @@ use super::segment::{RegionSlice, Segment};
 use super::shared::Buffer;
 use crate::memory::Scope;
 
-/// Segments that fit without an allocation.
-const INLINE_SEGMENTS: usize = 3;
+/// Segments that lie in the payload itself. A payload moves some ten times on its way to the provider and back, and is small for that.
+const INLINE_SEGMENTS: usize = 1;
 
 /// The payload of one message: owned segments, sent one behind the other. It moves into an endpoint and comes back with the outcome.
 ///
-/// Up to three segments need no allocation.
+/// One segment lies in the payload itself, which stays small to move. Several lie in a block on the heap, which comes back with the
+/// payload and can be used again: [`into_vec`](Self::into_vec).
 #[derive(Debug, Default)]
 pub struct Payload(SmallVec<[Segment; INLINE_SEGMENTS]>);
 
@@ -41,9 +42,15 @@ impl Payload {
         self.0.into_iter()
     }
 
+    /// The segments, with the heap block of a payload that has several: clear it, fill it and make the next payload of it, and
+    /// sends of several segments allocate nothing.
+    pub fn into_vec(self) -> Vec<Segment> {
+        self.0.into_vec()
+    }
+
     /// How many runs of memory the payload takes in an iovec: a fragment that wraps around its ring takes two, an empty segment none.
     pub fn run_count(&self) -> usize {
-        self.0.iter().map(|segment| segment.runs().count()).sum()
+        self.0.iter().map(Segment::run_count).sum()
     }
 
     /// The buffer, if the payload is exactly one.
@@ -123,7 +130,7 @@ impl<T: Into<Segment>> From<T> for Payload {
 
 impl From<Vec<Segment>> for Payload {
     fn from(segments: Vec<Segment>) -> Self {
-        segments.into_iter().collect()
+        Self(SmallVec::from_vec(segments))
     }
 }
 

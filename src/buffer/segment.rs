@@ -172,6 +172,16 @@ impl Segment {
         }
     }
 
+    /// How many ranges of the region it consists of.
+    #[inline]
+    pub(super) fn run_count(&self) -> usize {
+        match &self.0 {
+            Kind::Buffer(buffer) => usize::from(!buffer.is_empty()),
+            Kind::Slice(slice) => usize::from(slice.len > 0),
+            Kind::Fragment(_) => self.runs().count(),
+        }
+    }
+
     /// The ranges of the region that it consists of, those without bytes left out: a fragment that wraps around has two.
     pub(super) fn runs(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (first, second) = match &self.0 {

@@ -44,13 +44,6 @@ impl IovList {
         self.len
     }
 
-    pub(crate) fn bytes(&self) -> u64 {
-        self.iov()
-            .iter()
-            .map(|segment| segment.iov_len as u64)
-            .sum()
-    }
-
     pub(crate) fn iov(&self) -> &[libc::iovec] {
         let written = &self.iov[..self.len];
         // SAFETY: `push` wrote the first `len`, and nothing else raises `len`.

@@ -114,6 +114,9 @@ pub(crate) struct SendCore<L: Link> {
     unsent: Option<(u32, ControlBody)>,
     /// The transport is gone; what it delivered before has still to be read.
     shut_down: bool,
+    /// The time of the last poll with a send in flight. A send that joins others counts its deadline from there: it saves a look at
+    /// the clock for each, and the oldest of them, which decides, is not younger.
+    clock: Instant,
     /// No send in flight is older than its deadline before this.
     next_late: Option<Instant>,
     polls_without_cm: u32,
@@ -168,6 +171,7 @@ impl<L: Link> SendCore<L> {
             blocked: None,
             unsent: None,
             shut_down: false,
+            clock: now,
             next_late: None,
             polls_without_cm: 0,
             completions: Vec::with_capacity(COMPLETION_BATCH),
@@ -236,9 +240,10 @@ impl<L: Link> SendCore<L> {
         header: &[u8],
         key: u64,
     ) -> Result<(), SendError> {
-        if let Err(kind) = self.admit(&payload, header.len()) {
-            return Err(self.refuse(kind, payload, key));
-        }
+        let len = match self.admit(&payload, header.len()) {
+            Ok(len) => len,
+            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        };
         let mut iov = IovList::new();
         let slot = match self.take_slot(header, key, payload.segments().is_empty(), &mut iov) {
             Ok(slot) => slot,
@@ -259,12 +264,13 @@ impl<L: Link> SendCore<L> {
                 late: false,
             },
             &iov,
+            len,
         )
     }
 
-    /// Everything that can be said of a message before anything is taken for it.
+    /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
     #[inline]
-    fn admit(&self, payload: &Payload, header_len: usize) -> Result<(), SendErrorKind> {
+    fn admit(&self, payload: &Payload, header_len: usize) -> Result<u64, SendErrorKind> {
         self.machine
             .may_send()
             .map_err(|blocked| self.blocked(blocked))?;
@@ -294,7 +300,7 @@ impl<L: Link> SendCore<L> {
         if self.data_in_flight >= self.settings.depth {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
-        Ok(())
+        Ok(len)
     }
 
     fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
@@ -405,11 +411,13 @@ impl<L: Link> SendCore<L> {
     }
 
     #[inline]
-    fn post(&mut self, mut op: DataOp, iov: &IovList) -> Result<(), SendError> {
+    fn post(&mut self, mut op: DataOp, iov: &IovList, len: u64) -> Result<(), SendError> {
         if let Some(deadline) = self.settings.send_deadline {
-            let now = Instant::now();
-            op.posted = Some(now);
-            self.next_late.get_or_insert(now + deadline);
+            if self.data_in_flight == 0 {
+                self.clock = Instant::now();
+            }
+            op.posted = Some(self.clock);
+            self.next_late.get_or_insert(self.clock + deadline);
         }
         let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
             // The slab has room for `depth` sends, and `admit` counted them.
@@ -435,7 +443,7 @@ impl<L: Link> SendCore<L> {
             Ok(()) => {
                 self.data_in_flight += 1;
                 self.stats.posted += 1;
-                self.stats.bytes += iov.bytes();
+                self.stats.bytes += len;
                 self.stats.in_flight_max = self.stats.in_flight_max.max(self.data_in_flight.into());
                 Ok(())
             }
@@ -765,7 +773,11 @@ impl<L: Link> SendCore<L> {
         let (Some(deadline), Some(next)) = (self.settings.send_deadline, self.next_late) else {
             return;
         };
+        if self.data_in_flight == 0 {
+            return;
+        }
         let now = Instant::now();
+        self.clock = now;
         if now < next {
             return;
         }
