@@ -473,11 +473,14 @@ impl<L: Link> ReceiveCore<L> {
         if self.closing || self.failed.is_some() {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
-        if open >= u64::from(limit) || self.pool.free_count() < RECEIVES_MIN as usize {
-            return Err(Refusal::new(
-                RefusalCode::TOO_MANY_CONNECTIONS,
-                [open, limit.into()],
-            ));
+        if open >= u64::from(limit) {
+            let details = [limit.into(), 0];
+            return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
+        }
+        let free = self.pool.free_count() as u64;
+        if free < RECEIVES_MIN.into() {
+            let details = [free, RECEIVES_MIN.into()];
+            return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
         let params = self.params(0);
         match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now())
@@ -892,7 +895,7 @@ impl<L: Link> ReceiveCore<L> {
         for id in late {
             self.answer(
                 id,
-                Some(Refusal::new(RefusalCode::BY_APPLICATION, [0, 0])),
+                Some(Refusal::new(RefusalCode::UNANSWERED, [0, 0])),
                 events,
             );
         }

@@ -192,6 +192,9 @@ pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<()
 /// lies, moves into the endpoint while it is in flight, and comes back in the event that says how it went, with the key
 /// that was given. Each accepted send has exactly one such event: [`SendEvent::Completed`] or [`SendEvent::Failed`].
 ///
+/// [`close`](Self::close) says goodbye, and all that was sent arrives. Dropping the endpoint is rude: what is in flight is lost, and
+/// what had completed at level [`Sent`](Level::Sent) may be lost too, as with any socket that is closed without a word.
+///
 /// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an [`EventLoop`](crate::event_loop::EventLoop).
 /// The published interface that it follows: netio3-backend's `SendEndpointZeroCopy`.
 ///

@@ -52,10 +52,6 @@ pub(crate) struct SendSettings {
 }
 
 /// An operation in flight, with everything that must stay alive until it is over.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are data, and a box would be an allocation a message"
-)]
 enum Op {
     Data(DataOp),
     ControlSend {

@@ -347,6 +347,10 @@ impl RefusalCode {
     pub const RECEIVE_DEPTH: Self = Self(7);
     /// An established connection was given up without a goodbye.
     pub const ABORTED: Self = Self(8);
+    /// The application was asked, and did not answer within the handshake timeout.
+    pub const UNANSWERED: Self = Self(9);
+    /// The endpoint has no receive buffers left for one connection more.
+    pub const NO_BUFFERS: Self = Self(10);
 }
 
 impl fmt::Debug for RefusalCode {
@@ -360,6 +364,8 @@ impl fmt::Debug for RefusalCode {
             Self::BY_APPLICATION => "BY_APPLICATION",
             Self::RECEIVE_DEPTH => "RECEIVE_DEPTH",
             Self::ABORTED => "ABORTED",
+            Self::UNANSWERED => "UNANSWERED",
+            Self::NO_BUFFERS => "NO_BUFFERS",
             Self(other) => return write!(f, "RefusalCode({other})"),
         };
         f.write_str(name)
@@ -497,6 +503,13 @@ impl fmt::Display for Refusal {
                 "the endpoint deals with receive depths up to {second}, it was offered {first}"
             ),
             RefusalCode::ABORTED => f.write_str("the endpoint gave the connection up"),
+            RefusalCode::UNANSWERED => {
+                f.write_str("the application at the endpoint did not answer in time")
+            }
+            RefusalCode::NO_BUFFERS => write!(
+                f,
+                "the endpoint has {first} receive buffers free, a connection takes {second}"
+            ),
             RefusalCode(other) => {
                 write!(
                     f,
