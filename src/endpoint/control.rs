@@ -6,6 +6,7 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
@@ -21,6 +22,9 @@ const _: () = assert!(CONTROL_RECEIVES as usize >= CREDIT_MESSAGES_MAX + 2);
 
 /// Control messages of ours that may be on the way at once, for one connection.
 pub(crate) const CONTROL_SENDS: u32 = 16;
+
+/// How long a control message that the provider would not take waits before it is offered again.
+pub(crate) const CONTROL_RETRY: Duration = Duration::from_millis(1);
 
 /// A pool of control buffers.
 #[derive(Debug)]

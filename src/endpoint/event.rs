@@ -1,27 +1,14 @@
 //! What endpoints report: tagged events with owned payloads.
 
 use crate::buffer::Payload;
-use crate::endpoint::address::PeerAddr;
 use crate::endpoint::connection::CloseReason;
+use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
-use crate::endpoint::receive::ConnectionRequest;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::CompletionError;
-use crate::fabric::Shape;
+use crate::fabric::{PeerAddr, Shape};
 
-/// What a completion of a send says.
-///
-/// The levels of `fi_msg.3`: `FI_TRANSMIT_COMPLETE`-like or `FI_DELIVERY_COMPLETE`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Level {
-    /// The provider is done with the buffer, which may be reused. Over tcp: the bytes are in the kernel. Says
-    /// nothing of the peer.
-    #[default]
-    Sent,
-    /// The message is in a receive buffer of the peer.
-    Delivered,
-}
+pub use crate::fabric::Level;
 
 /// What to do when a posted send has not completed within its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,21 +21,14 @@ pub enum DeadlinePolicy {
     Notify,
 }
 
-/// A connection of an endpoint: unique in the process, never reused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(pub(crate) u64);
-
-impl ConnectionId {
-    /// The number, for logs and foreign interfaces.
-    pub fn as_u64(self) -> u64 {
-        self.0
-    }
-}
-
-impl std::fmt::Display for ConnectionId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
+/// A peer that asks for a connection. Answer with [`ReceiveEndpoint::accept`](crate::ReceiveEndpoint::accept) or [`ReceiveEndpoint::refuse`](crate::ReceiveEndpoint::refuse).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConnectionRequest {
+    /// The connection that it will be, if it is accepted.
+    pub connection: ConnectionId,
+    /// The peer's address, where the provider tells.
+    pub peer: Option<PeerAddr>,
 }
 
 /// What both sides agreed on when the connection was made.

@@ -12,7 +12,6 @@ use libfabric_sys as sys;
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::endpoint::address::PeerAddr;
 use crate::endpoint::connection::Form;
 use crate::endpoint::half_open::HalfOpen;
 use crate::endpoint::link::{
@@ -21,6 +20,7 @@ use crate::endpoint::link::{
 };
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
+use crate::fabric::PeerAddr;
 use crate::fabric::{Cq, Domain, Ep, Eq, Fabric, Info, Pep, RawEvent};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;

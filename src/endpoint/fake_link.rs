@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::endpoint::address::PeerAddr;
 use crate::endpoint::connection::Form;
 use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion, LinkConn, LinkLimits,
@@ -24,6 +23,7 @@ use crate::endpoint::link::{
 use crate::endpoint::wait::LinkWait;
 use crate::endpoint::wire::{self, ControlKind, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
+use crate::fabric::PeerAddr;
 use crate::in_flight::ContextKind;
 use crate::memory::{RawRegistration, Registrar, Scope, ScopeGuard};
 

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::{Duration, Instant};
 
-use crate::endpoint::address::PeerAddr;
+use crate::fabric::PeerAddr;
 
 /// The most half-open sockets that are left alone while their time is not up; above it, the oldest go first.
 const HALF_OPEN_MAX: usize = 256;

@@ -25,3 +25,20 @@ impl fmt::Display for EndpointId {
         write!(f, "{}", self.0)
     }
 }
+
+/// A connection of an endpoint: unique in the process, never reused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub(crate) u64);
+
+impl ConnectionId {
+    /// The number, for logs and foreign interfaces.
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl std::fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}

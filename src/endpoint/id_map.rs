@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::endpoint::event::ConnectionId;
+use crate::endpoint::id::ConnectionId;
 
 /// By connection. The ids are our own consecutive numbers: no peer can choose them to collide.
 pub(crate) type IdMap<V> = HashMap<ConnectionId, V, BuildHasherDefault<IdHasher>>;

@@ -11,20 +11,17 @@ use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::endpoint::Level;
-use crate::endpoint::address::PeerAddr;
 use crate::endpoint::connection::Form;
-use crate::error::{CompletionError, FabricErrno};
+use crate::error::FabricErrno;
+use crate::fabric::PeerAddr;
+pub(crate) use crate::fabric::{
+    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
+};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
 /// The most segments that one message may have, header included; bounds the arrays on the stack of a send.
 pub(crate) const IOV_MAX: usize = 32;
-
-/// The most bytes of private data that a connection request, an acceptance or a refusal carries.
-///
-/// Providers take 256 at least and some write past their own buffer beyond it, so we stay far below.
-pub(crate) const CM_DATA_MAX: usize = 64;
 
 /// What a link can do, asked once at open.
 #[derive(Clone, Debug)]
@@ -35,33 +32,6 @@ pub(crate) struct LinkLimits {
     pub(crate) max_message: u64,
     /// What an operation context must be.
     pub(crate) contexts: ContextKind,
-}
-
-/// Private data of the connection manager, copied out of the provider.
-#[derive(Clone, Copy)]
-pub(crate) struct CmData {
-    bytes: [u8; CM_DATA_MAX],
-    len: usize,
-}
-
-impl CmData {
-    /// Copies what fits; our own formats are all shorter, what follows them is padding of the provider.
-    pub(crate) fn new(data: &[u8]) -> Self {
-        let len = data.len().min(CM_DATA_MAX);
-        let mut bytes = [0; CM_DATA_MAX];
-        bytes[..len].copy_from_slice(&data[..len]);
-        Self { bytes, len }
-    }
-
-    pub(crate) fn as_slice(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl fmt::Debug for CmData {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.as_slice()).finish()
-    }
 }
 
 /// Names one connection of a link while it lives; a later connection may get the same value.
@@ -82,39 +52,6 @@ pub(crate) enum CmEvent<R> {
     },
     /// The peer is gone.
     Shutdown { conn: ConnKey },
-}
-
-/// One completion, read from the provider.
-#[derive(Clone, Debug)]
-pub(crate) struct LinkCompletion {
-    /// What was given when the operation was posted; not to be trusted.
-    pub(crate) context: usize,
-    /// Bytes received (0 for sends).
-    pub(crate) len: usize,
-    /// Remote CQ data, if the message carried any.
-    pub(crate) data: Option<u64>,
-    /// Why it failed, if it did.
-    pub(crate) error: Option<Box<CompletionError>>,
-}
-
-/// What to post.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SendPost<'a> {
-    pub(crate) iov: &'a [libc::iovec],
-    pub(crate) desc: &'a [*mut c_void],
-    pub(crate) context: usize,
-    /// Marks a control message.
-    pub(crate) data: Option<u32>,
-    pub(crate) level: Level,
-}
-
-/// Why a post did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PostRefused {
-    /// The provider's queue is full: poll, then try again.
-    Again,
-    /// It will not take it.
-    Errno(FabricErrno),
 }
 
 /// The endpoint could not be closed: the provider may still touch what it was given, which must therefore leak.
@@ -196,9 +133,3 @@ pub(crate) trait Link: Send + fmt::Debug {
         0
     }
 }
-
-/// A reused batch of completions.
-pub(crate) type Completions = Vec<LinkCompletion>;
-
-/// How many completions one read takes at most.
-pub(crate) const COMPLETION_BATCH: usize = 32;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::buffer::Buffer;
-use crate::endpoint::event::ConnectionId;
+use crate::endpoint::id::ConnectionId;
 
 /// A received message. Owned: keep it as long as you like, drop it on any thread.
 ///

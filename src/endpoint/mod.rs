@@ -7,7 +7,6 @@
 //!                     link                     the one seam: fabric_link is real, the tests have a fake one
 //! ```
 
-pub(crate) mod address;
 pub(crate) mod connection;
 mod control;
 pub(crate) mod credit;
@@ -40,13 +39,15 @@ pub(crate) mod wire;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub use address::PeerAddr;
+pub use crate::fabric::PeerAddr;
 pub use connection::{CloseReason, Violation};
 pub use credit::CreditError;
-pub use event::{ConnectionId, ConnectionInfo, DeadlinePolicy, Level, ReceiveEvent, SendEvent};
-pub use id::EndpointId;
+pub use event::{
+    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
+};
+pub use id::{ConnectionId, EndpointId};
 pub use message::Message;
-pub use receive::{AcceptPolicy, ConnectionRequest, ReceiveConfig, ReceiveEndpoint};
+pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use wire::{ByeReason, HeaderMode, Refusal, RefusalCode, WireError};
 

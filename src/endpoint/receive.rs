@@ -9,15 +9,16 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::buffer::SharedBufferManager;
-use crate::endpoint::address::PeerAddr;
 use crate::endpoint::control::CONTROL_SENDS;
-use crate::endpoint::event::{ConnectionId, ReceiveEvent};
+use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::fabric_link::FabricLink;
+use crate::endpoint::id::ConnectionId;
 use crate::endpoint::receive_core::{RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveSettings};
 use crate::endpoint::send::{check_timeout, config};
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::Domain;
+use crate::fabric::PeerAddr;
 use crate::stats::ReceiveStats;
 
 /// Who decides about connection requests.
@@ -30,16 +31,6 @@ pub enum AcceptPolicy {
     /// The application is asked, by [`ReceiveEvent::Request`]; a request that is not answered within the handshake
     /// timeout is refused.
     Ask,
-}
-
-/// A peer that asks for a connection. Answer with [`ReceiveEndpoint::accept`] or [`ReceiveEndpoint::refuse`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ConnectionRequest {
-    /// The connection that it will be, if it is accepted.
-    pub connection: ConnectionId,
-    /// The peer's address, where the provider tells.
-    pub peer: Option<PeerAddr>,
 }
 
 /// The settings of a [`ReceiveEndpoint`].

@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
-use crate::endpoint::control::{CONTROL_SENDS, ControlBuffers, HeldDescriptor};
-use crate::endpoint::event::{ConnectionId, ConnectionInfo, Level, ReceiveEvent};
+use crate::endpoint::control::{CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor};
+use crate::endpoint::event::{ConnectionInfo, Level, ReceiveEvent};
+use crate::endpoint::id::ConnectionId;
 use crate::endpoint::id_map::IdMap;
 use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{
@@ -20,7 +21,7 @@ use crate::endpoint::link::{
 };
 use crate::endpoint::message::Message;
 use crate::endpoint::scoped::ScopedRegistrations;
-use crate::endpoint::send_core::CONTROL_RETRY;
+
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
     self, ByeReason, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
@@ -459,7 +460,7 @@ impl<L: Link> ReceiveCore<L> {
             },
         );
         events.push(ReceiveEvent::Request(
-            crate::endpoint::receive::ConnectionRequest {
+            crate::endpoint::event::ConnectionRequest {
                 connection: id,
                 peer,
             },

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::connection::{CloseReason, Form, Violation};
-use super::event::{ConnectionId, ReceiveEvent};
+use super::event::ReceiveEvent;
 use super::fake_link::{CloseMode, FakeLink, FakeWait, NetConfig, Step, some_addr};
 use super::fake_rig::{LONG, Rig, SLOT_BYTES, Setup, far_future, send_settings};
+use super::id::ConnectionId;
 use super::link::{CmEvent, ConnKey, Link, PostRefused};
 use super::receive_core::RESERVE;
 use super::send_core::SendCore;

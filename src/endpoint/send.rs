@@ -9,7 +9,6 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
-use crate::endpoint::address::PeerAddr;
 use crate::endpoint::connection::{CloseReason, State};
 use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
@@ -20,6 +19,7 @@ use crate::endpoint::wire::HeaderMode;
 use crate::error::SendError;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::Domain;
+use crate::fabric::PeerAddr;
 use crate::stats::SendStats;
 
 /// The settings of a [`SendEndpointZeroCopy`].

@@ -10,11 +10,12 @@ use crate::Error;
 use crate::buffer::{
     BufferMut, HeaderError, HeaderSlot, HeaderSlotManager, LeaseError, LeasedPayload, Payload,
 };
-use crate::endpoint::address::PeerAddr;
 use crate::endpoint::connection::{
     self, Action, Arrival, CloseReason, Connection, LocalParams, State,
 };
-use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS, ControlBuffers, HeldDescriptor};
+use crate::endpoint::control::{
+    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor,
+};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::iov::IovList;
@@ -28,6 +29,7 @@ use crate::endpoint::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
 };
 use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendError, SendErrorKind};
+use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, SendStats};
@@ -35,9 +37,6 @@ use crate::stats::{self, SendStats};
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
 /// and what it brings is rare; a sleeper that was woken looks at once.
 const CM_INTERVAL: u32 = 64;
-
-/// How long a control message that the provider would not take waits before it is offered again.
-pub(crate) const CONTROL_RETRY: Duration = Duration::from_millis(1);
 
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct SendSettings {

@@ -15,10 +15,10 @@ use super::handle;
 use super::info::{Info, read_address, write_address};
 use super::queue::{Cq, Eq};
 use crate::Error;
-use crate::endpoint::Level;
-use crate::endpoint::address::PeerAddr;
-use crate::endpoint::link::{PostRefused, SendPost};
 use crate::error::FabricErrno;
+use crate::fabric::Level;
+use crate::fabric::PeerAddr;
+use crate::fabric::{PostRefused, SendPost};
 
 /// An active endpoint, bound and enabled. Its queues and its domain stay open as long as it is.
 pub(crate) struct Ep {
@@ -131,7 +131,7 @@ impl Ep {
     /// # Safety
     ///
     /// * The endpoint is connected: providers crash on a send before that.
-    /// * As [`crate::endpoint::link::Link::post_send`].
+    /// * As [`crate::fabric::Link::post_send`].
     #[inline]
     pub(crate) unsafe fn send(&self, post: &SendPost<'_>) -> Result<(), PostRefused> {
         let msg = sys::fi_msg {
@@ -157,7 +157,7 @@ impl Ep {
     ///
     /// # Safety
     ///
-    /// As [`crate::endpoint::link::Link::post_receive`].
+    /// As [`crate::fabric::Link::post_receive`].
     #[inline]
     pub(crate) unsafe fn receive(
         &self,

@@ -10,7 +10,7 @@ use std::ptr::{self, NonNull};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::endpoint::address::PeerAddr;
+use crate::fabric::PeerAddr;
 
 /// The registration modes that we implement; a provider that needs another is not offered to us.
 pub(crate) const MR_MODES: i32 = sys::FI_MR_LOCAL

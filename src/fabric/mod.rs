@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+mod address;
 mod builder;
 mod diagnosis;
 mod domain;
@@ -17,6 +18,7 @@ mod ep;
 mod handle;
 mod info;
 mod mr;
+mod operation;
 mod pep;
 mod provider;
 mod queue;
@@ -29,6 +31,7 @@ use std::sync::Arc;
 
 use libfabric_sys as sys;
 
+pub use address::PeerAddr;
 pub use builder::FabricBuilder;
 pub use diagnosis::{Diagnosis, Verdict};
 pub use domain::Domain;
@@ -37,6 +40,10 @@ pub use report::{Progress, Report, WaitObject};
 
 pub(crate) use ep::Ep;
 pub(crate) use info::Info;
+pub use operation::Level;
+pub(crate) use operation::{
+    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
+};
 pub(crate) use pep::Pep;
 pub(crate) use queue::{Cq, Eq, RawEvent};
 

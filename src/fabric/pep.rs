@@ -13,7 +13,7 @@ use super::info::{Info, read_address};
 use super::queue::Eq;
 use super::{Fabric, handle};
 use crate::Error;
-use crate::endpoint::address::PeerAddr;
+use crate::fabric::PeerAddr;
 
 /// A listener.
 pub(crate) struct Pep {

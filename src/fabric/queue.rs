@@ -15,8 +15,8 @@ use super::handle;
 use super::info::Info;
 use super::{Fabric, text_from};
 use crate::Error;
-use crate::endpoint::link::{COMPLETION_BATCH, Completions, LinkCompletion};
 use crate::error::{CompletionError, FabricErrno};
+use crate::fabric::{COMPLETION_BATCH, Completions, LinkCompletion};
 
 /// A completion queue.
 pub(crate) struct Cq {
@@ -183,7 +183,7 @@ pub(crate) struct RawEvent {
     pub(crate) info: Option<Info>,
     /// Positive for a failure.
     pub(crate) errno: i32,
-    pub(crate) data: crate::endpoint::link::CmData,
+    pub(crate) data: crate::fabric::CmData,
 }
 
 /// An event queue.
@@ -285,7 +285,7 @@ impl Eq {
             fid: entry.fid as usize,
             info: self.owned_info(kind, entry.info),
             errno: 0,
-            data: crate::endpoint::link::CmData::new(data),
+            data: crate::fabric::CmData::new(data),
         }))
     }
 
@@ -325,7 +325,7 @@ impl Eq {
             fid: entry.fid as usize,
             info: None,
             errno: entry.err.saturating_abs().max(1),
-            data: crate::endpoint::link::CmData::new(&data[..len]),
+            data: crate::fabric::CmData::new(&data[..len]),
         }))
     }
 }

@@ -1,0 +1,91 @@
+//! What is posted to a provider and what comes back, in our own types.
+
+use std::ffi::c_void;
+use std::fmt;
+
+use crate::error::{CompletionError, FabricErrno};
+
+/// What a completion of a send says.
+///
+/// The levels of `fi_msg.3`: `FI_TRANSMIT_COMPLETE`-like or `FI_DELIVERY_COMPLETE`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Level {
+    /// The provider is done with the buffer, which may be reused. Over tcp: the bytes are in the kernel. Says
+    /// nothing of the peer.
+    #[default]
+    Sent,
+    /// The message is in a receive buffer of the peer.
+    Delivered,
+}
+
+/// The most bytes of private data that a connection request, an acceptance or a refusal carries.
+///
+/// Providers take 256 at least and some write past their own buffer beyond it, so we stay far below.
+pub(crate) const CM_DATA_MAX: usize = 64;
+
+/// Private data of the connection manager, copied out of the provider.
+#[derive(Clone, Copy)]
+pub(crate) struct CmData {
+    bytes: [u8; CM_DATA_MAX],
+    len: usize,
+}
+
+impl CmData {
+    /// Copies what fits; our own formats are all shorter, what follows them is padding of the provider.
+    pub(crate) fn new(data: &[u8]) -> Self {
+        let len = data.len().min(CM_DATA_MAX);
+        let mut bytes = [0; CM_DATA_MAX];
+        bytes[..len].copy_from_slice(&data[..len]);
+        Self { bytes, len }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl fmt::Debug for CmData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.as_slice()).finish()
+    }
+}
+
+/// One completion, read from the provider.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkCompletion {
+    /// What was given when the operation was posted; not to be trusted.
+    pub(crate) context: usize,
+    /// Bytes received (0 for sends).
+    pub(crate) len: usize,
+    /// Remote CQ data, if the message carried any.
+    pub(crate) data: Option<u64>,
+    /// Why it failed, if it did.
+    pub(crate) error: Option<Box<CompletionError>>,
+}
+
+/// What to post.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SendPost<'a> {
+    pub(crate) iov: &'a [libc::iovec],
+    pub(crate) desc: &'a [*mut c_void],
+    pub(crate) context: usize,
+    /// Marks a control message.
+    pub(crate) data: Option<u32>,
+    pub(crate) level: Level,
+}
+
+/// Why a post did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PostRefused {
+    /// The provider's queue is full: poll, then try again.
+    Again,
+    /// It will not take it.
+    Errno(FabricErrno),
+}
+
+/// A reused batch of completions.
+pub(crate) type Completions = Vec<LinkCompletion>;
+
+/// How many completions one read takes at most.
+pub(crate) const COMPLETION_BATCH: usize = 32;
