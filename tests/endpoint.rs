@@ -608,7 +608,7 @@ fn one_connection_too_many_is_refused_with_the_limit() {
         panic!("{events:?}");
     };
     assert_eq!(refusal.code(), RefusalCode::TOO_MANY_CONNECTIONS);
-    assert_eq!(refusal.details(), [1, 1]);
+    assert_eq!(refusal.details(), [1, 0]);
     assert!(
         refusal.to_string().contains("already has 1 connections"),
         "{refusal}"

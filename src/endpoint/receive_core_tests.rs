@@ -186,7 +186,7 @@ fn one_connection_too_many_is_refused_with_the_limit() {
     rig.poll_receiver();
     let refusal = refusal_to(&mut link);
     assert_eq!(refusal.code(), RefusalCode::TOO_MANY_CONNECTIONS);
-    assert_eq!(refusal.details(), [1, 1]);
+    assert_eq!(refusal.details(), [1, 0]);
     rig.send(1).unwrap();
     rig.settle();
     assert_eq!(rig.completed, [1]);

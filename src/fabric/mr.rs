@@ -77,10 +77,15 @@ pub(super) fn register(
     Ok(RawRegistration::new(desc, key, Box::new(mr)))
 }
 
-/// Turns a refusal into its cause: memory that may not be locked looks like `ENOMEM` or `EPERM`.
-pub(crate) fn refused(rc: i32, len: usize) -> RegisterError {
-    let errno = FabricErrno::new(rc);
+/// Turns a refusal into its cause.
+fn refused(rc: i32, len: usize) -> RegisterError {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    refused_under(limit, rc, len)
+}
+
+/// Memory that may not be locked looks like `ENOMEM` or `EPERM`; `limit` is RLIMIT_MEMLOCK in bytes, `None` for no limit.
+fn refused_under(limit: Option<u64>, rc: i32, len: usize) -> RegisterError {
+    let errno = FabricErrno::new(rc);
     match (errno.get(), limit) {
         (libc::ENOMEM | libc::EPERM, Some(limit_bytes)) if limit_bytes < len as u64 => {
             RegisterError::MemLock {
@@ -92,5 +97,36 @@ pub(crate) fn refused(rc: i32, len: usize) -> RegisterError {
             call: "fi_mr_reg",
             errno,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_for_lack_of_lockable_memory_names_limit_and_size() {
+        let told = |limit| refused_under(limit, -libc::ENOMEM, 1 << 30);
+        assert_eq!(
+            told(Some(8 << 20)),
+            RegisterError::MemLock {
+                limit_bytes: 8 << 20,
+                asked_bytes: 1 << 30,
+            }
+        );
+        let text = told(Some(8 << 20)).to_string();
+        assert!(
+            text.contains("8388608") && text.contains("1073741824"),
+            "{text}"
+        );
+        // With room enough, or without a limit, it is something else that is lacking.
+        for limit in [Some(2 << 30), None] {
+            let RegisterError::Fabric { call, errno } = told(limit) else {
+                panic!("{:?}", told(limit));
+            };
+            assert_eq!((call, errno.get()), ("fi_mr_reg", libc::ENOMEM));
+        }
+        let other = refused_under(Some(1), -libc::EINVAL, 1 << 30);
+        assert!(matches!(other, RegisterError::Fabric { .. }), "{other}");
     }
 }

@@ -126,11 +126,7 @@ mod model {
 
     fn registration(closed: &Arc<AtomicUsize>) -> RawRegistration {
         let handle = Box::new(Handle(Arc::clone(closed)));
-        RawRegistration {
-            desc: std::ptr::without_provenance_mut(7),
-            key: 7,
-            handle,
-        }
+        RawRegistration::new(std::ptr::without_provenance_mut(7), 7, handle)
     }
 
     fn use_once(entry: &Entry, closed: &AtomicUsize, opened_so_far: usize) {
