@@ -82,7 +82,7 @@ impl Net {
             size: queue,
             flags: 0,
             format: sys::FI_CQ_FORMAT_MSG,
-            wait_obj: case.bare_wait.wait_obj(),
+            wait_obj: case.wait.wait_obj(),
             signaling_vector: 0,
             wait_cond: sys::FI_CQ_COND_NONE,
             wait_set: ptr::null_mut(),

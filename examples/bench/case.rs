@@ -52,16 +52,16 @@ impl Side {
     }
 }
 
-/// What the bare loop's completion queue can be waited for by. It never waits; but a queue that could signals.
+/// What the completion queues of both loops can be waited for by. Neither waits; but a queue that could signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BareWait {
+pub(crate) enum Wait {
     /// FI_WAIT_NONE.
     None,
-    /// FI_WAIT_FD, as the library's.
+    /// FI_WAIT_FD, the library's default.
     Fd,
 }
 
-impl BareWait {
+impl Wait {
     pub(crate) fn wait_obj(self) -> sys::fi_wait_obj {
         match self {
             Self::None => sys::FI_WAIT_NONE,
@@ -87,7 +87,7 @@ pub(crate) struct Case {
     pub(crate) seconds: f64,
     pub(crate) provider: String,
     pub(crate) node: String,
-    pub(crate) bare_wait: BareWait,
+    pub(crate) wait: Wait,
     /// Connections of the bare ping-pong: one both ways, or one each way, as the library's.
     pub(crate) bare_connections: u8,
 }

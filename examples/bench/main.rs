@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::case::{BareWait, Case, Operation, Side};
+use crate::case::{Case, Operation, Side, Wait};
 use crate::control::Control;
 use crate::error::{Failure, fail};
 use crate::report::Setting;
@@ -96,9 +96,9 @@ struct Options {
     /// One JSON object a line and case, instead of a table.
     #[arg(long)]
     json: bool,
-    /// What the bare loop's queue could be waited for by, though it never waits: the cheaper one is the honest baseline.
+    /// What the queues of both loops could be waited for by, though both spin.
     #[arg(long, default_value = "none")]
-    bare_wait: BareWait,
+    wait: Wait,
     /// Connections of the bare ping-pong: 1 carries both ways, 2 carry one each, as the library's do.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     bare_connections: u8,
@@ -154,7 +154,7 @@ impl Options {
             seconds: self.seconds,
             provider: self.provider.clone(),
             node: self.place.node.clone(),
-            bare_wait: self.bare_wait,
+            wait: self.wait,
             bare_connections: self.bare_connections,
         }
     }

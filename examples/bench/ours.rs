@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use fabricast::buffer::{HeaderSlotConfig, Payload, SharedBufferManager};
 use fabricast::endpoint::{HeaderMode, ReceiveConfig, SendConfig};
+use fabricast::fabric::WaitObject;
 use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 
-use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
+use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent, Wait};
 use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
 
@@ -22,6 +23,10 @@ fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
     let fabric = Fabric::builder()
         .provider(&case.provider)
         .node(&case.node)
+        .wait_object(match case.wait {
+            Wait::None => WaitObject::None,
+            Wait::Fd => WaitObject::Fd,
+        })
         .open()?;
     Ok(fabric.open_domain()?)
 }
@@ -300,6 +305,10 @@ pub(crate) fn describe(case: &Case) -> Result<(String, String, String), Failure>
     let fabric = Fabric::builder()
         .provider(&case.provider)
         .node(&case.node)
+        .wait_object(match case.wait {
+            Wait::None => WaitObject::None,
+            Wait::Fd => WaitObject::Fd,
+        })
         .open()?;
     let report = fabric.report();
     Ok((report.provider, report.library, report.shape.to_string()))

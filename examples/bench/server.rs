@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::case::{Arrived, BareWait, Case, Operation, Side};
+use crate::case::{Arrived, Case, Operation, Side, Wait};
 use crate::control::Control;
 use crate::error::{Failure, fail};
 use crate::{bare, ours};
@@ -59,7 +59,7 @@ impl Wish {
             case.depth,
             case.seconds,
             case.provider,
-            case.bare_wait.name(),
+            case.wait.name(),
             case.bare_connections,
         )
     }
@@ -90,7 +90,7 @@ impl Wish {
                 seconds: seconds.parse()?,
                 provider: provider.to_owned(),
                 node: node.to_owned(),
-                bare_wait: BareWait::from_str(wait, false).map_err(Failure)?,
+                wait: Wait::from_str(wait, false).map_err(Failure)?,
                 bare_connections: connections.parse()?,
             },
             back: if back == "-" {

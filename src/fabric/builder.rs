@@ -8,6 +8,7 @@ use super::Fabric;
 use super::diagnosis::Diagnosis;
 use super::info::{Info, MR_MODES};
 use super::provider::{Provider, provider};
+use super::report::WaitObject;
 use crate::Error;
 
 /// Chooses and opens a [`Fabric`].
@@ -23,12 +24,14 @@ pub struct FabricBuilder {
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) max_registrations: usize,
+    pub(crate) wait_fd: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         Self {
             max_registrations: 1024,
+            wait_fd: true,
         }
     }
 }
@@ -54,6 +57,15 @@ impl FabricBuilder {
     #[must_use]
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.interface = Some(name.into());
+        self
+    }
+
+    /// What sleeping threads will wait for. Default [`WaitObject::Fd`], where the provider has one. With
+    /// [`WaitObject::None`] a provider need not signal a descriptor for each completion, which is faster for those who
+    /// only spin; a sleeping thread then looks every millisecond.
+    #[must_use]
+    pub fn wait_object(mut self, wait_object: WaitObject) -> Self {
+        self.settings.wait_fd = wait_object == WaitObject::Fd;
         self
     }
 

@@ -116,6 +116,11 @@ impl Fabric {
         &self.info
     }
 
+    /// Queues are opened with a descriptor to wait on.
+    pub(crate) fn has_wait_fd(&self) -> bool {
+        self.provider.wait_fd && self.settings.wait_fd
+    }
+
     pub(crate) fn settings(&self) -> &builder::Settings {
         &self.settings
     }

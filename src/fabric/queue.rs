@@ -33,7 +33,7 @@ unsafe impl Sync for Cq {}
 impl Cq {
     /// Opens a queue with room for `size` completions, with a descriptor to wait on where the provider has one.
     pub(crate) fn open(domain: &Arc<Domain>, size: usize) -> Result<Self, Error> {
-        let wants_fd = domain.fabric().provider().wait_fd;
+        let wants_fd = domain.fabric().has_wait_fd();
         let mut attr = sys::fi_cq_attr {
             size,
             flags: 0,
@@ -206,7 +206,7 @@ struct EventBuffer([u8; EVENT_BYTES]);
 
 impl Eq {
     pub(crate) fn open(fabric: &Arc<Fabric>) -> Result<Self, Error> {
-        let wants_fd = fabric.provider().wait_fd;
+        let wants_fd = fabric.has_wait_fd();
         let mut attr = sys::fi_eq_attr {
             size: 0,
             flags: 0,

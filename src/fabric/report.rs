@@ -91,7 +91,7 @@ impl Report {
             } else {
                 Progress::Auto
             },
-            wait_object: if fabric.provider().wait_fd {
+            wait_object: if fabric.has_wait_fd() {
                 WaitObject::Fd
             } else {
                 WaitObject::None
