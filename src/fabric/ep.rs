@@ -131,7 +131,8 @@ impl Ep {
     /// # Safety
     ///
     /// * The endpoint is connected: providers crash on a send before that.
-    /// * As [`crate::fabric::Link::post_send`].
+    /// * Each segment points to initialised memory that stays valid, registered and unwritten until the completion of
+    ///   the context was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
     pub(crate) unsafe fn send(&self, post: &SendPost<'_>) -> Result<(), PostRefused> {
         let msg = sys::fi_msg {
@@ -157,7 +158,8 @@ impl Ep {
     ///
     /// # Safety
     ///
-    /// As [`crate::fabric::Link::post_receive`].
+    /// * `base` points to `len` bytes that stay valid, registered and untouched until the completion of the context was
+    ///   read, or [`close`](Self::close) returned `Ok`.
     #[inline]
     pub(crate) unsafe fn receive(
         &self,
