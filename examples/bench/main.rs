@@ -78,7 +78,7 @@ struct Options {
     /// Payload sizes in bytes, with K, M or G for powers of 1024. Default: 64,4K,64K,1M,16M for send, 64 for pingpong.
     #[arg(long, value_delimiter = ',', value_parser = parse_size)]
     size: Vec<usize>,
-    /// Messages in flight; the receiver has twice as many receives posted.
+    /// Messages in flight; the receiver has 16 MiB of receives posted, at least twice as many, at most 256 or twice as many.
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
     /// How long each run is timed, after a warm-up.
