@@ -16,7 +16,7 @@ use crate::endpoint::connection::Form;
 use crate::endpoint::half_open::HalfOpen;
 use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
-    SendPost,
+    RmaPost, SendPost,
 };
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
@@ -57,7 +57,7 @@ impl FabricLink {
         let fabric = domain.fabric();
         let eq = Arc::new(Eq::open(fabric)?);
         let cq = Arc::new(Cq::open(domain, tx + rx)?);
-        let limits = limits(fabric.info());
+        let limits = limits(fabric);
         Ok(Self {
             limits,
             queue_sizes: (tx, rx),
@@ -166,7 +166,8 @@ impl Drop for FabricLink {
     }
 }
 
-fn limits(info: &Info) -> LinkLimits {
+fn limits(fabric: &Fabric) -> LinkLimits {
+    let info = fabric.info();
     let tx = info.tx();
     let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
     LinkLimits {
@@ -177,6 +178,7 @@ fn limits(info: &Info) -> LinkLimits {
         } else {
             ContextKind::Opaque
         },
+        rma: fabric.rma().copied(),
     }
 }
 
@@ -336,6 +338,26 @@ impl Link for FabricLink {
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises.
         unsafe { conn.ep.receive(base, len, desc, context) }
+    }
+
+    #[inline]
+    unsafe fn post_write(
+        &mut self,
+        conn: &FabricConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises; cores write on established connections only.
+        unsafe { conn.ep.write(post) }
+    }
+
+    #[inline]
+    unsafe fn post_read(
+        &mut self,
+        conn: &FabricConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises; cores read on established connections only.
+        unsafe { conn.ep.read(post) }
     }
 
     #[inline]

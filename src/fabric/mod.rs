@@ -23,6 +23,7 @@ mod pep;
 mod provider;
 mod queue;
 mod report;
+mod rma;
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -42,10 +43,12 @@ pub(crate) use ep::Ep;
 pub(crate) use info::Info;
 pub use operation::Level;
 pub(crate) use operation::{
-    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
+    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
+    RmaPost, SendPost,
 };
 pub(crate) use pep::Pep;
 pub(crate) use queue::{Cq, Eq, RawEvent};
+pub(crate) use rma::RmaLimits;
 
 use crate::Error;
 
@@ -62,6 +65,7 @@ use crate::Error;
 pub struct Fabric {
     raw: NonNull<sys::fid_fabric>,
     info: Info,
+    rma: Option<RmaLimits>,
     provider: &'static Provider,
     settings: builder::Settings,
 }
@@ -116,6 +120,11 @@ impl Fabric {
         &self.info
     }
 
+    /// What one-sided operations it has, if any.
+    pub(crate) fn rma(&self) -> Option<&RmaLimits> {
+        self.rma.as_ref()
+    }
+
     /// Queues are opened with a descriptor to wait on.
     pub(crate) fn has_wait_fd(&self) -> bool {
         self.provider.wait_fd && self.settings.wait_fd
@@ -141,6 +150,7 @@ impl Fabric {
             .ok_or_else(|| Error::fabric("fi_fabric", rc))?;
         let fabric = Self {
             raw,
+            rma: RmaLimits::of(&info),
             info,
             provider,
             settings,

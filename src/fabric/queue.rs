@@ -16,7 +16,7 @@ use super::info::Info;
 use super::{Fabric, text_from};
 use crate::Error;
 use crate::error::{CompletionError, FabricErrno};
-use crate::fabric::{COMPLETION_BATCH, Completions, LinkCompletion};
+use crate::fabric::{COMPLETION_BATCH, Completions, LinkCompletion, PEER_WROTE};
 
 /// A completion queue.
 pub(crate) struct Cq {
@@ -104,8 +104,13 @@ impl Cq {
         out.extend(entries.iter().take(n).map(|entry| {
             // SAFETY: the library wrote the first `n` entries.
             let entry = unsafe { entry.assume_init() };
+            let context = if entry.flags & sys::FI_REMOTE_WRITE == 0 {
+                entry.op_context as usize
+            } else {
+                PEER_WROTE
+            };
             LinkCompletion {
-                context: entry.op_context as usize,
+                context,
                 len: entry.len,
                 data: (entry.flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(entry.data),
                 error: None,

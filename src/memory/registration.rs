@@ -19,6 +19,7 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64 as StdAtomicU64;
 
+use super::Access;
 use crate::error::RegisterError;
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock, yield_now};
 
@@ -89,6 +90,14 @@ pub(crate) trait Registrar {
     fn scope(&self) -> Scope;
     /// Registers `len` bytes from `base`; the region outlives the returned handle.
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError>;
+    /// Registers `len` bytes from `base` for one-sided operations of a peer, with a key of its own and these rights alone; the
+    /// memory outlives the returned handle. Dropping that refuses new operations; it does not end those under way.
+    fn register_window(
+        &self,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<RawRegistration, RegisterError>;
 }
 
 /// One registration. Dropping it closes it, once.
