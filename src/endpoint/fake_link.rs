@@ -25,7 +25,7 @@ use crate::endpoint::wire::{self, ControlKind, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
 use crate::fabric::PeerAddr;
 use crate::in_flight::ContextKind;
-use crate::memory::{RawRegistration, Registrar, Scope, ScopeGuard};
+use crate::memory::{Access, RawRegistration, Registrar, Scope, ScopeGuard};
 
 /// What the provider writes into a context cell whenever it touches it.
 const CELL_MARK: usize = 0x5a5a_5a5a;
@@ -174,6 +174,15 @@ impl Registrar for FakeMemory {
             id as u64,
             Box::new(open),
         ))
+    }
+
+    fn register_window(
+        &self,
+        base: NonNull<u8>,
+        len: usize,
+        _access: Access,
+    ) -> Result<RawRegistration, RegisterError> {
+        self.register(base, len)
     }
 }
 
@@ -621,6 +630,7 @@ impl Net {
                 iov_limit,
                 max_message,
                 contexts,
+                rma: None,
             },
             domain: Arc::clone(domain),
             net: self.clone(),

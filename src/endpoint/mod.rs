@@ -40,6 +40,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::fabric::PeerAddr;
+pub use crate::memory::Access;
 pub use connection::{CloseReason, Violation};
 pub use credit::CreditError;
 pub use event::{
@@ -49,7 +50,10 @@ pub use id::{ConnectionId, EndpointId};
 pub use message::Message;
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
-pub use wire::{ByeReason, HeaderMode, Refusal, RefusalCode, WireError};
+pub use wire::{
+    ByeReason, HeaderMode, Refusal, RefusalCode, WINDOW_DESCRIPTOR_LEN, WindowDescriptor, WindowId,
+    WireError,
+};
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
 fn incarnation() -> u64 {

@@ -395,6 +395,7 @@ impl<L: Link> ReceiveCore<L> {
                 Action::Close(reason) => self.close_conn(id, reason, events),
                 // The request is judged before there is a connection, and a listener does not connect.
                 Action::Reject { .. } | Action::Connect { .. } => {}
+                Action::CloseWindow(_) | Action::ReleaseWindow(_) | Action::WindowRevoked(_) => {}
             }
         }
     }

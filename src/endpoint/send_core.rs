@@ -676,6 +676,7 @@ impl<L: Link> SendCore<L> {
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
                 Action::Accept { .. } | Action::Reject { .. } => {}
+                Action::CloseWindow(_) | Action::ReleaseWindow(_) | Action::WindowRevoked(_) => {}
             }
         }
     }

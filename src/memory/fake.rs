@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::{Access, RawRegistration, Registrar, Scope, ScopeGuard};
+use super::{RawRegistration, Registrar, Scope, ScopeGuard};
 use crate::error::RegisterError;
 
 /// Registers by counting; keys count up from 1, descriptors are keys as addresses.
@@ -71,13 +71,5 @@ impl Registrar for FakeRegistrar {
         });
         let desc = std::ptr::without_provenance_mut::<c_void>(key as usize);
         Ok(RawRegistration::new(desc, key, handle))
-    }
-    fn register_window(
-        &self,
-        base: NonNull<u8>,
-        len: usize,
-        _access: Access,
-    ) -> Result<RawRegistration, RegisterError> {
-        self.register(base, len)
     }
 }

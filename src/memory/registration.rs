@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64 as StdAtomicU64;
 
 use super::Access;
-use crate::error::RegisterError;
+use crate::error::{FabricErrno, RegisterError};
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock, yield_now};
 
 /// How many scopes (open domains, and endpoints that need registrations of their own) a process has at most.
@@ -94,10 +94,15 @@ pub(crate) trait Registrar {
     /// memory outlives the returned handle. Dropping that refuses new operations; it does not end those under way.
     fn register_window(
         &self,
-        base: NonNull<u8>,
-        len: usize,
-        access: Access,
-    ) -> Result<RawRegistration, RegisterError>;
+        _base: NonNull<u8>,
+        _len: usize,
+        _access: Access,
+    ) -> Result<RawRegistration, RegisterError> {
+        Err(RegisterError::Fabric {
+            call: "fi_mr_reg",
+            errno: FabricErrno::new(libc::ENOSYS),
+        })
+    }
 }
 
 /// One registration. Dropping it closes it, once.
