@@ -10,7 +10,9 @@
 pub(crate) mod connection;
 mod control;
 pub(crate) mod credit;
+mod destination;
 mod event;
+mod exposed;
 mod fabric_link;
 #[cfg(all(test, not(loom)))]
 mod fake_link;
@@ -24,6 +26,7 @@ mod id_map;
 mod iov;
 pub(crate) mod link;
 mod message;
+mod one_sided;
 mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
@@ -34,6 +37,7 @@ mod send_core;
 #[cfg(all(test, not(loom)))]
 mod send_core_tests;
 mod wait;
+mod window;
 pub(crate) mod wire;
 
 use std::sync::OnceLock;
@@ -43,6 +47,7 @@ pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
 pub use connection::{CloseReason, Violation};
 pub use credit::CreditError;
+pub use destination::Destination;
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
 };
@@ -50,6 +55,9 @@ pub use id::{ConnectionId, EndpointId};
 pub use message::Message;
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
+pub use window::{
+    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
+};
 pub use wire::{
     ByeReason, HeaderMode, Refusal, RefusalCode, WINDOW_DESCRIPTOR_LEN, WindowDescriptor, WindowId,
     WireError,
