@@ -195,6 +195,13 @@ impl ExposedWindows {
         }
     }
 
+    /// The same for all windows of a connection.
+    pub(crate) fn close_all(&mut self, connection: ConnectionId) {
+        for window in self.of(connection) {
+            self.close(connection, window);
+        }
+    }
+
     /// Nobody can reach the window any more. The event for the application, if it still has an interest.
     pub(crate) fn release(
         &mut self,
@@ -221,7 +228,9 @@ impl ExposedWindows {
         mut tell: impl FnMut(WindowEvent),
     ) {
         for window in self.of(connection) {
-            self.release(connection, window).map_or((), &mut tell);
+            if let Some(event) = self.release(connection, window) {
+                tell(event);
+            }
         }
     }
 

@@ -10,12 +10,14 @@ use crate::buffer::{
     Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig, SharedBufferManager,
 };
 use crate::endpoint::connection::CloseReason;
+use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::fake_link::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::{ConnKey, LinkConn};
 use crate::endpoint::message::Message;
-use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings};
+use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::send_core::{SendCore, SendSettings};
+use crate::endpoint::window::WindowEvent;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::memory::Region;
@@ -44,6 +46,7 @@ pub(super) struct Setup {
     pub(super) ask: bool,
     pub(super) handshake_timeout: Duration,
     pub(super) asked_mode: Option<HeaderMode>,
+    pub(super) windows: WindowSettings,
 }
 
 impl Default for Setup {
@@ -62,6 +65,12 @@ impl Default for Setup {
             ask: false,
             handshake_timeout: LONG,
             asked_mode: None,
+            windows: WindowSettings {
+                windows: 0,
+                operations: 8,
+                deadline: None,
+                policy: DeadlinePolicy::FailConnection,
+            },
         }
     }
 }
@@ -98,6 +107,10 @@ pub(super) struct Rig {
     pub(super) completed: Vec<u64>,
     pub(super) failed: Vec<(u64, i32)>,
     pub(super) late: Vec<u64>,
+    /// First bytes of what was read, by key.
+    pub(super) reads: Vec<(u64, [u8; 8])>,
+    /// What else the sender heard of windows.
+    pub(super) heard: Vec<WindowEvent>,
     pub(super) writable: usize,
     pub(super) connected: bool,
     pub(super) ended: Option<CloseReason>,
@@ -159,6 +172,8 @@ impl Rig {
             completed: Vec::new(),
             failed: Vec::new(),
             late: Vec::new(),
+            reads: Vec::new(),
+            heard: Vec::new(),
             writable: 0,
             connected: false,
             ended: None,
@@ -247,6 +262,7 @@ impl Rig {
                     assert!(self.owed.contains_key(&key), "late, but not owed: {key}");
                     self.late.push(key);
                 }
+                SendEvent::Window(event) => self.absorb_window(event),
                 SendEvent::Writable => self.writable += 1,
                 SendEvent::PeerClosing => {}
                 SendEvent::Disconnected(reason) => {
@@ -255,6 +271,42 @@ impl Rig {
                 }
             }
         }
+    }
+
+    fn absorb_window(&mut self, event: WindowEvent) {
+        match event {
+            WindowEvent::Written { key, payload } => {
+                self.paid(key, payload, false);
+                self.completed.push(key);
+            }
+            WindowEvent::WriteFailed {
+                key,
+                payload,
+                error,
+            } => {
+                self.paid(key, payload, !error.provider_message.is_empty());
+                self.failed.push((key, error.errno.get()));
+            }
+            WindowEvent::Read { key, into } => {
+                self.filled(key, Some(into));
+                self.completed.push(key);
+            }
+            WindowEvent::ReadFailed { key, into, error } => {
+                self.filled(key, into);
+                self.failed.push((key, error.errno.get()));
+            }
+            other => self.heard.push(other),
+        }
+    }
+
+    /// A read's destination is back; `None`: it was leaked.
+    fn filled(&mut self, key: u64, into: Option<Destination>) {
+        let index = self.owed.remove(&key);
+        let index = index.unwrap_or_else(|| panic!("key {key} was not owed"));
+        let Some(into) = into else { return };
+        let buffer = into.into_buffer().expect("a buffer");
+        assert_eq!(buffer.index(), index, "another buffer for key {key}");
+        self.reads.push((key, buffer[..8].try_into().unwrap()));
     }
 
     fn paid(&mut self, key: u64, payload: Payload, leaked: bool) {
@@ -400,6 +452,7 @@ pub(super) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         send_deadline: setup.send_deadline,
         deadline_policy: setup.policy,
         header_mode: setup.header_mode,
+        windows: 16,
         on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
     }
 }
@@ -413,6 +466,7 @@ pub(super) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         handshake_timeout: setup.handshake_timeout,
         close_timeout: LONG,
         header_mode: setup.asked_mode,
+        windows: setup.windows,
     }
 }
 

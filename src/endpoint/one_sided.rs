@@ -6,12 +6,16 @@ use std::time::Instant;
 
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::connection::Connection;
-use crate::endpoint::destination::{Destination, LeasedDestination};
+use crate::endpoint::destination::Destination;
+pub(crate) use crate::endpoint::destination::LeasedDestination;
+use crate::endpoint::event::Level;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::link::{RemoteRange, RmaLimits};
+use crate::endpoint::iov::IovList;
+use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaLimits, RmaPost};
 use crate::endpoint::window::{RemoteWindow, WindowError, WindowEvent, WindowPlace};
 use crate::endpoint::wire::{WindowDescriptor, WindowId};
-use crate::error::{CompletionError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, SendErrorKind};
+use crate::in_flight::InFlight;
 use crate::memory::Access;
 
 /// A one-sided operation in flight, with everything that must stay alive until it is over.
@@ -24,6 +28,8 @@ pub(crate) struct OneSided {
     pub(crate) sequence: u64,
     /// When it was posted; kept only where there is a deadline, and until it was found late.
     pub(crate) posted: Option<Instant>,
+    /// Its outcome was told, though the provider may still use its memory.
+    pub(crate) told: bool,
 }
 
 /// The local side of an operation.
@@ -116,10 +122,10 @@ pub(crate) fn check(
         }
         .into());
     }
-    if wanted.segments > rma.iov_limit {
+    if wanted.segments > rma.iov_limit.min(IOV_MAX) {
         return Err(SendErrorKind::TooManySegments {
             count: wanted.segments,
-            max: rma.iov_limit,
+            max: rma.iov_limit.min(IOV_MAX),
         });
     }
     if wanted.immediate && rma.immediate_bytes < size_of::<u64>() {
@@ -191,4 +197,66 @@ pub(crate) fn open_window(
         descriptor: *descriptor,
         connection,
     })
+}
+
+/// How an operation is posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) remote: RemoteRange,
+    /// Else it is a read.
+    pub(crate) write: bool,
+    pub(crate) immediate: Option<u64>,
+    pub(crate) level: Level,
+}
+
+/// Posts an operation, which the slab keeps until it is over; gives it back if the provider does not take it.
+pub(crate) fn post<L: Link, T>(
+    link: &mut L,
+    conn: &L::Conn,
+    machine: &mut Connection,
+    in_flight: &mut InFlight<T>,
+    op: T,
+    iov: &IovList,
+    how: &How,
+) -> Result<(), (PostRefused, T)> {
+    let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
+    let context = in_flight.begin(op).map_err(|op| (full(), op))?;
+    // Counted first, so that a completion can never come before its post is counted.
+    if machine.on_window_posted(how.immediate.is_some()).is_err() {
+        let refused = PostRefused::Errno(FabricErrno::new(libc::ENOTCONN));
+        return Err((refused, in_flight.abort(context)));
+    }
+    let post = RmaPost {
+        iov: iov.iov(),
+        desc: iov.desc(),
+        remote: how.remote,
+        context,
+        data: how.immediate,
+        level: how.level,
+    };
+    let posted = if how.write {
+        // SAFETY: the slab owns the payload, which keeps the memory alive, registered and unwritten, until the completion was read
+        // or the endpoint was closed.
+        unsafe { link.post_write(conn, &post) }
+    } else {
+        // SAFETY: the slab owns the destination, which keeps the memory alive, registered and for nobody else, until the completion
+        // was read or the endpoint was closed.
+        unsafe { link.post_read(conn, &post) }
+    };
+    posted.map_err(|refused| {
+        machine.on_window_undone(how.immediate.is_some());
+        (refused, in_flight.abort(context))
+    })
+}
+
+/// What a refusal by the provider is called.
+pub(crate) fn refused_by_provider(refused: PostRefused, write: bool) -> SendErrorKind {
+    match refused {
+        PostRefused::Again => SendErrorKind::WouldBlock(Blocked::Provider),
+        PostRefused::Errno(errno) => WindowError::Fabric {
+            call: if write { "fi_writemsg" } else { "fi_readmsg" },
+            errno,
+        }
+        .into(),
+    }
 }
