@@ -339,7 +339,7 @@ impl<L: Link> ReceiveCore<L> {
             Ok(Op::OneSided { conn, op }) => {
                 self.on_one_sided(conn, op, error.map(|error| *error), events);
             }
-            Err(_) if context == PEER_WROTE => self.on_peer_wrote(data, events),
+            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");

@@ -620,7 +620,7 @@ impl<L: Link> SendCore<L> {
                 None => self.on_control(&buffer, len, data),
                 Some(error) => self.on_control_receive_failed(error.errno),
             },
-            Err(_) if context == PEER_WROTE => self.on_peer_wrote(data, events),
+            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");

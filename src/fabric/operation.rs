@@ -51,8 +51,7 @@ impl fmt::Debug for CmData {
     }
 }
 
-/// The context of a completion that nobody posted for: a peer's one-sided write came with immediate data. No operation of ours
-/// has it: neither an address nor a generation with an index is all ones.
+/// The context of a completion that nobody posted for: a peer's one-sided write came, with immediate data. No operation of ours has it: neither an address nor a generation with an index is all ones.
 pub(crate) const PEER_WROTE: usize = usize::MAX;
 
 /// One completion, read from the provider.

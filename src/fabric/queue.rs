@@ -18,6 +18,9 @@ use crate::Error;
 use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::{COMPLETION_BATCH, Completions, LinkCompletion, PEER_WROTE};
 
+/// What a completion has that tells of a peer's write with immediate data.
+const WRITTEN: u64 = sys::FI_REMOTE_WRITE | sys::FI_REMOTE_CQ_DATA;
+
 /// A completion queue.
 pub(crate) struct Cq {
     raw: NonNull<sys::fid_cq>,
@@ -104,10 +107,10 @@ impl Cq {
         out.extend(entries.iter().take(n).map(|entry| {
             // SAFETY: the library wrote the first `n` entries.
             let entry = unsafe { entry.assume_init() };
-            let context = if entry.flags & sys::FI_REMOTE_WRITE == 0 {
-                entry.op_context as usize
-            } else {
+            let context = if entry.flags & WRITTEN == WRITTEN {
                 PEER_WROTE
+            } else {
+                entry.op_context as usize
             };
             LinkCompletion {
                 context,
