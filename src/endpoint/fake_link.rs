@@ -840,6 +840,37 @@ impl Net {
         self.state().begin_rma(conn)
     }
 
+    /// A one-sided read by a peer that is not ours, into memory that the net forgets.
+    pub(crate) fn read_by_hand(&self, conn: ConnKey, addr: u64, key: u64, len: usize) {
+        let into = Box::leak(vec![0u8; len].into_boxed_slice());
+        let base = NonNull::new(into.as_mut_ptr()).expect("a box is not null");
+        let registered = self.near.open(base, len, Access::empty());
+        let run = (
+            into.as_mut_ptr().expose_provenance(),
+            len,
+            registered.desc.addr(),
+        );
+        std::mem::forget(registered);
+        self.state().conns[conn].sends.push_back(Sent {
+            body: Body::Live(vec![run]),
+            context: None,
+            data: None,
+            rma: Some(Rma {
+                access: Access::READ,
+                remote: RemoteRange { addr, len, key },
+                immediate: None,
+                level: Level::Delivered,
+                begun: None,
+            }),
+        });
+    }
+
+    /// A completion that tells of a peer's write, with these immediate data.
+    pub(crate) fn write_by_hand(&self, link: usize, immediate: u64) {
+        let told = completion(PEER_WROTE, 0, Some(immediate), None);
+        self.state().links[link].cq.push_back(told);
+    }
+
     /// The next posts of sends are refused like this.
     pub(crate) fn refuse_sends(&self, link: usize, refused: &[PostRefused]) {
         self.state().links[link].send_faults.extend(refused);

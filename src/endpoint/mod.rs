@@ -27,6 +27,8 @@ mod iov;
 pub(crate) mod link;
 mod message;
 mod one_sided;
+#[cfg(all(test, not(loom)))]
+mod one_sided_tests;
 mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
