@@ -23,6 +23,7 @@ mod id;
 mod id_map;
 mod iov;
 pub(crate) mod link;
+mod liveness;
 mod message;
 mod receive;
 mod receive_core;

@@ -389,6 +389,7 @@ impl<L: Link> ReceiveCore<L> {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
+                Action::Unresponsive | Action::Responsive => {}
                 Action::PeerClosing { .. } => {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
@@ -601,6 +602,7 @@ impl<L: Link> ReceiveCore<L> {
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
+            patience: crate::endpoint::liveness::Patience::ENDLESS,
         }
     }
 

@@ -672,6 +672,7 @@ impl<L: Link> SendCore<L> {
                 Action::Connect { data } => self.start_connecting(&data),
                 Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),
                 Action::Established => events.push(SendEvent::Connected(self.info())),
+                Action::Unresponsive | Action::Responsive => {}
                 Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
@@ -951,6 +952,7 @@ fn local_params(settings: &SendSettings) -> LocalParams {
         connect_timeout: settings.connect_timeout,
         close_timeout: settings.close_timeout,
         max_credit_window: wire::CREDIT_WINDOW_MAX,
+        patience: crate::endpoint::liveness::Patience::ENDLESS,
     }
 }
 
