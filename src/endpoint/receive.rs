@@ -19,6 +19,7 @@ use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
+use crate::process::Here;
 use crate::stats::ReceiveStats;
 
 /// Who decides about connection requests.
@@ -190,7 +191,7 @@ impl ReceiveConfig {
 /// any thread. See [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
 #[derive(Debug)]
 pub struct ReceiveEndpoint {
-    core: ReceiveCore<FabricLink>,
+    core: Here<ReceiveCore<FabricLink>>,
     local: PeerAddr,
 }
 
@@ -208,6 +209,7 @@ impl ReceiveEndpoint {
         config: ReceiveConfig,
     ) -> Result<Self, Error> {
         config.check()?;
+        domain.fabric().owner().check()?;
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
             None => SharedBufferManager::allocate(config.slots, config.max_message)?,
@@ -232,7 +234,10 @@ impl ReceiveEndpoint {
         };
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, pool, settings)?;
-        Ok(Self { core, local })
+        Ok(Self {
+            core: Here::new(core),
+            local,
+        })
     }
 
     /// Where it listens, with the real port.
@@ -245,8 +250,9 @@ impl ReceiveEndpoint {
     /// # Errors
     ///
     /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be: every connection was
-    /// closed then, which the events say, and requests are refused. What concerns one connection is an event.
+    /// closed then, which the events say, and requests are refused. [`Error::Forked`]. What concerns one connection is an event.
     pub fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
+        self.core.owner().check()?;
         let before = events.len();
         self.core.poll(events)?;
         Ok(events.len() - before)
@@ -258,25 +264,26 @@ impl ReceiveEndpoint {
     ///
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.core.owner().check()?;
         self.core.wait().sleep(Instant::now() + timeout)
     }
 
     /// Accepts a request ([`AcceptPolicy::Ask`]). False: it is gone.
     pub fn accept(&mut self, request: ConnectionRequest, events: &mut Vec<ReceiveEvent>) -> bool {
-        self.core.answer(request.connection, None, events)
+        self.core.owner().is_here() && self.core.answer(request.connection, None, events)
     }
 
     /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it is gone.
     pub fn refuse(&mut self, request: ConnectionRequest, details: [u64; 2]) -> bool {
         let refusal = Refusal::new(RefusalCode::BY_APPLICATION, details);
-        self.core
-            .answer(request.connection, Some(refusal), &mut Vec::new())
+        let core = &mut self.core;
+        core.owner().is_here() && core.answer(request.connection, Some(refusal), &mut Vec::new())
     }
 
     /// Begins the polite close of one connection: the peer stops, and what it has sent arrives. False: there is no such
     /// connection.
     pub fn close_connection(&mut self, connection: ConnectionId, deadline: Instant) -> bool {
-        self.core.begin_close(connection, deadline)
+        self.core.owner().is_here() && self.core.begin_close(connection, deadline)
     }
 
     /// Closes every connection politely, and stops listening. Returns what arrived meanwhile, messages included.
@@ -285,6 +292,7 @@ impl ReceiveEndpoint {
     ///
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        self.core.owner().check()?;
         self.core.close(deadline)
     }
 

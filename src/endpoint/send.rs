@@ -16,10 +16,11 @@ use crate::endpoint::fabric_link::FabricLink;
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::wire::HeaderMode;
-use crate::error::SendError;
+use crate::error::{SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
+use crate::process::Here;
 use crate::stats::SendStats;
 
 /// The settings of a [`SendEndpointZeroCopy`].
@@ -186,6 +187,15 @@ pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<()
     Ok(())
 }
 
+#[cold]
+fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
+    SendError {
+        kind: SendErrorKind::Forked { made_by },
+        payload,
+        key,
+    }
+}
+
 /// Sends registered memory to one peer, without a copy of its own.
 ///
 /// A message is a header and a payload. The header is copied into a registered slot; the payload goes out from where it
@@ -243,7 +253,7 @@ pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<()
 /// ```
 #[derive(Debug)]
 pub struct SendEndpointZeroCopy {
-    core: SendCore<FabricLink>,
+    core: Here<SendCore<FabricLink>>,
 }
 
 impl SendEndpointZeroCopy {
@@ -260,6 +270,7 @@ impl SendEndpointZeroCopy {
         config: SendConfig,
     ) -> Result<Self, Error> {
         config.check()?;
+        domain.fabric().owner().check()?;
         let headers = match config.headers {
             Headers::Own(config) => HeaderSlotManager::new(config)?,
             Headers::Shared(headers) => headers,
@@ -267,7 +278,9 @@ impl SendEndpointZeroCopy {
         let tx = (config.settings.depth + CONTROL_SENDS) as usize;
         let link = FabricLink::open(domain, tx, CONTROL_RECEIVES as usize)?;
         let waiter = link.waiter();
-        SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self { core })
+        SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self {
+            core: Here::new(core),
+        })
     }
 
     /// This endpoint's identity: unique in the process.
@@ -291,6 +304,10 @@ impl SendEndpointZeroCopy {
         header: &[u8],
         key: u64,
     ) -> Result<(), SendError> {
+        let owner = self.core.owner();
+        if !owner.is_here() {
+            return Err(forked(owner.pid(), payload.into(), key));
+        }
         self.core.send_data(payload.into(), header, key)
     }
 
@@ -299,8 +316,9 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// A system call failed. What concerns the connection is an event.
+    /// A system call failed, or [`Error::Forked`]. What concerns the connection is an event.
     pub fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<usize, Error> {
+        self.core.owner().check()?;
         let before = events.len();
         self.core.poll(events)?;
         Ok(events.len() - before)
@@ -312,6 +330,7 @@ impl SendEndpointZeroCopy {
     ///
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.core.owner().check()?;
         self.core.wait().sleep(Instant::now() + timeout)
     }
 
@@ -351,7 +370,9 @@ impl SendEndpointZeroCopy {
     /// Begins the polite close and returns at once: no new sends; those in flight complete, both sides say goodbye,
     /// and [`SendEvent::Disconnected`] is the last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
-        self.core.begin_close(deadline);
+        if self.core.owner().is_here() {
+            self.core.begin_close(deadline);
+        }
     }
 
     /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes first. Returns the
@@ -362,6 +383,7 @@ impl SendEndpointZeroCopy {
     ///
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<SendEvent>, Error> {
+        self.core.owner().check()?;
         self.core.close(deadline)
     }
 

@@ -185,7 +185,8 @@ impl Ep {
     pub(crate) fn close(self) -> Result<(), i32> {
         let mut this = ManuallyDrop::new(self);
         // SAFETY: open, owned, and never used again: `this` is not dropped as a whole.
-        let closed = unsafe { handle::close("ep", this.as_ptr().cast()) };
+        let closed =
+            unsafe { handle::close("ep", this._domain.fabric().owner(), this.as_ptr().cast()) };
         if closed.is_ok() {
             // SAFETY: each parent is dropped once, here; when the close failed they are leaked on purpose, because
             // the provider still uses them.
@@ -210,7 +211,7 @@ impl Ep {
 impl Drop for Ep {
     fn drop(&mut self) {
         // SAFETY: open and owned.
-        let _ = unsafe { handle::close("ep", self.as_ptr().cast()) };
+        let _ = unsafe { handle::close("ep", self._domain.fabric().owner(), self.as_ptr().cast()) };
     }
 }
 

@@ -48,6 +48,7 @@ pub(crate) use pep::Pep;
 pub(crate) use queue::{Cq, Eq, RawEvent};
 
 use crate::Error;
+use crate::process::Owner;
 
 /// An opened fabric: one provider on one network (`fi_fabric.3`).
 ///
@@ -64,6 +65,7 @@ pub struct Fabric {
     info: Info,
     provider: &'static Provider,
     settings: builder::Settings,
+    owner: Owner,
 }
 
 // SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
@@ -83,8 +85,9 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// [`Error::TooManyDomains`], or what the provider answers.
+    /// [`Error::TooManyDomains`], [`Error::Forked`], or what the provider answers.
     pub fn open_domain(self: &Arc<Self>) -> Result<Arc<Domain>, Error> {
+        self.owner.check()?;
         Domain::open(self)
     }
 
@@ -121,6 +124,11 @@ impl Fabric {
         self.provider.wait_fd && self.settings.wait_fd
     }
 
+    /// The process that opened it, and everything under it.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
     pub(crate) fn settings(&self) -> &builder::Settings {
         &self.settings
     }
@@ -144,6 +152,7 @@ impl Fabric {
             info,
             provider,
             settings,
+            owner: Owner::current(),
         };
         tracing::info!(report = %fabric.report(), "fabric opened");
         Ok(Arc::new(fabric))
@@ -153,7 +162,7 @@ impl Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         // SAFETY: domains, event queues and listeners hold the fabric by `Arc`, so none is left.
-        let _ = unsafe { handle::close("fabric", self.as_ptr().cast()) };
+        let _ = unsafe { handle::close("fabric", self.owner, self.as_ptr().cast()) };
     }
 }
 

@@ -104,7 +104,7 @@ impl Pep {
 impl Drop for Pep {
     fn drop(&mut self) {
         // SAFETY: open and owned.
-        let _ = unsafe { handle::close("pep", self.as_ptr().cast()) };
+        let _ = unsafe { handle::close("pep", self._fabric.owner(), self.as_ptr().cast()) };
     }
 }
 
