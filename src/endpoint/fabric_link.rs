@@ -4,7 +4,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::os::fd::RawFd;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,7 @@ use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
     SendPost,
 };
+use crate::endpoint::socket::{self, KernelWatch, TcpWatch};
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
@@ -212,6 +214,8 @@ impl Drop for Request {
 pub(crate) struct FabricConn {
     ep: Ep,
     peer: Option<PeerAddr>,
+    /// Its socket with its two ends, once it was looked for.
+    socket: Option<(RawFd, (SocketAddr, SocketAddr))>,
     /// Until it is accepted: what it was made from. Dropped after the endpoint, which has taken over the socket.
     request: Option<Request>,
 }
@@ -231,6 +235,22 @@ impl LinkConn for FabricConn {
 }
 
 impl FabricConn {
+    /// Local address and peer.
+    fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        Some((
+            self.ep.local()?.socket_addr(),
+            self.ep.peer()?.socket_addr(),
+        ))
+    }
+
+    /// The socket of a connection that stands: the library says which, or it is looked for.
+    fn socket(&self) -> Option<RawFd> {
+        self.ep.socket().or_else(|| {
+            let (local, peer) = self.ends()?;
+            socket::find(local, peer)
+        })
+    }
+
     pub(crate) fn as_raw(&self) -> *mut sys::fid_ep {
         self.ep.as_ptr()
     }
@@ -257,6 +277,7 @@ impl Link for FabricLink {
         Ok(FabricConn {
             ep,
             peer: Some(*peer),
+            socket: None,
             request: None,
         })
     }
@@ -275,6 +296,7 @@ impl Link for FabricLink {
                 let conn = FabricConn {
                     ep,
                     peer,
+                    socket: None,
                     request: Some(request),
                 };
                 if let (Some(listener), Some(peer)) = (&mut self.listener, peer) {
@@ -336,6 +358,39 @@ impl Link for FabricLink {
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises.
         unsafe { conn.ep.receive(base, len, desc, context) }
+    }
+
+    fn watch(&mut self, conn: &FabricConn, watch: &TcpWatch) -> KernelWatch {
+        if !watch.is_asked() {
+            return KernelWatch::NotAsked;
+        }
+        let Some(fd) = conn.socket() else {
+            tracing::warn!(
+                "the socket of a connection was not found: the kernel does not watch it"
+            );
+            return KernelWatch::Unavailable;
+        };
+        // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only in calls that this
+        // thread makes.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        match watch.apply(fd) {
+            Ok(()) => KernelWatch::Set,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel does not watch a connection");
+                KernelWatch::Unavailable
+            }
+        }
+    }
+
+    fn bytes_received(&mut self, conn: &mut FabricConn) -> Option<u64> {
+        let known = conn
+            .socket
+            .filter(|(fd, ends)| socket::is_between(*fd, ends.0, ends.1));
+        if known.is_none() {
+            let ends = conn.ends()?;
+            conn.socket = conn.socket().map(|fd| (fd, ends));
+        }
+        conn.socket.and_then(|(fd, _)| socket::bytes_received(fd))
     }
 
     #[inline]

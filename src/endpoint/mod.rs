@@ -34,6 +34,7 @@ mod send;
 mod send_core;
 #[cfg(all(test, not(loom)))]
 mod send_core_tests;
+mod socket;
 mod wait;
 pub(crate) mod wire;
 
@@ -50,6 +51,7 @@ pub use id::{ConnectionId, EndpointId};
 pub use message::Message;
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
+pub use socket::{Keepalive, KernelWatch};
 pub use wire::{ByeReason, HeaderMode, Refusal, RefusalCode, WireError};
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
