@@ -23,7 +23,7 @@ use crate::endpoint::socket::{self, KernelWatch, TcpWatch};
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
-use crate::fabric::{Cq, Domain, Ep, Eq, Fabric, Info, Pep, RawEvent};
+use crate::fabric::{Cq, Domain, EndpointSettings, Ep, Eq, Fabric, Info, Pep, RawEvent, in_use};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
@@ -34,6 +34,9 @@ const REQUESTS_AT_CLOSE_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct FabricLink {
     limits: LinkLimits,
+    /// What connections that this side makes are made of.
+    info: Info,
+    settings: EndpointSettings,
     /// Sends and receives that one connection may have in flight.
     queue_sizes: (usize, usize),
     /// Events read while looking for stale ones, not yet handed out.
@@ -55,14 +58,21 @@ struct Listener {
 
 impl FabricLink {
     /// A link for connections that this side makes, with room for so many operations in flight.
-    pub(crate) fn open(domain: &Arc<Domain>, tx: usize, rx: usize) -> Result<Self, Error> {
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
         let fabric = domain.fabric();
+        let info = settings.info(fabric)?;
         let eq = Arc::new(Eq::open(fabric)?);
         let cq = Arc::new(Cq::open(domain, tx + rx)?);
-        let limits = limits(fabric.info());
         Ok(Self {
-            limits,
-            queue_sizes: (tx, rx),
+            limits: limits(&info),
+            info,
+            settings: *settings,
+            queue_sizes: settings.queue_sizes((tx, rx)),
             events: VecDeque::new(),
             listener: None,
             cq,
@@ -80,9 +90,10 @@ impl FabricLink {
         tx: usize,
         rx: usize,
         queue_sizes: (usize, usize),
+        settings: &EndpointSettings,
     ) -> Result<Self, Error> {
-        let mut link = Self::open(domain, tx, rx)?;
-        link.queue_sizes = queue_sizes;
+        let mut link = Self::open(domain, tx, rx, settings)?;
+        link.queue_sizes = settings.queue_sizes(queue_sizes);
         let pep = Arc::new(Pep::listen(domain.fabric(), addr, &link.eq)?);
         let half_open = HalfOpen::new(pep.local());
         link.listener = Some(Listener {
@@ -273,7 +284,11 @@ impl Link for FabricLink {
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
-        let ep = self.open_ep(&mut self.domain.fabric().info().duplicate()?)?;
+        let opened = self.open_ep(&mut self.info.duplicate()?);
+        let ep = opened.map_err(|error| match self.settings.source_addr() {
+            Some(source) => in_use(error, &source),
+            None => error,
+        })?;
         Ok(FabricConn {
             ep,
             peer: Some(*peer),
@@ -290,6 +305,7 @@ impl Link for FabricLink {
         let Some(info) = &mut request.info else {
             return Err((request, Error::fabric("fi_endpoint", libc::EINVAL)));
         };
+        self.settings.adjust(info);
         let peer = info.destination();
         match self.open_ep(info) {
             Ok(ep) => {

@@ -17,8 +17,8 @@ use crate::endpoint::receive_core::{RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveS
 use crate::endpoint::send::{check_timeout, config};
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
+use crate::fabric::{Domain, EndpointSettings};
 use crate::process::Here;
 use crate::stats::ReceiveStats;
 
@@ -46,6 +46,7 @@ pub enum AcceptPolicy {
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `header_mode` | what peers must use | any | |
+/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its depth: so a dead
 /// peer is noticed while all messages are held.
@@ -60,6 +61,7 @@ pub struct ReceiveConfig {
     close_timeout: Duration,
     header_mode: Option<HeaderMode>,
     pool: Option<SharedBufferManager>,
+    endpoint: EndpointSettings,
 }
 
 impl Default for ReceiveConfig {
@@ -74,6 +76,7 @@ impl Default for ReceiveConfig {
             close_timeout: Duration::from_secs(5),
             header_mode: None,
             pool: None,
+            endpoint: EndpointSettings::default(),
         }
     }
 }
@@ -139,6 +142,13 @@ impl ReceiveConfig {
     #[must_use]
     pub fn header_mode(mut self, mode: HeaderMode) -> Self {
         self.header_mode = Some(mode);
+        self
+    }
+
+    /// What each connection asks of the provider: queue sizes, segments, traffic class.
+    #[must_use]
+    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
+        self.endpoint = settings;
         self
     }
 
@@ -221,6 +231,7 @@ impl ReceiveEndpoint {
             controls,
             pool.slots(),
             (CONTROL_SENDS as usize, (config.depth + RESERVE) as usize),
+            &config.endpoint,
         )?;
         let local = link.local_addr().unwrap_or(addr);
         let settings = ReceiveSettings {

@@ -18,8 +18,8 @@ use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::wire::HeaderMode;
 use crate::error::{SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
+use crate::fabric::{Domain, EndpointSettings};
 use crate::process::Here;
 use crate::stats::SendStats;
 
@@ -35,8 +35,10 @@ use crate::stats::SendStats;
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `send_deadline` | time | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | | `FailConnection` | |
+/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 pub struct SendConfig {
     headers: Headers,
+    endpoint: EndpointSettings,
     settings: SendSettings,
 }
 
@@ -49,6 +51,7 @@ impl Default for SendConfig {
     fn default() -> Self {
         Self {
             headers: Headers::Own(HeaderSlotConfig::default()),
+            endpoint: EndpointSettings::default(),
             settings: SendSettings {
                 depth: 64,
                 level: Level::Sent,
@@ -131,6 +134,13 @@ impl SendConfig {
     #[must_use]
     pub fn deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
         self.settings.deadline_policy = policy;
+        self
+    }
+
+    /// What the endpoint asks of the provider: queue sizes, segments, traffic class, source address.
+    #[must_use]
+    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
+        self.endpoint = settings;
         self
     }
 
@@ -276,7 +286,7 @@ impl SendEndpointZeroCopy {
             Headers::Shared(headers) => headers,
         };
         let tx = (config.settings.depth + CONTROL_SENDS) as usize;
-        let link = FabricLink::open(domain, tx, CONTROL_RECEIVES as usize)?;
+        let link = FabricLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)?;
         let waiter = link.waiter();
         SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self {
             core: Here::new(core),

@@ -14,12 +14,14 @@ mod address;
 mod builder;
 mod diagnosis;
 mod domain;
+mod endpoint_settings;
 mod ep;
 mod handle;
 mod info;
 mod mr;
 mod operation;
 mod pep;
+mod process_settings;
 mod provider;
 mod queue;
 mod report;
@@ -35,6 +37,8 @@ pub use address::PeerAddr;
 pub use builder::FabricBuilder;
 pub use diagnosis::{Diagnosis, Verdict};
 pub use domain::Domain;
+pub use endpoint_settings::{EndpointSettings, TrafficClass};
+pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
 pub use report::{Progress, Report, WaitObject};
 
@@ -44,7 +48,7 @@ pub use operation::Level;
 pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
 };
-pub(crate) use pep::Pep;
+pub(crate) use pep::{Pep, in_use};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 
 use crate::Error;
