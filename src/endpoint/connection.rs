@@ -697,6 +697,13 @@ impl Connection {
         self.heartbeats.ask = false;
     }
 
+    /// Since when nothing was heard from the peer, where that means something.
+    pub(crate) fn silent_since(&self) -> Option<Instant> {
+        self.silence
+            .filter(|_| self.listens())
+            .map(|silence| silence.since())
+    }
+
     /// Bytes came from the peer that are no whole message yet.
     pub(crate) fn on_bytes(&mut self) {
         self.hear();

@@ -28,6 +28,7 @@ pub(crate) struct Patience {
 
 impl Patience {
     /// Silence means nothing.
+    #[cfg(test)]
     pub(crate) const ENDLESS: Self = Self {
         unresponsive: None,
         lost: None,
@@ -142,6 +143,11 @@ impl Silence {
         Some(if self.looked < before { before } else { due })
     }
 
+    /// Nothing was heard since then, as far as the last look knows.
+    pub(crate) fn since(&self) -> Instant {
+        self.since
+    }
+
     fn next_verdict(&self) -> Option<(Instant, Verdict)> {
         match self.patience {
             Patience {
@@ -154,6 +160,21 @@ impl Silence {
             } => Some((self.since + silence, Verdict::Lost { silence })),
             _ => None,
         }
+    }
+}
+
+/// Bytes that the kernel counts on a connection, compared within one silence: a message that takes long to arrive is life.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct KernelBytes {
+    /// Since when there was silence, and the count at the first look in it.
+    seen: Option<(Instant, u64)>,
+}
+
+impl KernelBytes {
+    /// True when bytes came since the last look in the same silence. The first look in each only takes the count.
+    pub(crate) fn came(&mut self, since: Instant, count: u64) -> bool {
+        let before = self.seen.replace((since, count));
+        before.is_some_and(|(same, before)| same == since && before != count)
     }
 }
 

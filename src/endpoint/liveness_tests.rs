@@ -112,6 +112,19 @@ fn one_who_looks_seldom_comes_to_a_verdict_too() {
     );
 }
 
+#[test]
+fn bytes_are_compared_within_one_silence() {
+    let (now, mut bytes) = (Instant::now(), KernelBytes::default());
+    assert!(!bytes.came(now, 100), "the first look");
+    assert!(!bytes.came(now, 100), "nothing came");
+    assert!(bytes.came(now, 101));
+    assert!(
+        !bytes.came(now + T1, 999),
+        "a new silence: those were whole messages"
+    );
+    assert!(!bytes.came(now + T1, 999));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
     /// Steps of the clock, with or without a word in them, and with a look at the end of some.

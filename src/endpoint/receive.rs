@@ -14,8 +14,12 @@ use crate::endpoint::control::CONTROL_SENDS;
 use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::fabric_link::FabricLink;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::receive_core::{RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveSettings};
-use crate::endpoint::send::{check_timeout, config};
+use crate::endpoint::liveness::Patience;
+use crate::endpoint::receive_core::{
+    CONTROLS_PER_CONNECTION, RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveSettings,
+};
+use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, config};
+use crate::endpoint::socket::{Keepalive, TcpWatch};
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::PeerAddr;
@@ -47,6 +51,10 @@ pub enum AcceptPolicy {
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `header_mode` | what peers must use | any | |
+/// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
+/// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
+/// | `keepalive` | | none | see [`Keepalive`] |
+/// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
 /// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its depth: so a dead
@@ -63,6 +71,8 @@ pub struct ReceiveConfig {
     header_mode: Option<HeaderMode>,
     pool: Option<SharedBufferManager>,
     endpoint: EndpointSettings,
+    patience: Patience,
+    watch: TcpWatch,
 }
 
 impl Default for ReceiveConfig {
@@ -78,6 +88,8 @@ impl Default for ReceiveConfig {
             header_mode: None,
             pool: None,
             endpoint: EndpointSettings::default(),
+            patience: PATIENCE,
+            watch: TcpWatch::default(),
         }
     }
 }
@@ -146,6 +158,39 @@ impl ReceiveConfig {
         self
     }
 
+    /// Reports a peer of which nothing was heard for so long as [`Unresponsive`](ReceiveEvent::Unresponsive); nothing else
+    /// follows. A silent peer is asked for a sign of life well before; every byte from it is one.
+    #[must_use]
+    pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
+        self.patience.unresponsive = silence;
+        self
+    }
+
+    /// Closes a connection when nothing was heard from its peer for so long
+    /// ([`CloseReason::PeerSilent`](crate::endpoint::CloseReason::PeerSilent)). A peer whose application polls less often
+    /// than this is lost although it lives.
+    #[must_use]
+    pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
+        self.patience.lost = silence;
+        self
+    }
+
+    /// Has the kernel probe idle connections, and close those where nothing answers: works while the peer's application is
+    /// busy. TCP only; `ConnectionInfo::kernel_watch` says whether it does.
+    #[must_use]
+    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
+        self.watch.keepalive = keepalive;
+        self
+    }
+
+    /// Has the kernel close a connection when what it sent there is not acknowledged for so long (`TCP_USER_TIMEOUT`,
+    /// tcp(7)). TCP only; `ConnectionInfo::kernel_watch` says whether it does.
+    #[must_use]
+    pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.watch.user_timeout = timeout;
+        self
+    }
+
     /// What each connection asks of the provider: queue sizes, segments, traffic class.
     #[must_use]
     pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
@@ -191,6 +236,8 @@ impl ReceiveConfig {
             return Err(config("slots", slots.to_string(), reason));
         }
         check_timeout("handshake_timeout", self.handshake_timeout)?;
+        check_patience(&self.patience)?;
+        self.watch.check()?;
         check_timeout("close_timeout", self.close_timeout)
     }
 }
@@ -225,7 +272,7 @@ impl ReceiveEndpoint {
             Some(pool) => pool.clone(),
             None => SharedBufferManager::allocate(config.slots, config.max_message)?,
         };
-        let controls = 2 * config.max_connections as usize + 64;
+        let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
         let link = FabricLink::listen(
             domain,
             &addr,
@@ -243,6 +290,8 @@ impl ReceiveEndpoint {
             handshake_timeout: config.handshake_timeout,
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
+            patience: config.patience,
+            watch: config.watch,
         };
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, pool, settings)?;

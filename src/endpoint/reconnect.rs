@@ -118,9 +118,10 @@ impl ReconnectPolicy {
         }
         let year = Duration::from_secs(366 * 24 * 3600);
         match self.max_time {
-            Some(time) if !(Duration::from_millis(1)..=year).contains(&time) => {
-                bad(format!("{time:?}"), "the longest time must be 1 ms to 1 year")
-            }
+            Some(time) if !(Duration::from_millis(1)..=year).contains(&time) => bad(
+                format!("{time:?}"),
+                "the longest time must be 1 ms to 1 year",
+            ),
             _ => Ok(()),
         }
     }
@@ -209,7 +210,8 @@ impl Schedule {
     /// The number of the next attempt and the delay before it; none: enough.
     fn next(&mut self, now: Instant) -> Option<(u32, Duration)> {
         let stood = self.connected.take();
-        if stood.is_some_and(|since| now.saturating_duration_since(since) >= self.policy.longest()) {
+        if stood.is_some_and(|since| now.saturating_duration_since(since) >= self.policy.longest())
+        {
             self.attempts = 0;
             self.ended = None;
         }
@@ -219,7 +221,8 @@ impl Schedule {
             return None;
         }
         let delay = self.policy.delay(attempt)?;
-        let delay = delay - delay.mul_f64(self.fraction() * f64::from(self.policy.jitter_percent) / 100.0);
+        let delay =
+            delay - delay.mul_f64(self.fraction() * f64::from(self.policy.jitter_percent) / 100.0);
         let begins = now.saturating_duration_since(ended) + delay;
         if self.policy.max_time.is_some_and(|max| begins > max) {
             return None;
@@ -312,7 +315,10 @@ impl Reconnector {
                 core.wait().set_deadline(Some(until));
             }
             State::Waiting { .. } => match core.reconnect() {
-                Ok(()) => self.state = State::Connecting,
+                Ok(()) => {
+                    core.set_between(false);
+                    self.state = State::Connecting;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "an attempt to connect again failed at once");
                     let reason = CloseReason::ConnectFailed(errno_of(&error));
@@ -321,6 +327,7 @@ impl Reconnector {
             },
             State::Closed => {
                 self.state = State::Over;
+                core.set_between(false);
                 events.push(SendEvent::Disconnected(CloseReason::ClosedLocally));
             }
             State::Over => {}
@@ -342,8 +349,10 @@ impl Reconnector {
         };
         let Some((attempt, after)) = next else {
             self.state = State::Over;
+            core.set_between(false);
             return events.push(SendEvent::Disconnected(reason));
         };
+        core.set_between(true);
         let until = now + after;
         self.state = State::Waiting { until };
         core.wait().set_deadline(Some(until));

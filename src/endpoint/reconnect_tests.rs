@@ -12,7 +12,10 @@ fn ms(n: u64) -> Duration {
 #[test]
 fn off_never_tries() {
     assert!(Reconnector::new(ReconnectPolicy::off(), 1).is_none());
-    assert_eq!(Schedule::new(ReconnectPolicy::off(), 1).next(Instant::now()), None);
+    assert_eq!(
+        Schedule::new(ReconnectPolicy::off(), 1).next(Instant::now()),
+        None
+    );
 }
 
 #[test]
@@ -33,14 +36,21 @@ fn backoff_doubles_up_to_the_longest() {
     let delays: Vec<_> = (0..40).filter_map(|_| schedule.next(now)).collect();
     let expected = [10, 20, 40, 65, 65].map(ms);
     assert_eq!(delays.len(), 40, "no limit");
-    assert!(delays.iter().zip(expected).all(|((_, delay), wanted)| *delay == wanted));
+    assert!(
+        delays
+            .iter()
+            .zip(expected)
+            .all(|((_, delay), wanted)| *delay == wanted)
+    );
     assert!(delays[4..].iter().all(|(_, delay)| *delay == ms(65)));
 }
 
 #[test]
 fn only_a_connection_that_stood_counts_as_a_success() {
     let now = Instant::now();
-    let policy = ReconnectPolicy::backoff(ms(10), ms(80)).jitter(0).max_attempts(2);
+    let policy = ReconnectPolicy::backoff(ms(10), ms(80))
+        .jitter(0)
+        .max_attempts(2);
     let mut schedule = Schedule::new(policy, 1);
     assert_eq!(schedule.next(now), Some((1, ms(10))));
     // A peer that takes connections and drops them at once.
@@ -49,7 +59,11 @@ fn only_a_connection_that_stood_counts_as_a_success() {
     schedule.on_connected(now + ms(60));
     assert_eq!(schedule.next(now + ms(139)), None);
     schedule.on_connected(now + ms(200));
-    assert_eq!(schedule.next(now + ms(280)), Some((1, ms(10))), "it stood for 80 ms");
+    assert_eq!(
+        schedule.next(now + ms(280)),
+        Some((1, ms(10))),
+        "it stood for 80 ms"
+    );
 }
 
 #[test]
