@@ -155,12 +155,22 @@ fn is_lost(event: &SendEvent) -> bool {
     matches!(event, SendEvent::Disconnected(_))
 }
 
+/// A line that tests print, in whichever process they run.
+fn figure(line: &str) {
+    if child::role().is_some() {
+        child::tell(line);
+    } else {
+        println!("{line}");
+    }
+}
+
 /// When a verdict came, after its cause; at least `due` less the word that may have come up to a third of T1 before.
 fn assert_in_time(what: &str, cause: Instant, seen: Instant, due: Duration) {
     let took = seen - cause;
-    println!("{what}: {took:.0?} after its cause, due {due:?}");
-    child::tell(format!(
-        "figure {what}: {took:.0?} after its cause, due {due:?}"
+    figure(&format!(
+        "{what} after {} ms, due at {}",
+        took.as_millis(),
+        due.as_millis()
     ));
     assert!(
         took + T1 / 3 + millis(20) >= due,
@@ -193,12 +203,15 @@ fn receiver_role(config: ReceiveConfig) {
 
 fn domain_at(addr: &str) -> Arc<Domain> {
     let node = addr.rsplit_once(':').expect("host:port").0;
-    let fabric = Fabric::builder()
-        .provider("tcp")
-        .node(node)
-        .open()
-        .expect("a fabric");
-    fabric.open_domain().expect("a domain")
+    // An interface that was just raised takes a moment until the provider sees it.
+    let until = after(SOON);
+    loop {
+        match Fabric::builder().provider("tcp").node(node).open() {
+            Ok(fabric) => return fabric.open_domain().expect("a domain"),
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+        std::thread::sleep(millis(20));
+    }
 }
 
 /// A port that a process had until a moment ago.
@@ -612,10 +625,9 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         ip("link set fbnear0 up");
         let up = Instant::now();
         let seen = sender.until("responsive", SOON, |e| matches!(e, SendEvent::Responsive));
-        println!("link up: Responsive after {:.0?}", seen - up);
-        child::tell(format!(
-            "figure link up: Responsive after {:.0?}",
-            seen - up
+        figure(&format!(
+            "link up: Responsive after {} ms",
+            (seen - up).as_millis()
         ));
         while sender.outcomes().0 < sender.next_key {
             sender.until("completed", SOON, |e| {
@@ -639,9 +651,9 @@ fn a_link_that_is_down_for_a_while_is_survived_or_noticed_in_time() {
         let seen = sender.until("connected again", 2 * SOON, |e| {
             matches!(e, SendEvent::Connected(_))
         });
-        child::tell(format!(
-            "figure link up: connected again after {:.0?}",
-            seen - up
+        figure(&format!(
+            "link up: connected again after {} ms",
+            (seen - up).as_millis()
         ));
         assert!(sender.send(100));
         let key = sender.next_key - 1;
@@ -713,16 +725,17 @@ fn the_kernel_notices_a_vanished_peer_where_it_was_asked_to() {
         let down = Instant::now();
         while sending.send(60_000) {}
         let seen = sending.until("lost by TCP_USER_TIMEOUT", 2 * SOON, is_lost);
-        child::tell(format!(
-            "figure TCP_USER_TIMEOUT of 1 s: lost after {:.0?}",
-            seen - down
+        figure(&format!(
+            "TCP_USER_TIMEOUT of 1 s: lost after {} ms",
+            (seen - down).as_millis()
         ));
         sending.assert_all_back();
         idle.until("lost by keepalive", 2 * SOON, is_lost);
         // The last probe of the two is given a second, too.
         let took = Instant::now() - down;
-        child::tell(format!(
-            "figure keepalive of 1 s + 2 x 1 s: lost after {took:.0?}"
+        figure(&format!(
+            "keepalive of 1 s + 2 x 1 s: lost after {} ms",
+            took.as_millis()
         ));
         for sender in [&idle, &sending] {
             let reason = sender.endpoint.close_reason();
@@ -880,7 +893,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
     match SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), from(foreign)) {
         Err(Error::Address { address, reason }) => {
             assert_eq!(address, foreign.to_string());
-            assert!(reason.contains("not an address"), "{reason}");
+            assert!(reason.contains("address"), "{reason}");
         }
         other => panic!("{other:?}"),
     }

@@ -46,7 +46,7 @@ impl TrafficClass {
 }
 
 /// What an endpoint asks of its provider, beyond what every endpoint needs. Where the provider does not take a value, the
-/// endpoint is refused with [`Error::Config`], which names the setting; nothing is opened.
+/// endpoint is refused with [`Error::Config`], which names the setting, or [`Error::Address`]; nothing is opened.
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
@@ -128,6 +128,9 @@ impl EndpointSettings {
         // Which of them it was: each on its own.
         for (alone, field, value) in self.one_by_one() {
             if alone.ask(fabric).is_err() {
+                if let Some(source) = alone.source {
+                    return Err(not_here(fabric, &source));
+                }
                 return Err(refused(field, value));
             }
         }
@@ -208,6 +211,16 @@ impl EndpointSettings {
         if let Some(class) = self.traffic_class {
             info.set_traffic_class(class.to_wire());
         }
+    }
+}
+
+fn not_here(fabric: &Fabric, addr: &PeerAddr) -> Error {
+    Error::Address {
+        address: addr.to_string(),
+        reason: format!(
+            "provider {} has no such local address",
+            fabric.info().provider_name()
+        ),
     }
 }
 
