@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::connection::WINDOW_MESSAGES_MAX;
-use crate::endpoint::credit::CREDIT_MESSAGES_MAX;
+use crate::endpoint::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::endpoint::event::Level;
 use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
@@ -20,11 +20,15 @@ use crate::error::FabricErrno;
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
 
-/// Control messages that the peer may have on the way to us: grants are bounded by the protocol, and there is one bye.
+/// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by the protocol, and there
+/// is one bye.
 pub(crate) const CONTROL_RECEIVES: u32 = 16;
 
-// With the answer to the hello, the goodbye and what is said of windows beside the grants.
-const _: () = assert!(CONTROL_RECEIVES as usize >= CREDIT_MESSAGES_MAX + 2 + WINDOW_MESSAGES_MAX);
+// With the answer to the hello, the goodbye and what is said of windows beside the grants and the heartbeats.
+const _: () = assert!(
+    CONTROL_RECEIVES as usize
+        >= CREDIT_MESSAGES_MAX + HEARTBEAT_MESSAGES_MAX + WINDOW_MESSAGES_MAX + 2
+);
 
 /// Control messages of ours that may be on the way at once, for one connection.
 pub(crate) const CONTROL_SENDS: u32 = 16;
@@ -99,16 +103,25 @@ impl HeldDescriptor {
     /// Registers the region, if it is not yet, and holds its descriptor.
     pub(crate) fn new(region: &Arc<Region>, registrar: &dyn Registrar) -> Result<Self, Error> {
         region.register_with(registrar)?;
-        let scope = registrar.scope();
-        let desc = region
-            .lease(scope)
-            .ok_or(crate::error::RegisterError::Closing)?;
-        Ok(Self {
+        let closing = crate::error::RegisterError::Closing;
+        Ok(Self::lease(region, registrar.scope()).ok_or(closing)?)
+    }
+
+    /// Holds the descriptor of a region that is registered there.
+    pub(crate) fn lease(region: &Arc<Region>, scope: Scope) -> Option<Self> {
+        let desc = region.lease(scope)?;
+        Some(Self {
             region: Arc::clone(region),
             scope,
             desc,
             held: true,
         })
+    }
+
+    /// Whether it is this region's.
+    #[inline]
+    pub(crate) fn is_of(&self, region: &Arc<Region>) -> bool {
+        Arc::ptr_eq(&self.region, region)
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {
@@ -118,7 +131,7 @@ impl HeldDescriptor {
     /// Lets go of the registration before the drop does: nothing that uses the descriptor is posted, or will be.
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.held) {
-            // SAFETY: taken once, in `new`; `held` is false from here on.
+            // SAFETY: taken once, in `lease`; `held` is false from here on.
             unsafe { self.region.release(self.scope) };
         }
     }

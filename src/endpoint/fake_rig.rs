@@ -14,9 +14,11 @@ use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::fake_link::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::{ConnKey, LinkConn};
+use crate::endpoint::liveness::Patience;
 use crate::endpoint::message::Message;
 use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::send_core::{SendCore, SendSettings};
+use crate::endpoint::socket::TcpWatch;
 use crate::endpoint::window::WindowEvent;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::{Blocked, SendError, SendErrorKind};
@@ -47,6 +49,8 @@ pub(super) struct Setup {
     pub(super) handshake_timeout: Duration,
     pub(super) asked_mode: Option<HeaderMode>,
     pub(super) windows: WindowSettings,
+    /// The sender's.
+    pub(super) patience: Patience,
 }
 
 impl Default for Setup {
@@ -71,6 +75,7 @@ impl Default for Setup {
                 deadline: None,
                 policy: DeadlinePolicy::FailConnection,
             },
+            patience: Patience::ENDLESS,
         }
     }
 }
@@ -113,6 +118,8 @@ pub(super) struct Rig {
     pub(super) heard: Vec<WindowEvent>,
     pub(super) writable: usize,
     pub(super) connected: bool,
+    /// The sender says that its peer is.
+    pub(super) silent: bool,
     pub(super) ended: Option<CloseReason>,
     pub(super) abandoned: Arc<Mutex<Vec<u64>>>,
     /// Messages that the receiver's application holds.
@@ -176,6 +183,7 @@ impl Rig {
             heard: Vec::new(),
             writable: 0,
             connected: false,
+            silent: false,
             ended: None,
             abandoned,
             held: Vec::new(),
@@ -264,6 +272,16 @@ impl Rig {
                 }
                 SendEvent::Window(event) => self.absorb_window(event),
                 SendEvent::Writable => self.writable += 1,
+                SendEvent::Unresponsive => self.silent = true,
+                SendEvent::Responsive => self.silent = false,
+                SendEvent::Reconnecting { .. } => {
+                    assert!(
+                        self.owed.is_empty(),
+                        "reconnecting, but owed: {:?}",
+                        self.owed
+                    );
+                    self.connected = false;
+                }
                 SendEvent::PeerClosing => {}
                 SendEvent::Disconnected(reason) => {
                     assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
@@ -453,6 +471,8 @@ pub(super) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         deadline_policy: setup.policy,
         header_mode: setup.header_mode,
         windows: 16,
+        patience: setup.patience,
+        watch: TcpWatch::default(),
         on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
     }
 }
@@ -467,6 +487,8 @@ pub(super) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         close_timeout: LONG,
         header_mode: setup.asked_mode,
         windows: setup.windows,
+        patience: Patience::ENDLESS,
+        watch: TcpWatch::default(),
     }
 }
 

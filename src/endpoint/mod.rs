@@ -25,6 +25,7 @@ mod half_open;
 mod id;
 mod iov;
 pub(crate) mod link;
+mod liveness;
 mod message;
 mod one_sided;
 #[cfg(all(test, not(loom)))]
@@ -33,11 +34,14 @@ mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
 mod receive_core_tests;
+mod recent_lease;
+mod reconnect;
 mod scoped;
 mod send;
 mod send_core;
 #[cfg(all(test, not(loom)))]
 mod send_core_tests;
+mod socket;
 mod wait;
 mod window;
 pub(crate) mod wire;
@@ -56,7 +60,9 @@ pub use event::{
 pub use id::{ConnectionId, EndpointId};
 pub use message::Message;
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
+pub use reconnect::ReconnectPolicy;
 pub use send::{SendConfig, SendEndpointZeroCopy};
+pub use socket::{Keepalive, KernelWatch};
 pub use window::{
     ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
@@ -68,7 +74,12 @@ pub use wire::{
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
 fn incarnation() -> u64 {
     static INCARNATION: OnceLock<u64> = OnceLock::new();
-    *INCARNATION.get_or_init(crate::random::random_u64)
+    *INCARNATION.get_or_init(seed)
+}
+
+/// A number that nobody could foresee, as far as the system has one.
+fn seed() -> u64 {
+    crate::random::random_u64()
 }
 
 /// A number for a connection, unique in this process.

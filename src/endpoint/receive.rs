@@ -15,8 +15,12 @@ use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::fabric_link::FabricLink;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings, WindowSettings};
-use crate::endpoint::send::{check_timeout, check_windows, config};
+use crate::endpoint::liveness::Patience;
+use crate::endpoint::receive_core::{
+    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
+};
+use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, check_windows, config};
+use crate::endpoint::socket::{Keepalive, TcpWatch};
 use crate::endpoint::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
 };
@@ -24,9 +28,10 @@ use crate::endpoint::wire::WindowDescriptor;
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
+use crate::fabric::{Domain, EndpointSettings};
 use crate::memory::Access;
+use crate::process::Here;
 use crate::stats::ReceiveStats;
 
 /// Who decides about connection requests.
@@ -57,6 +62,11 @@ pub enum AcceptPolicy {
 /// | `operations` | one-sided operations in flight | 64 | 1 to 65,536 |
 /// | `operation_deadline` | time | 30 s | 1 ms to 24 h, or none |
 /// | `operation_deadline_policy` | | `FailConnection` | |
+/// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
+/// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
+/// | `keepalive` | | none | see [`Keepalive`] |
+/// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
+/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its depth: so a dead
 /// peer is noticed while all messages are held. With windows, it keeps three more for what peers say about them.
@@ -72,6 +82,9 @@ pub struct ReceiveConfig {
     header_mode: Option<HeaderMode>,
     pool: Option<SharedBufferManager>,
     windows: WindowSettings,
+    endpoint: EndpointSettings,
+    patience: Patience,
+    watch: TcpWatch,
 }
 
 impl Default for ReceiveConfig {
@@ -92,6 +105,9 @@ impl Default for ReceiveConfig {
                 deadline: Some(Duration::from_secs(30)),
                 policy: DeadlinePolicy::FailConnection,
             },
+            endpoint: EndpointSettings::default(),
+            patience: PATIENCE,
+            watch: TcpWatch::default(),
         }
     }
 }
@@ -214,6 +230,46 @@ impl ReceiveConfig {
         self.windows.reserve() + 1
     }
 
+    /// Reports a peer of which nothing was heard for so long as [`Unresponsive`](ReceiveEvent::Unresponsive); nothing else
+    /// follows. A silent peer is asked for a sign of life well before; every byte from it is one.
+    #[must_use]
+    pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
+        self.patience.unresponsive = silence;
+        self
+    }
+
+    /// Closes a connection when nothing was heard from its peer for so long
+    /// ([`CloseReason::PeerSilent`](crate::endpoint::CloseReason::PeerSilent)). A peer whose application polls less often
+    /// than this is lost although it lives.
+    #[must_use]
+    pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
+        self.patience.lost = silence;
+        self
+    }
+
+    /// Has the kernel probe idle connections, and close those where nothing answers: works while the peer's application is
+    /// busy. TCP only; `ConnectionInfo::kernel_watch` says whether it does.
+    #[must_use]
+    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
+        self.watch.keepalive = keepalive;
+        self
+    }
+
+    /// Has the kernel close a connection when what it sent there is not acknowledged for so long (`TCP_USER_TIMEOUT`,
+    /// tcp(7)). TCP only; `ConnectionInfo::kernel_watch` says whether it does.
+    #[must_use]
+    pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.watch.user_timeout = timeout;
+        self
+    }
+
+    /// What each connection asks of the provider: queue sizes, segments, traffic class.
+    #[must_use]
+    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
+        self.endpoint = settings;
+        self
+    }
+
     fn check(&self) -> Result<(), Error> {
         self.check_windows()?;
         let Self {
@@ -257,6 +313,8 @@ impl ReceiveConfig {
             return Err(config("slots", slots.to_string(), reason));
         }
         check_timeout("handshake_timeout", self.handshake_timeout)?;
+        check_patience(&self.patience)?;
+        self.watch.check()?;
         check_timeout("close_timeout", self.close_timeout)
     }
 }
@@ -268,7 +326,7 @@ impl ReceiveConfig {
 /// any thread. See [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
 #[derive(Debug)]
 pub struct ReceiveEndpoint {
-    core: ReceiveCore<FabricLink>,
+    core: Here<ReceiveCore<FabricLink>>,
     local: PeerAddr,
 }
 
@@ -286,11 +344,12 @@ impl ReceiveEndpoint {
         config: ReceiveConfig,
     ) -> Result<Self, Error> {
         config.check()?;
+        domain.fabric().owner().check()?;
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
             None => SharedBufferManager::allocate(config.slots, config.max_message)?,
         };
-        let controls = 2 * config.max_connections as usize + 64;
+        let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
         let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());
         let mut operations = 0;
         if config.windows.enabled() {
@@ -306,6 +365,7 @@ impl ReceiveEndpoint {
             controls + operations as usize,
             rx,
             (tx as usize, receives as usize),
+            &config.endpoint,
         )?;
         let local = link.local_addr().unwrap_or(addr);
         let settings = ReceiveSettings {
@@ -317,10 +377,15 @@ impl ReceiveEndpoint {
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
+            patience: config.patience,
+            watch: config.watch,
         };
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, pool, settings)?;
-        Ok(Self { core, local })
+        Ok(Self {
+            core: Here::new(core),
+            local,
+        })
     }
 
     /// Where it listens, with the real port.
@@ -333,8 +398,9 @@ impl ReceiveEndpoint {
     /// # Errors
     ///
     /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be: every connection was
-    /// closed then, which the events say, and requests are refused. What concerns one connection is an event.
+    /// closed then, which the events say, and requests are refused. [`Error::Forked`]. What concerns one connection is an event.
     pub fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
+        self.core.owner().check()?;
         let before = events.len();
         self.core.poll(events)?;
         Ok(events.len() - before)
@@ -346,6 +412,7 @@ impl ReceiveEndpoint {
     ///
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.core.owner().check()?;
         self.core.wait().sleep(Instant::now() + timeout)
     }
 
@@ -367,8 +434,7 @@ impl ReceiveEndpoint {
         place: impl Into<WindowPlace<'a>>,
         key: u64,
     ) -> Result<(), SendError> {
-        self.core
-            .write(payload.into(), place.into(), None, Level::Delivered, key)
+        self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
     }
 
     /// As [`write`](Self::write), and tells the peer: it hears of it by [`WindowEvent::PeerWrote`] with `data`, when all of the payload is in its
@@ -384,7 +450,7 @@ impl ReceiveEndpoint {
         data: u32,
         key: u64,
     ) -> Result<(), SendError> {
-        self.core.write(
+        self.write_at(
             payload.into(),
             place.into(),
             Some(data),
@@ -406,8 +472,7 @@ impl ReceiveEndpoint {
         place: impl Into<WindowPlace<'a>>,
         key: u64,
     ) -> Result<(), SendError> {
-        self.core
-            .write(payload.into(), place.into(), None, Level::Sent, key)
+        self.write_at(payload.into(), place.into(), None, Level::Sent, key)
     }
 
     /// Reads from a window of a peer into registered memory: as many bytes as the destination has. Returns at once;
@@ -422,7 +487,43 @@ impl ReceiveEndpoint {
         place: impl Into<WindowPlace<'a>>,
         key: u64,
     ) -> Result<(), ReadError> {
-        self.core.read(into.into(), place.into(), key)
+        let into = into.into();
+        match self.check_here() {
+            Ok(()) => self.core.read(into, place.into(), key),
+            Err(error) => Err(ReadError {
+                kind: error.into(),
+                into,
+                key,
+            }),
+        }
+    }
+
+    fn write_at(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        level: Level,
+        key: u64,
+    ) -> Result<(), SendError> {
+        match self.check_here() {
+            Ok(()) => self.core.write(payload, place, data, level, key),
+            Err(error) => Err(SendError {
+                kind: error.into(),
+                payload,
+                key,
+            }),
+        }
+    }
+
+    /// A child of the process that made the endpoint must not use what it has.
+    fn check_here(&self) -> Result<(), WindowError> {
+        let owner = self.core.owner();
+        if owner.is_here() {
+            return Ok(());
+        }
+        let made_by = owner.pid();
+        Err(WindowError::Forked { made_by })
     }
 
     /// A window of a connection's peer, by the descriptor that it sent.
@@ -435,6 +536,7 @@ impl ReceiveEndpoint {
         connection: ConnectionId,
         descriptor: &WindowDescriptor,
     ) -> Result<RemoteWindow, WindowError> {
+        self.check_here()?;
         self.core.open_window(connection, descriptor)
     }
 
@@ -450,14 +552,18 @@ impl ReceiveEndpoint {
         memory: impl Into<WindowMemory>,
         access: Access,
     ) -> Result<LocalWindow, ExposeError> {
-        self.core.expose(connection, memory.into(), access)
+        let memory = memory.into();
+        match self.check_here() {
+            Ok(()) => self.core.expose(connection, memory, access),
+            Err(kind) => Err(ExposeError { kind, memory }),
+        }
     }
 
     /// Takes a window back: the peer is told not to use it, ends what it has in flight, and confirms. Then
     /// [`WindowEvent::Released`] brings the memory back. A peer that has not confirmed at the deadline loses the connection, whose end
     /// releases the memory, too. False: there is nothing to take back, its memory came back already.
     pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        self.core.revoke(window, deadline)
+        self.check_here().is_ok() && self.core.revoke(window, deadline)
     }
 
     /// Windows that this side exposes, those not given back yet included.
@@ -467,20 +573,20 @@ impl ReceiveEndpoint {
 
     /// Accepts a request ([`AcceptPolicy::Ask`]). False: it is gone.
     pub fn accept(&mut self, request: ConnectionRequest, events: &mut Vec<ReceiveEvent>) -> bool {
-        self.core.answer(request.connection, None, events)
+        self.core.owner().is_here() && self.core.answer(request.connection, None, events)
     }
 
     /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it is gone.
     pub fn refuse(&mut self, request: ConnectionRequest, details: [u64; 2]) -> bool {
         let refusal = Refusal::new(RefusalCode::BY_APPLICATION, details);
-        self.core
-            .answer(request.connection, Some(refusal), &mut Vec::new())
+        let core = &mut self.core;
+        core.owner().is_here() && core.answer(request.connection, Some(refusal), &mut Vec::new())
     }
 
     /// Begins the polite close of one connection: the peer stops, and what it has sent arrives. False: there is no such
     /// connection.
     pub fn close_connection(&mut self, connection: ConnectionId, deadline: Instant) -> bool {
-        self.core.begin_close(connection, deadline)
+        self.core.owner().is_here() && self.core.begin_close(connection, deadline)
     }
 
     /// Closes every connection politely, and stops listening. Returns what arrived meanwhile, messages included.
@@ -489,6 +595,7 @@ impl ReceiveEndpoint {
     ///
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        self.core.owner().check()?;
         self.core.close(deadline)
     }
 

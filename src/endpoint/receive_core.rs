@@ -23,9 +23,11 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
     LinkConn, PEER_WROTE, PostRefused,
 };
+use crate::endpoint::liveness::{KernelBytes, Patience};
 use crate::endpoint::message::Message;
 use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::socket::TcpWatch;
 
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
@@ -45,12 +47,14 @@ pub(crate) use windows::WindowSettings;
 /// that a dead peer is noticed while every message is held.
 pub(crate) const RESERVE: u32 = 2;
 
-/// Control messages of one connection that can be on the way at once: answer, credit, goodbye, a last refusal, and what is
-/// said of windows.
-const CONTROLS_PER_CONNECTION: u32 = 4 + WINDOW_MESSAGES_MAX as u32;
+/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, a last refusal,
+/// and what is said of windows.
+pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6 + WINDOW_MESSAGES_MAX as u32;
 
-/// As for send endpoints: reads of the completion queue between two looks at the event queue.
-const CM_INTERVAL: u32 = 64;
+/// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
+/// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
+const CM_INTERVAL: u32 = 1024;
+const EMPTY_READ: u32 = 16;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -64,6 +68,8 @@ pub(crate) struct ReceiveSettings {
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
 }
 
 impl ReceiveSettings {
@@ -104,8 +110,11 @@ struct Conn<C> {
     hungry: bool,
     starved: bool,
     established: bool,
-    /// When its machine wants to be looked at, as the endpoint's timer knows it.
+    /// When its machine wants to be looked at.
     deadline: Option<Instant>,
+    /// In the list of connections that were heard since the last look at the clock.
+    heard: bool,
+    kernel_bytes: KernelBytes,
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
     /// A control message that the provider's full queue did not take.
@@ -136,6 +145,18 @@ impl<C> Conn<C> {
     }
 }
 
+impl<C: LinkConn> Conn<C> {
+    /// Before a silent peer is judged: part of a message may have come.
+    fn ask_kernel<L: Link<Conn = C>>(&mut self, link: &mut L) {
+        if let Some(since) = self.machine.silent_since()
+            && let Some(count) = link.bytes_received(&mut self.link)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
+    }
+}
+
 /// A request that waits for the application's answer.
 struct Waiting<R> {
     request: R,
@@ -159,8 +180,12 @@ pub(crate) struct ReceiveCore<L: Link> {
     touched: Vec<ConnectionId>,
     /// The provider's queue was full: something is to be offered to it again.
     retry: bool,
-    /// The timer is to be set anew: a deadline came, went or moved.
+    /// The timer is to be set anew: a deadline came or moved to an earlier time, or it ran out.
     timer_stale: bool,
+    /// What the timer is set to; none while a deadline may have moved to an earlier time.
+    armed: Option<Instant>,
+    /// Connections that were heard since the last look at the clock.
+    heard: Vec<ConnectionId>,
     closing: bool,
     /// Why the endpoint failed, for good.
     failed: Option<&'static str>,
@@ -194,7 +219,7 @@ impl<L: Link> ReceiveCore<L> {
             .saturating_add(settings.windows.operations);
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
-        let core = Self {
+        let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
@@ -207,6 +232,8 @@ impl<L: Link> ReceiveCore<L> {
             touched: Vec::new(),
             retry: false,
             timer_stale: false,
+            armed: None,
+            heard: Vec::new(),
             closing: false,
             failed: None,
             leaked: false,
@@ -267,9 +294,13 @@ impl<L: Link> ReceiveCore<L> {
         if look_everywhere {
             self.revoke_abandoned();
         }
-        self.read_completions(events);
-        if look_everywhere || self.cm_is_due() {
+        let found = self.read_completions(events);
+        let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm {
             self.read_cm(events);
+        }
+        // One look at the clock for all that is timed; while messages come all the time, not on each poll.
+        if look_at_cm || found == 0 {
             self.on_time(events);
         }
         if std::mem::take(&mut self.retry) {
@@ -284,8 +315,8 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn cm_is_due(&mut self) -> bool {
-        self.polls_without_cm += 1;
+    fn cm_is_due(&mut self, found: usize) -> bool {
+        self.polls_without_cm += if found > 0 { 1 } else { EMPTY_READ };
         let handshakes =
             self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
         if handshakes || self.polls_without_cm >= CM_INTERVAL {
@@ -374,6 +405,10 @@ impl<L: Link> ReceiveCore<L> {
             conn.hungry = true;
             self.hungry.push(id);
         }
+        if !conn.heard {
+            conn.heard = true;
+            self.heard.push(id);
+        }
         let len = len.min(buffer.len());
         match conn.machine.on_message(data) {
             Some(Arrival::Data) => {
@@ -406,6 +441,7 @@ impl<L: Link> ReceiveCore<L> {
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
                 conn.machine.on_control(cq_data, body, Instant::now());
+                self.post_again(id, buffer);
             }
             None => {}
         }
@@ -435,6 +471,8 @@ impl<L: Link> ReceiveCore<L> {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
+                Action::Unresponsive => events.push(ReceiveEvent::Unresponsive { connection: id }),
+                Action::Responsive => events.push(ReceiveEvent::Responsive { connection: id }),
                 Action::PeerClosing { .. } => {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
@@ -448,7 +486,9 @@ impl<L: Link> ReceiveCore<L> {
         }
         if let Some(conn) = self.conns.get_mut(id) {
             let deadline = conn.machine.next_deadline();
-            self.timer_stale |= conn.deadline != deadline;
+            // A later one is found when the timer runs out.
+            self.timer_stale |=
+                deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
             conn.deadline = deadline;
         }
     }
@@ -630,6 +670,8 @@ impl<L: Link> ReceiveCore<L> {
             starved: false,
             established: false,
             deadline: None,
+            heard: false,
+            kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
             header_mode,
@@ -658,11 +700,7 @@ impl<L: Link> ReceiveCore<L> {
         LocalParams {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
-            features: if self.settings.windows.enabled() {
-                wire::FEATURE_WINDOWS
-            } else {
-                0
-            },
+            features: self.features(),
             receive_size: self.settings.max_message,
             receive_depth: self.settings.depth,
             credits,
@@ -671,6 +709,16 @@ impl<L: Link> ReceiveCore<L> {
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
+            patience: self.settings.patience,
+        }
+    }
+
+    /// Windows take receives that only an endpoint with windows has.
+    fn features(&self) -> u32 {
+        if self.settings.windows.enabled() {
+            wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS
+        } else {
+            wire::FEATURE_HEARTBEAT
         }
     }
 
@@ -694,6 +742,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         self.stats.connections += 1;
+        let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
         let peer = conn.machine.peer();
         let info = ConnectionInfo {
             peer: conn.link.peer(),
@@ -702,6 +751,7 @@ impl<L: Link> ReceiveCore<L> {
             credits: conn.posted.saturating_sub(conn.reserve),
             header_mode: conn.header_mode,
             shape: Shape::Iov,
+            kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
         events.push(ReceiveEvent::Connected {
@@ -736,6 +786,8 @@ impl<L: Link> ReceiveCore<L> {
             return false;
         };
         conn.machine.close(ByeReason::CLOSING, deadline);
+        // It may be over before the timer runs out.
+        self.armed = None;
         self.touch(id);
         self.wait.wake();
         true
@@ -892,9 +944,31 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
-        let Some(mut buffer) = self.pool.try_acquire() else {
-            return Posted::PoolEmpty;
+        match self.pool.try_acquire() {
+            Some(buffer) => self.post_buffer(conn, id, buffer),
+            None => Posted::PoolEmpty,
+        }
+    }
+
+    /// A control message gives its buffer back to its connection at once: the reserve must not go to another one that
+    /// starves, or this peer's next word would find no room.
+    #[cold]
+    fn post_again(&mut self, id: ConnectionId, buffer: BufferMut) {
+        let Some(mut conn) = self.conns.take(id) else {
+            return;
         };
+        if conn.machine.state() != State::Closed {
+            self.post_buffer(&mut conn, id, buffer);
+        }
+        self.conns.put(id, conn);
+    }
+
+    fn post_buffer(
+        &mut self,
+        conn: &mut Conn<L::Conn>,
+        id: ConnectionId,
+        mut buffer: BufferMut,
+    ) -> Posted {
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
         let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
             return Posted::No;
@@ -955,8 +1029,20 @@ impl<L: Link> ReceiveCore<L> {
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
         let now = Instant::now();
+        while let Some(id) = self.heard.pop() {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.heard = false;
+                conn.machine.tick(now);
+                self.touched.push(id);
+            }
+        }
+        if self.armed.is_some_and(|at| now < at) {
+            return;
+        }
+        self.timer_stale = true;
         for (id, conn) in self.conns.iter_mut() {
             if conn.machine.next_deadline().is_some_and(|at| at <= now) {
+                conn.ask_kernel(&mut self.link);
                 conn.machine.tick(now);
                 self.touched.push(id);
             }
@@ -983,7 +1069,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn arm_timer(&self) {
+    fn arm_timer(&mut self) {
         let machines = self
             .conns
             .iter()
@@ -991,8 +1077,8 @@ impl<L: Link> ReceiveCore<L> {
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let all = machines.chain(waiting).chain([self.next_reap]).chain(retry);
-        let all = all.chain(self.next_late());
-        self.wait.set_deadline(all.min());
+        self.armed = all.chain(self.next_late()).min();
+        self.wait.set_deadline(self.armed);
     }
 }
 

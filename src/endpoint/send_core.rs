@@ -25,8 +25,11 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
     PEER_WROTE, PostRefused, SendPost,
 };
+use crate::endpoint::liveness::{KernelBytes, Patience};
 use crate::endpoint::one_sided::OneSided;
+use crate::endpoint::recent_lease::RecentLease;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode, WindowId,
@@ -43,6 +46,9 @@ mod windows;
 /// and what it brings is rare; a sleeper that was woken looks at once.
 const CM_INTERVAL: u32 = 64;
 
+/// Polls between two looks at the clock while something comes in each of them and no send is timed.
+const CLOCK_INTERVAL: u32 = 64;
+
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct SendSettings {
     pub(crate) depth: u32,
@@ -54,6 +60,8 @@ pub(crate) struct SendSettings {
     pub(crate) header_mode: HeaderMode,
     /// Windows that this side may expose at once.
     pub(crate) windows: u32,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
     pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -71,13 +79,6 @@ enum Op {
 }
 
 impl Op {
-    fn into_data(self) -> Option<DataOp> {
-        match self {
-            Self::Data(op) => Some(op),
-            Self::OneSided(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
-        }
-    }
-
     fn key(&self) -> Option<u64> {
         match self {
             Self::Data(op) => Some(op.key),
@@ -117,6 +118,8 @@ struct DataOp {
     sequence: u64,
     /// When it was posted; kept only where there is a deadline, and until it was found late.
     posted: Option<Instant>,
+    /// Its registration is kept open by the endpoint's [`RecentLease`].
+    recent: bool,
 }
 
 /// One connection to one peer, and the sends on it.
@@ -145,10 +148,16 @@ pub(crate) struct SendCore<L: Link> {
     /// No send in flight is older than its deadline before this.
     next_late: Option<Instant>,
     polls_without_cm: u32,
+    polls_without_clock: u32,
+    kernel_bytes: KernelBytes,
+    kernel_watch: KernelWatch,
+    /// There is no connection, but another one will be made.
+    between: bool,
     completions: Completions,
     header_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
     scoped: ScopedRegistrations,
+    recent: RecentLease,
     headers: HeaderSlotManager,
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
@@ -203,10 +212,15 @@ impl<L: Link> SendCore<L> {
             clock: now,
             next_late: None,
             polls_without_cm: 0,
+            polls_without_clock: 0,
+            kernel_bytes: KernelBytes::default(),
+            kernel_watch: KernelWatch::NotAsked,
+            between: false,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             header_desc,
             control_desc,
             scoped,
+            recent: RecentLease::default(),
             headers,
             control,
             wait,
@@ -216,12 +230,48 @@ impl<L: Link> SendCore<L> {
             link,
             settings,
         };
-        for _ in 0..CONTROL_RECEIVES {
-            core.post_control_receive();
-        }
-        core.act(&mut Vec::new());
-        core.arm_timer();
+        core.start();
         Ok(core)
+    }
+
+    /// What a connection begins with: receives for the peer's control messages, and the hello.
+    fn start(&mut self) {
+        for _ in 0..CONTROL_RECEIVES {
+            self.post_control_receive();
+        }
+        self.act(&mut Vec::new());
+        self.arm_timer();
+    }
+
+    /// Whether another connection can be made in the place of the one that ended.
+    pub(crate) fn can_reconnect(&self) -> bool {
+        self.conn.is_none() && self.stats.leaked == 0
+    }
+
+    /// Between two connections, sends are refused as back-pressure.
+    pub(crate) fn set_between(&mut self, between: bool) {
+        self.between = between;
+    }
+
+    /// Makes another connection to the same peer, over the same queues, after the last one ended.
+    pub(crate) fn reconnect(&mut self) -> Result<(), Error> {
+        debug_assert!(self.can_reconnect(), "asked first");
+        let conn = self.link.prepare_connect(&self.peer_addr)?;
+        let mut scoped = ScopedRegistrations::new(&conn, self.link.registrar());
+        let registrar = conn.registrar().unwrap_or_else(|| self.link.registrar());
+        self.header_desc = scoped.hold(self.headers.region(), registrar)?;
+        self.control_desc = scoped.hold(self.control.region(), registrar)?;
+        self.scoped = scoped;
+        self.conn = Some(conn);
+        self.clock = Instant::now();
+        let params = local_params(&self.settings);
+        self.machine = Connection::initiate(self.link.form(), params, self.clock);
+        self.unsent = None;
+        self.shut_down = false;
+        self.next_late = None;
+        self.kernel_bytes = KernelBytes::default();
+        self.start();
+        Ok(())
     }
 
     pub(crate) fn id(&self) -> EndpointId {
@@ -279,7 +329,7 @@ impl<L: Link> SendCore<L> {
             Ok(slot) => slot,
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
-        let leases = match self.lease(&payload, &mut iov) {
+        let (leases, recent) = match self.lease(&payload, &mut iov) {
             Ok(leases) => leases,
             Err(kind) => {
                 self.give_back(slot);
@@ -296,6 +346,7 @@ impl<L: Link> SendCore<L> {
             slot,
             sequence,
             posted,
+            recent,
         };
         let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
             // The slab has room for `depth` sends, and `admit` counted them.
@@ -341,6 +392,7 @@ impl<L: Link> SendCore<L> {
 
     fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
         match (blocked, self.machine.close_reason()) {
+            (_, Some(_)) if self.between => SendErrorKind::WouldBlock(Blocked::Connecting),
             (_, Some(reason)) => SendErrorKind::Closed(reason),
             (connection::Blocked::NotConnected, None) => {
                 SendErrorKind::WouldBlock(Blocked::Connecting)
@@ -400,6 +452,17 @@ impl<L: Link> SendCore<L> {
         Ok(Some(slot))
     }
 
+    /// What the operation held is free again: slot, registration, payload.
+    #[inline]
+    fn end(&mut self, op: DataOp) -> (u64, Payload) {
+        if op.recent {
+            self.recent.end();
+        }
+        let payload = op.payload.into_payload();
+        self.give_back(op.slot);
+        (op.key, payload)
+    }
+
     #[inline]
     fn give_back(&self, slot: Option<TakenSlot>) {
         if let Some(slot) = slot {
@@ -407,9 +470,29 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// Makes sure that every segment is registered here, and stays so.
+    /// Makes sure that every segment is registered here, and stays so; true: by the lease that the sends in flight share.
     #[inline]
-    fn lease(&mut self, payload: &Payload, iov: &mut IovList) -> Result<Leases, SendErrorKind> {
+    fn lease(
+        &mut self,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<(Leases, bool), SendErrorKind> {
+        let scope = self.scoped.scope();
+        if let [segment] = payload.segments()
+            && let Some(desc) = self.recent.begin(segment.region(), scope)
+        {
+            segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
+            return Ok((Leases::elsewhere(scope), true));
+        }
+        self.lease_each(payload, iov).map(|leases| (leases, false))
+    }
+
+    /// A lease for each segment.
+    fn lease_each(
+        &mut self,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<Leases, SendErrorKind> {
         let header_len = iov.len();
         loop {
             let scope = self.scoped.scope();
@@ -500,13 +583,10 @@ impl<L: Link> SendCore<L> {
     #[cold]
     fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
         self.machine.on_post_undone();
-        let Op::Data(DataOp {
-            key, payload, slot, ..
-        }) = self.in_flight.abort(context)
-        else {
+        let Op::Data(op) = self.in_flight.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
-        self.give_back(slot);
+        let (key, payload) = self.end(op);
         let kind = match refused {
             PostRefused::Again => {
                 self.stats.eagain += 1;
@@ -514,7 +594,7 @@ impl<L: Link> SendCore<L> {
             }
             PostRefused::Errno(errno) => SendErrorKind::Fabric(errno),
         };
-        self.refuse(kind, payload.into_payload(), key)
+        self.refuse(kind, payload, key)
     }
 
     fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
@@ -553,21 +633,57 @@ impl<L: Link> SendCore<L> {
             while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
             self.machine.on_lost(None);
         }
+        let due = self.look_at_clock(found == 0 || look_at_cm);
         if found > 0
             || look_at_cm
+            || due
             || self.unsent.is_some()
             || self.machine.state() != State::Established
         {
-            // An established connection is not timed: no need to know the time.
-            if self.machine.next_deadline().is_some() {
-                self.machine.tick(Instant::now());
-            }
             self.act(events);
+        }
+        if self.data_in_flight == 0 {
+            self.recent.rest();
         }
         self.check_deadlines(events);
         self.tell_writable(events);
         self.arm_timer();
         Ok(())
+    }
+
+    /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
+    /// poll. True: a deadline of the connection passed.
+    fn look_at_clock(&mut self, idle: bool) -> bool {
+        let sends = self.data_in_flight > 0 && self.next_late.is_some();
+        self.polls_without_clock += 1;
+        if !sends && !idle && self.polls_without_clock < CLOCK_INTERVAL {
+            return false;
+        }
+        let Some(deadline) = self.machine.next_deadline() else {
+            if sends {
+                self.clock = Instant::now();
+            }
+            return false;
+        };
+        self.polls_without_clock = 0;
+        self.clock = Instant::now();
+        let due = deadline <= self.clock;
+        if due {
+            self.ask_kernel();
+        }
+        self.machine.tick(self.clock);
+        due
+    }
+
+    /// Before a silent peer is judged: part of a message may have come.
+    #[cold]
+    fn ask_kernel(&mut self) {
+        if let (Some(since), Some(conn)) = (self.machine.silent_since(), &mut self.conn)
+            && let Some(count) = self.link.bytes_received(conn)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
     }
 
     fn cm_is_due(&mut self, found: usize) -> bool {
@@ -652,11 +768,7 @@ impl<L: Link> SendCore<L> {
     ) {
         self.data_in_flight -= 1;
         self.machine.on_data_done();
-        let DataOp {
-            key, payload, slot, ..
-        } = op;
-        let payload = payload.into_payload();
-        self.give_back(slot);
+        let (key, payload) = self.end(op);
         match error {
             None => {
                 self.stats.completed += 1;
@@ -733,7 +845,14 @@ impl<L: Link> SendCore<L> {
             match action {
                 Action::Connect { data } => self.start_connecting(&data),
                 Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),
-                Action::Established => events.push(SendEvent::Connected(self.info())),
+                Action::Established => {
+                    if let Some(conn) = &self.conn {
+                        self.kernel_watch = self.link.watch(conn, &self.settings.watch);
+                    }
+                    events.push(SendEvent::Connected(self.info()));
+                }
+                Action::Unresponsive => events.push(SendEvent::Unresponsive),
+                Action::Responsive => events.push(SendEvent::Responsive),
                 Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
@@ -765,6 +884,7 @@ impl<L: Link> SendCore<L> {
             credits: peer.map_or(0, |hello| hello.credits),
             header_mode: self.settings.header_mode,
             shape: Shape::Iov,
+            kernel_watch: self.kernel_watch,
         }
     }
 
@@ -823,8 +943,8 @@ impl<L: Link> SendCore<L> {
         if self.data_in_flight == 0 {
             return;
         }
-        let now = Instant::now();
-        self.clock = now;
+        // Fresh: `look_at_clock` was here, since a send is timed.
+        let now = self.clock;
         if now < next {
             return;
         }
@@ -975,6 +1095,7 @@ impl<L: Link> SendCore<L> {
     /// control messages are always posted, so theirs are closed behind it.
     fn release_drained(&mut self) {
         if self.data_in_flight == 0 {
+            self.recent.rest();
             self.header_desc.release();
             self.scoped.close();
         }
@@ -982,6 +1103,7 @@ impl<L: Link> SendCore<L> {
 
     /// The endpoint is closed: nothing of ours is registered for it any more.
     fn release_registrations(&mut self) {
+        self.recent.rest();
         self.header_desc.release();
         self.control_desc.release();
         self.scoped.close();
@@ -1003,6 +1125,7 @@ impl<L: Link> SendCore<L> {
         one_sided.sort_unstable();
         let operations = in_flight.len() as u64 + self.leak_windows();
         std::mem::forget(in_flight);
+        self.recent.leak();
         self.header_desc.leak();
         self.control_desc.leak();
         self.scoped.leak();
@@ -1027,7 +1150,7 @@ fn local_params(settings: &SendSettings) -> LocalParams {
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
-        features: wire::FEATURE_WINDOWS,
+        features: wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS,
         receive_size: 0,
         receive_depth: 0,
         credits: 0,
@@ -1036,6 +1159,7 @@ fn local_params(settings: &SendSettings) -> LocalParams {
         connect_timeout: settings.connect_timeout,
         close_timeout: settings.close_timeout,
         max_credit_window: wire::CREDIT_WINDOW_MAX,
+        patience: settings.patience,
     }
 }
 
@@ -1051,10 +1175,9 @@ impl<L: Link> Drop for SendCore<L> {
         let keys: Vec<_> = match closed {
             Ok(()) => {
                 let ops: Vec<_> = self.in_flight.drain().collect();
-                let over = ops.into_iter().filter_map(|op| {
-                    let key = op.key();
-                    self.give_back(op.into_data().and_then(|op| op.slot));
-                    key
+                let over = ops.into_iter().filter_map(|op| match op {
+                    Op::Data(op) => Some(self.end(op).0),
+                    other => other.key(),
                 });
                 over.collect()
             }

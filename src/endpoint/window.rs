@@ -337,6 +337,12 @@ pub enum WindowError {
         /// What they carry.
         bytes: usize,
     },
+    /// The endpoint was made by the process that this one was forked from.
+    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    Forked {
+        /// The process that made it.
+        made_by: u32,
+    },
     /// The memory could not be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),

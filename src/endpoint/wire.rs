@@ -23,6 +23,9 @@ pub(crate) const CONTROL_LEN: usize = 32;
 /// Bytes that a receive buffer for control messages has. A later version may use the room.
 pub(crate) const CONTROL_LEN_MAX: usize = 64;
 
+/// Feature bit 0: answers heartbeats.
+pub(crate) const FEATURE_HEARTBEAT: u32 = 1;
+
 /// Largest receive depth, in messages, that a peer is believed.
 pub(crate) const CREDIT_WINDOW_MAX: u32 = 1 << 20;
 /// Bytes in front of a header in [`HeaderMode::Prefixed`].
@@ -211,7 +214,7 @@ pub(crate) struct Hello {
     pub(crate) version: u16,
     /// Oldest version of the speaker.
     pub(crate) oldest: u16,
-    /// What the speaker can do; only what both can do is used.
+    /// What the speaker can do (`FEATURE_...`); only what both can do is used.
     pub(crate) features: u32,
     /// Largest whole message (framing, header and payload) that the speaker takes, in bytes; 0 when it takes none.
     pub(crate) receive_size: u64,
@@ -557,7 +560,7 @@ impl ControlKind {
     pub(crate) const CREDIT: Self = Self(1);
     /// The speaker will send no more data.
     pub(crate) const BYE: Self = Self(2);
-    /// Reserved: the speaker is alive.
+    /// Asks for a sign of life, or is one.
     pub(crate) const HEARTBEAT: Self = Self(3);
     /// A window must not be used any more.
     pub(crate) const REVOKE: Self = Self(4);
@@ -637,6 +640,8 @@ pub(crate) enum Control {
     RevokeAck { window: u64 },
     /// This window is closed.
     Revoked { window: u64 },
+    /// The speaker asks for a sign of life, or gives the one that was asked for by this number.
+    Heartbeat { number: u64, answer: bool },
     /// RDM form: hello or hello-ack.
     Hello(Hello),
     /// RDM form.
@@ -680,6 +685,7 @@ impl Control {
             Self::Revoke { .. } => ControlKind::REVOKE,
             Self::RevokeAck { .. } => ControlKind::REVOKE_ACK,
             Self::Revoked { .. } => ControlKind::REVOKED,
+            Self::Heartbeat { .. } => ControlKind::HEARTBEAT,
             Self::Hello(Hello {
                 kind: HelloKind::Hello,
                 ..
@@ -715,6 +721,7 @@ impl Control {
             Self::Revoke { window } | Self::RevokeAck { window } | Self::Revoked { window } => {
                 (0, *window)
             }
+            Self::Heartbeat { number, answer } => (u16::from(*answer), *number),
         };
         let wire = ControlWire {
             tag: CONTROL_TAG,
@@ -744,6 +751,7 @@ impl Control {
             ControlKind::REFUSAL => Self::Refusal(Refusal::parse(body)?),
             ControlKind::CREDIT
             | ControlKind::BYE
+            | ControlKind::HEARTBEAT
             | ControlKind::REVOKE
             | ControlKind::REVOKE_ACK
             | ControlKind::REVOKED => Self::parse_short(body)?,
@@ -770,6 +778,13 @@ impl Control {
             ControlKind::REVOKE => Ok(Self::Revoke { window: value }),
             ControlKind::REVOKE_ACK => Ok(Self::RevokeAck { window: value }),
             ControlKind::REVOKED => Ok(Self::Revoked { window: value }),
+            ControlKind::HEARTBEAT => match wire.code.get() {
+                code @ (0 | 1) => Ok(Self::Heartbeat {
+                    number: value,
+                    answer: code == 1,
+                }),
+                other => Err(field("code", other)),
+            },
             ControlKind(other) => Err(WireError::Kind(other)),
         }
     }

@@ -57,7 +57,7 @@ impl<L: Link> SendCore<L> {
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
-        let leases = match self.lease(&payload, &mut iov) {
+        let leases = match self.lease_each(&payload, &mut iov) {
             Ok(leases) => leases,
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };

@@ -191,8 +191,18 @@ fn control_parsing_refuses_what_has_no_place() {
         Err(WireError::Kind(1))
     );
     assert_eq!(
-        Control::parse(ControlKind::HEARTBEAT, body),
-        Err(WireError::Kind(3))
+        Control::parse(ControlKind(6), body),
+        Err(WireError::Kind(6))
+    );
+    let mut heartbeat = Control::Heartbeat {
+        number: 1,
+        answer: true,
+    }
+    .encode();
+    heartbeat.bytes[6] = 2;
+    assert_eq!(
+        Control::parse(ControlKind::HEARTBEAT, heartbeat.as_slice()),
+        Err(field("code", 2_u8))
     );
     assert_eq!(
         Control::parse(ControlKind::DATA, body),
@@ -285,12 +295,15 @@ proptest! {
     #[test]
     fn control_round_trip(value in any::<u64>(), reason in any::<u16>()) {
         let bye = Control::Bye { last_sequence: value, reason: ByeReason(reason) };
-        let windows = [
+        let beat = |answer| Control::Heartbeat { number: value, answer };
+        let others = [
+            beat(true),
+            beat(false),
             Control::Revoke { window: value },
             Control::RevokeAck { window: value },
             Control::Revoked { window: value },
         ];
-        for control in [Control::Credit { granted: value }, bye].into_iter().chain(windows) {
+        for control in [Control::Credit { granted: value }, bye].into_iter().chain(others) {
             prop_assert_eq!(Control::parse(control.kind(), control.encode().as_slice()), Ok(control));
         }
     }
