@@ -25,7 +25,7 @@ fn window_bytes() -> usize {
 }
 
 /// How long the whole may take: under a sanitizer, a gigabyte does.
-const SLOW: Duration = Duration::from_secs(240);
+const SLOW: Duration = Duration::from_secs(60);
 
 /// Heap memory that says when it is freed.
 struct Heap {
@@ -247,8 +247,14 @@ fn dropped_window(test: &'static str, read: bool) {
         receiver.poll(&mut events).expect("polls");
         gone.load(Ordering::SeqCst)
     });
-    child.expect("done", SLOW);
-    child.expect("revoked", SLOW);
+    // In which order it hears of the two is the provider's business.
+    let mut told = Vec::new();
+    drive("told", SLOW, || {
+        told.extend(child.heard());
+        told.len() == 2
+    });
+    told.sort_unstable();
+    assert_eq!(told, ["done", "revoked"]);
     assert_eq!(receiver.windows(), 0);
     receiver.close_connection(connection, after(SLOW));
     drive("closed", SLOW, || {
@@ -328,7 +334,7 @@ macro_rules! stop_tests {
                     return peer(role == "read");
                 }
                 let _alone = common::alone();
-                let _watchdog = Watchdog::with(stringify!($name), SLOW);
+                let _watchdog = Watchdog::with(stringify!($name), 3 * SLOW);
                 $what(stringify!($name), $read);
             }
         )*
