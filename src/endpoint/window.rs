@@ -234,6 +234,58 @@ impl fmt::Debug for LocalWindow {
 }
 
 /// Memory of the peer that this side may use. A plain value; it is good as long as its connection, and until the owner revokes it.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use fabricast::buffer::SharedBufferManager;
+/// use fabricast::endpoint::{Access, ReceiveConfig, SendConfig, WindowDescriptor, WindowEvent};
+/// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+///
+/// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
+/// let config = ReceiveConfig::default().max_connections(4).windows(8);
+/// let mut owner = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, config)?;
+/// let mut peer = SendEndpointZeroCopy::connect(&domain, owner.local_addr(), SendConfig::default())?;
+/// let pool = SharedBufferManager::allocate(8, 4096)?;
+/// pool.region().register(&domain)?;
+///
+/// let (mut window, mut written, mut text) = (None, false, None);
+/// let (mut heard, mut sent) = (Vec::new(), Vec::new());
+/// while text.is_none() {
+///     owner.poll(&mut heard)?;
+///     peer.poll(&mut sent)?;
+///     for event in heard.drain(..) {
+///         match event {
+///             // The owner lets the peer write to a buffer of its own. The application sends the descriptor's bytes to the peer.
+///             ReceiveEvent::Connected { connection, .. } => {
+///                 let buffer = pool.try_acquire().expect("8 are free");
+///                 window = Some(owner.expose(connection, buffer, Access::WRITE)?);
+///             }
+///             // The peer has confirmed that it does not use the window any more: the buffer is the owner's again.
+///             ReceiveEvent::Window { event: WindowEvent::Released { memory, .. }, .. } => {
+///                 let buffer = memory.into_buffer_mut().expect("what was exposed");
+///                 text = Some(String::from_utf8_lossy(&buffer[10..20]).into_owned());
+///             }
+///             _ => {}
+///         }
+///     }
+///     if let (Some(local), false, true) = (&window, written, peer.is_connected()) {
+///         let descriptor = WindowDescriptor::parse(&local.descriptor().to_bytes())?;
+///         let remote = peer.open_window(&descriptor)?;
+///         let mut buffer = pool.try_acquire().expect("7 are free");
+///         buffer[..10].copy_from_slice(b"one-sided!");
+///         peer.write(buffer.freeze(10), remote.at(10), 1)?;
+///         written = true;
+///     }
+///     for event in sent.drain(..) {
+///         // The bytes are in the owner's memory: it takes the window back.
+///         if let SendEvent::Window(WindowEvent::Written { key: 1, .. }) = event {
+///             owner.revoke(window.take().expect("exposed"), Instant::now() + Duration::from_secs(5));
+///         }
+///     }
+/// }
+/// assert_eq!(text.as_deref(), Some("one-sided!"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteWindow {
     pub(crate) descriptor: WindowDescriptor,
