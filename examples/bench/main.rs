@@ -135,6 +135,7 @@ impl Options {
             let default: &[usize] = match operation {
                 Operation::Send => &[64, 4 << 10, 64 << 10, 1 << 20, 16 << 20],
                 Operation::Pingpong => &[64],
+                Operation::RmaWrite | Operation::RmaRead => &[4 << 10, 64 << 10, 1 << 20],
             };
             let sizes = if self.size.is_empty() {
                 default
