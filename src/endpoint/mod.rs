@@ -29,6 +29,7 @@ mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
 mod receive_core_tests;
+mod recent_lease;
 mod reconnect;
 mod scoped;
 mod send;

@@ -45,8 +45,13 @@ pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
 /// refusal.
 pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6;
 
-/// As for send endpoints: reads of the completion queue between two looks at the event queue.
-const CM_INTERVAL: u32 = 64;
+/// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
+/// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
+const CM_INTERVAL: u32 = 1024;
+const EMPTY_READ: u32 = 16;
+
+/// Polls between two looks at the clock while something comes in each of them.
+const CLOCK_INTERVAL: u32 = 64;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -152,6 +157,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     in_flight: InFlight<Op>,
     stats: ReceiveStats,
     polls_without_cm: u32,
+    polls_without_clock: u32,
     next_reap: Instant,
     completions: Completions,
     /// Connections whose machine may want something.
@@ -200,6 +206,7 @@ impl<L: Link> ReceiveCore<L> {
             in_flight: InFlight::new(capacity, link.limits().contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
+            polls_without_clock: 0,
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
@@ -260,12 +267,13 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         let found = self.read_completions(events);
-        let look_at_cm = look_everywhere || self.cm_is_due();
+        let look_at_cm = look_everywhere || self.cm_is_due(found);
         if look_at_cm {
             self.read_cm(events);
         }
         // One look at the clock for all that is timed; while messages come all the time, not on each poll.
-        if look_at_cm || found == 0 {
+        self.polls_without_clock += 1;
+        if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
             self.on_time(events);
         }
         if std::mem::take(&mut self.retry) {
@@ -279,8 +287,8 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn cm_is_due(&mut self) -> bool {
-        self.polls_without_cm += 1;
+    fn cm_is_due(&mut self, found: usize) -> bool {
+        self.polls_without_cm += if found > 0 { 1 } else { EMPTY_READ };
         let handshakes =
             self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
         if handshakes || self.polls_without_cm >= CM_INTERVAL {
@@ -963,6 +971,7 @@ impl<L: Link> ReceiveCore<L> {
     // ---- time ----------------------------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.polls_without_clock = 0;
         let now = Instant::now();
         while let Some(id) = self.heard.pop() {
             if let Some(conn) = self.conns.get_mut(id) {
