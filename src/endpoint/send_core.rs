@@ -127,6 +127,8 @@ pub(crate) struct SendCore<L: Link> {
     next_late: Option<Instant>,
     polls_without_cm: u32,
     polls_without_clock: u32,
+    /// When the machine wants to be looked at, as of the last poll.
+    machine_deadline: Option<Instant>,
     kernel_bytes: KernelBytes,
     kernel_watch: KernelWatch,
     /// There is no connection, but another one will be made.
@@ -187,6 +189,7 @@ impl<L: Link> SendCore<L> {
             next_late: None,
             polls_without_cm: 0,
             polls_without_clock: 0,
+            machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
             kernel_watch: KernelWatch::NotAsked,
             between: false,
@@ -608,26 +611,28 @@ impl<L: Link> SendCore<L> {
 
     /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
     /// poll. True: a deadline of the connection passed.
+    #[inline]
     fn look_at_clock(&mut self, idle: bool) -> bool {
         let sends = self.data_in_flight > 0 && self.next_late.is_some();
         self.polls_without_clock += 1;
-        if !sends && !idle && self.polls_without_clock < CLOCK_INTERVAL {
+        let machine = idle || self.polls_without_clock >= CLOCK_INTERVAL;
+        if !sends && !(machine && self.machine_deadline.is_some()) {
             return false;
         }
-        let Some(deadline) = self.machine.next_deadline() else {
-            if sends {
-                self.clock = Instant::now();
-            }
-            return false;
-        };
-        self.polls_without_clock = 0;
         self.clock = Instant::now();
-        let due = deadline <= self.clock;
+        let due = self.machine_deadline.is_some_and(|at| at <= self.clock);
+        if due || machine {
+            self.tick(due);
+        }
+        due
+    }
+
+    fn tick(&mut self, due: bool) {
+        self.polls_without_clock = 0;
         if due {
             self.ask_kernel();
         }
         self.machine.tick(self.clock);
-        due
     }
 
     /// Before a silent peer is judged: part of a message may have come.
@@ -939,8 +944,9 @@ impl<L: Link> SendCore<L> {
         events.push(SendEvent::Writable);
     }
 
-    fn arm_timer(&self) {
+    fn arm_timer(&mut self) {
         let machine = self.machine.next_deadline();
+        self.machine_deadline = machine;
         let late = self.next_late.filter(|_| self.data_in_flight > 0);
         let retry = self.unsent.map(|_| Instant::now() + CONTROL_RETRY);
         self.wait
@@ -952,6 +958,7 @@ impl<L: Link> SendCore<L> {
     /// Begins the polite close: what is in flight completes, both sides say goodbye. `poll` until `Disconnected`.
     pub(crate) fn begin_close(&mut self, deadline: Instant) {
         self.machine.close(ByeReason::DONE, deadline);
+        self.machine_deadline = self.machine.next_deadline();
         // Done by the next poll, which the caller is about to make: have it look at everything.
         self.wait.wake();
     }
