@@ -609,6 +609,48 @@ fn a_message_that_takes_long_to_arrive_is_life() {
 }
 
 #[test]
+fn heartbeats_are_answered_while_every_message_is_held() {
+    let _dog = Watchdog::new("held messages");
+    let Some(domain) = common::domain() else {
+        return;
+    };
+    let elsewhere = common::domain().expect("there is one already");
+    // Two connections want more buffers than there are: what a heartbeat uses must not go to the other one.
+    let config = patient_receiver().slots(12).depth(8).max_connections(2);
+    let mut receiver =
+        ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
+    let peer = receiver.local_addr();
+    let connect = || SendEndpointZeroCopy::connect(&domain, peer, impatient_sender());
+    let mut senders = [connect().expect("begins"), connect().expect("begins")];
+    let pool = common::pool(&domain, 64, 1024);
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    let until = after(8 * T1);
+    while Instant::now() < until {
+        for sender in &mut senders {
+            if let Some(buffer) = pool.try_acquire() {
+                // Refused when the receiver grants no more, which is soon.
+                let _ = sender.send_data(buffer.freeze(100), b"", 0);
+            }
+            sender.poll(&mut sent).expect("polls");
+        }
+        receiver.poll(&mut received).expect("polls");
+        std::thread::sleep(millis(2));
+    }
+    let starved = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Starved { .. });
+    assert!(received.iter().any(starved), "the pool was empty");
+    let silent = |e: &&SendEvent| matches!(e, SendEvent::Unresponsive | SendEvent::Disconnected(_));
+    assert_eq!(sent.iter().filter(silent).count(), 0, "{sent:?}");
+    assert!(senders.iter().all(SendEndpointZeroCopy::is_connected));
+    // And a peer that dies is noticed all the same.
+    drop(senders);
+    let lost = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Disconnected { .. });
+    drive("both lost", SOON, || {
+        receiver.poll(&mut received).expect("polls");
+        received.iter().filter(|e| lost(e)).count() == 2
+    });
+}
+
+#[test]
 fn attempts_need_nobody_to_poll_in_between() {
     let _dog = Watchdog::new("event loop");
     let Some(domain) = common::domain() else {
