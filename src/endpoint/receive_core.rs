@@ -20,7 +20,7 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
     LinkConn, PostRefused,
 };
-use crate::endpoint::liveness::{KernelBytes, Patience};
+use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::message::Message;
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::socket::TcpWatch;
@@ -158,6 +158,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     stats: ReceiveStats,
     polls_without_cm: u32,
     polls_without_clock: u32,
+    backlog: Backlog,
     next_reap: Instant,
     completions: Completions,
     /// Connections whose machine may want something.
@@ -207,6 +208,7 @@ impl<L: Link> ReceiveCore<L> {
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
             polls_without_clock: 0,
+            backlog: Backlog::new(capacity.into()),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
@@ -304,6 +306,7 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut completions);
         let found = completions.len();
+        self.backlog.on_read(found);
         self.stats.cq_reads_empty += u64::from(found == 0);
         for completion in completions.drain(..) {
             self.on_completion(completion, events);
@@ -987,6 +990,9 @@ impl<L: Link> ReceiveCore<L> {
         for (id, conn) in self.conns.iter_mut() {
             if conn.machine.next_deadline().is_some_and(|at| at <= now) {
                 conn.ask_kernel(&mut self.link);
+                if !self.backlog.is_read() {
+                    conn.machine.postpone(now);
+                }
                 conn.machine.tick(now);
                 self.touched.push(id);
             }

@@ -24,7 +24,7 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
     PostRefused, SendPost,
 };
-use crate::endpoint::liveness::{KernelBytes, Patience};
+use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::recent_lease::RecentLease;
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::socket::{KernelWatch, TcpWatch};
@@ -130,6 +130,7 @@ pub(crate) struct SendCore<L: Link> {
     /// When the machine wants to be looked at, as of the last poll.
     machine_deadline: Option<Instant>,
     kernel_bytes: KernelBytes,
+    backlog: Backlog,
     kernel_watch: KernelWatch,
     /// There is no connection, but another one will be made.
     between: bool,
@@ -191,6 +192,7 @@ impl<L: Link> SendCore<L> {
             polls_without_clock: 0,
             machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
+            backlog: Backlog::new(capacity.into()),
             kernel_watch: KernelWatch::NotAsked,
             between: false,
             completions: Vec::with_capacity(COMPLETION_BATCH),
@@ -631,6 +633,9 @@ impl<L: Link> SendCore<L> {
         self.polls_without_clock = 0;
         if due {
             self.ask_kernel();
+            if !self.backlog.is_read() {
+                self.machine.postpone(self.clock);
+            }
         }
         self.machine.tick(self.clock);
     }
@@ -664,6 +669,7 @@ impl<L: Link> SendCore<L> {
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut completions);
         let found = completions.len();
+        self.backlog.on_read(found);
         self.stats.cq_reads_empty += u64::from(found == 0);
         for completion in completions.drain(..) {
             self.on_completion(completion, events);
