@@ -24,6 +24,8 @@ pub(crate) struct Answers {
     /// What the source knows us by.
     token: u64,
     buffers: SharedBufferManager,
+    /// All sources are there: it may start. And whether it was told so.
+    pub(crate) may_start: bool,
     ready: bool,
     built: Vec<u64>,
     lost: Vec<u64>,
@@ -49,6 +51,7 @@ impl Answers {
             endpoint,
             token,
             buffers: buffers.clone(),
+            may_start: false,
             ready: false,
             built: Vec::with_capacity(WAITING_MAX),
             lost: Vec::with_capacity(WAITING_MAX),
@@ -88,7 +91,7 @@ impl Answers {
         if !self.endpoint.is_connected() {
             return Ok(());
         }
-        if !self.ready {
+        if self.may_start && !self.ready {
             self.ready = self.send(Answer::Ready, &mut std::iter::empty());
         }
         while !self.built.is_empty() && self.send_numbers(Answer::Built) {}

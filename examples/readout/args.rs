@@ -24,8 +24,8 @@ const EXAMPLES: &str = "Examples:
   readout builder --listen 10.0.0.2:7480 --detectors 4    on each machine that builds
   readout source --detectors 4 --to 10.0.0.2:7480 --to 10.0.0.3:7480 --seconds 60      on the readout machine
 
-Several sources: give each its own --first-detector and all of them the same --to in the same order, and tell the builders
-the number of all detectors (--detectors) and of sources (--sources).
+Several sources: give each its own --first-detector, all of them the same --events and the same --to in the same order, and
+tell the builders the number of all detectors (--detectors) and of sources (--sources). They start when the last one is there.
 Exit code: 0 when every event is accounted for and nothing was lost but what the policy allows, 1 otherwise (one line on
 stderr says why), 2 for a wrong command line.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
@@ -111,6 +111,9 @@ pub(crate) struct ReadoutArgs {
     /// Length of the run
     #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
     pub(crate) seconds: f64,
+    /// Length of the run in events instead: with several sources, all need the same
+    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..=1 << 48))]
+    pub(crate) events: Option<u64>,
     /// Bytes of each detector's ring, rounded up to whole pages
     #[arg(long, default_value = "16M", value_parser = parse_ring)]
     pub(crate) ring: usize,
@@ -179,8 +182,8 @@ impl SourceArgs {
 /// What a builder does.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArgs {
-    /// Fragments that each source may send ahead: its credits
-    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    /// Fragments that each source may send ahead: its credits. A quarter is kept for events of lost builders
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub(crate) credits: u32,
     /// Microseconds that a builder spends on each event, as if it did something with it
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
@@ -213,11 +216,7 @@ pub(crate) struct BuilderArgs {
 impl BuilderArgs {
     pub(crate) fn validate(&self) -> Result<(), Failure> {
         let (credits, detectors) = (self.build.credits, self.detectors);
-        if credits < u32::from(detectors) {
-            return Err(Failure::new(format!(
-                "--credits {credits}: an event of {detectors} fragments would never be complete"
-            )));
-        }
+        check_credits(credits, detectors)?;
         if self.sources > detectors {
             return Err(Failure::new(format!(
                 "--sources {}: more than the {detectors} detectors",
@@ -256,13 +255,20 @@ impl DemoArgs {
                 "--kill-builder-after: nobody would be left, want two --builders or more",
             ));
         }
-        if self.build.credits < u32::from(self.readout.detectors) {
-            return Err(Failure::new(
-                "--credits: fewer than the fragments of an event (--detectors)",
-            ));
-        }
+        check_credits(self.build.credits, self.readout.detectors)?;
         self.readout.validate()
     }
+}
+
+/// Three quarters of the credits are for events in their turn, one of which must fit.
+fn check_credits(credits: u32, detectors: u16) -> Result<(), Failure> {
+    let least = 2 * u32::from(detectors);
+    if credits < least {
+        return Err(Failure::new(format!(
+            "--credits {credits}: {detectors} detectors need {least} at least"
+        )));
+    }
+    Ok(())
 }
 
 fn parse_number(text: &str, max: f64) -> Result<f64, String> {

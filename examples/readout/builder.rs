@@ -17,6 +17,7 @@ use crate::failure::Failure;
 use crate::histogram::Histogram;
 use crate::report::builder_report;
 use crate::summary::Summary;
+use crate::upstream::Upstream;
 use crate::wire::{ANSWER_LEN_MAX, Fragment, Hello, ToBuilder, Volume};
 use crate::{HEADER_MODE, new_loop, open_domain, pattern, say};
 
@@ -54,7 +55,7 @@ struct Builder<'a> {
     endpoint: ReceiveEndpoint,
     endpoint_token: Token,
     /// Their places are not used again in this run, but those of strangers.
-    sources: Vec<Source>,
+    sources: Vec<Upstream>,
     assembly: Assembly,
     answer_buffers: SharedBufferManager,
     latency: Histogram,
@@ -67,24 +68,6 @@ struct Builder<'a> {
     sent_events: Vec<SendEvent>,
     last_message: Instant,
     end: Option<Result<(), Failure>>,
-}
-
-/// One source.
-struct Source {
-    connection: ConnectionId,
-    address: Option<SocketAddr>,
-    hello: Option<Hello>,
-    answers: Option<Answers>,
-    received: Volume,
-    last_event: u64,
-    built: u64,
-    lost: u64,
-    duplicates: u64,
-    order_errors: u64,
-    content_errors: u64,
-    /// What the source says it has sent.
-    sent: Option<Volume>,
-    closed: Option<CloseReason>,
 }
 
 impl<'a> Builder<'a> {
@@ -170,13 +153,13 @@ impl<'a> Builder<'a> {
         match event {
             ReceiveEvent::Connected { connection, info } => self.on_source(connection, &info),
             ReceiveEvent::Message(message) => {
-                let found = |source: &Source| source.connection == message.connection();
+                let found = |source: &Upstream| source.connection == message.connection();
                 if let Some(index) = self.sources.iter().position(found) {
                     self.on_message(event_loop, index, message)?;
                 }
             }
             ReceiveEvent::Disconnected { connection, reason } => {
-                let found = |source: &Source| source.connection == connection;
+                let found = |source: &Upstream| source.connection == connection;
                 if let Some(index) = self.sources.iter().position(found) {
                     self.on_gone(index, reason);
                 }
@@ -188,23 +171,9 @@ impl<'a> Builder<'a> {
     }
 
     fn on_source(&mut self, connection: ConnectionId, info: &ConnectionInfo) {
-        let source = Source {
-            connection,
-            address: info.peer.map(|peer| peer.socket_addr()),
-            hello: None,
-            answers: None,
-            received: Volume::default(),
-            last_event: 0,
-            built: 0,
-            lost: 0,
-            duplicates: 0,
-            order_errors: 0,
-            content_errors: 0,
-            sent: None,
-            closed: None,
-        };
+        let source = Upstream::new(connection, info);
         // A stranger that came and went leaves its place: there are no more places than connections.
-        let stranger = |source: &&mut Source| source.hello.is_none() && source.closed.is_some();
+        let stranger = |source: &&mut Upstream| source.hello.is_none() && source.closed.is_some();
         match self.sources.iter_mut().find(stranger) {
             Some(place) => *place = source,
             None => self.sources.push(source),
@@ -294,7 +263,18 @@ impl<'a> Builder<'a> {
         )?;
         self.sources[index].answers = Some(answers);
         self.sources[index].hello = Some(hello);
+        self.start_if_complete();
         Ok(Ok(()))
+    }
+
+    /// All sources start together: one that is ahead would wait for the others with its ring full.
+    fn start_if_complete(&mut self) {
+        let detectors: u32 = self.sources.iter().map(Upstream::detectors).sum();
+        if detectors == self.args.detectors.into() {
+            let all = self.sources.iter_mut();
+            all.filter_map(|source| source.answers.as_mut())
+                .for_each(|answers| answers.may_start = true);
+        }
     }
 
     fn on_fragment(
@@ -373,7 +353,7 @@ impl<'a> Builder<'a> {
             crc,
             ..
         } = piece.fragment;
-        let is_timed = self.checked % TIMED == 0;
+        let is_timed = self.checked.is_multiple_of(TIMED);
         self.checked += 1;
         let since = is_timed.then(now_ns);
         let right = pattern::is_right(event, detector, crc, piece.message.payload());
@@ -390,15 +370,10 @@ impl<'a> Builder<'a> {
         let source = &mut self.sources[index];
         source.sent = Some(sent);
         let summary = Summary {
-            received: source.received,
-            built: source.built,
-            lost: source.lost,
-            duplicates: source.duplicates,
-            order_errors: source.order_errors,
-            content_errors: source.content_errors,
             timed: self.timed,
             timed_ns: self.timed_ns,
             latency: self.latency.clone(),
+            ..source.summary()
         };
         if let Some(answers) = &mut source.answers {
             answers.summary(summary);
@@ -433,7 +408,7 @@ impl<'a> Builder<'a> {
     /// The run is over when every detector's source was there and none is any more.
     fn end_if_over(&mut self) {
         let sources = || self.sources.iter().filter(|source| source.hello.is_some());
-        let detectors: u32 = sources().map(Source::detectors).sum();
+        let detectors: u32 = sources().map(Upstream::detectors).sum();
         if detectors < self.args.detectors.into() || sources().any(|source| source.closed.is_none())
         {
             return;
@@ -495,7 +470,7 @@ impl<'a> Builder<'a> {
             received.fragments += source.received.fragments;
             received.bytes += source.received.bytes;
             lost += source.lost;
-            errors += source.order_errors + source.content_errors + source.duplicates;
+            errors += source.errors();
             if let Some(answers) = source.answers {
                 answers.close(deadline);
             }
@@ -507,46 +482,10 @@ impl<'a> Builder<'a> {
             ("events_given_up", lost),
             ("errors", errors),
         ];
-        say(builder_report(
-            self.args.common.json,
-            &counts,
-            &self.latency,
-        ));
+        if received.fragments > 0 || end.is_ok() {
+            let json = self.args.common.json;
+            say(builder_report(json, &counts, &self.latency));
+        }
         end
-    }
-}
-
-impl Source {
-    fn name(&self) -> String {
-        match self.address {
-            Some(address) => format!("source {address}"),
-            None => "a source".to_owned(),
-        }
-    }
-
-    fn detectors(&self) -> u32 {
-        self.hello.map_or(0, |hello| hello.detectors.into())
-    }
-
-    /// What was wrong with it, if anything was.
-    fn complaint(&self) -> Option<String> {
-        let name = self.name();
-        let Some(sent) = self.sent else {
-            let reason = self
-                .closed
-                .as_ref()
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            return Some(format!("{name} was lost: {reason}"));
-        };
-        if sent != self.received {
-            return Some(format!(
-                "{name} sent {} fragments, {} bytes; {} fragments, {} bytes came",
-                sent.fragments, sent.bytes, self.received.fragments, self.received.bytes
-            ));
-        }
-        let errors = self.order_errors + self.content_errors + self.duplicates;
-        (errors > 0)
-            .then(|| format!("{name}: {errors} fragments were wrong, out of order or came twice"))
     }
 }

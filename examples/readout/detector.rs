@@ -25,6 +25,8 @@ const FRAGMENTS_MAX: u32 = 16_384;
 const BATCH: u64 = 64;
 /// The shortest sleep: several fragments are due after it at high rates.
 const NAP: Duration = Duration::from_micros(100);
+/// Between two looks at a ring that is full: it drains by megabytes.
+const NAP_FULL: Duration = Duration::from_micros(500);
 /// The longest sleep: the end of the run is noticed by then.
 const NAP_MAX: Duration = Duration::from_millis(20);
 
@@ -206,7 +208,7 @@ impl Detector {
         let mut last = since;
         loop {
             self.publish();
-            std::thread::sleep(NAP);
+            std::thread::sleep(NAP_FULL);
             let reserved = self.ring.reserve(len).ok();
             let now = Instant::now();
             Status::add(&self.status.stalled_ns, (now - last).as_nanos() as u64);

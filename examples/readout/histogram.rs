@@ -3,6 +3,10 @@
 /// Buckets: up to 2^41 ns, over half an hour.
 pub(crate) const BUCKETS: usize = 38 * 16;
 
+/// The shares that are reported, by name.
+pub(crate) const PERCENTILES: [(&str, f64); 4] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)];
+
 /// Times in nanoseconds, counted by bucket.
 #[derive(Debug, Clone)]
 pub(crate) struct Histogram {

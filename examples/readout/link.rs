@@ -86,7 +86,12 @@ pub(crate) struct Link {
     pub(crate) endpoint: SendEndpointZeroCopy,
     pub(crate) stage: Stage,
     /// Places of events to send, the first of which may be sent in part. Bounded by the table of events.
-    pub(crate) queue: VecDeque<u32>,
+    queue: VecDeque<u32>,
+    /// The same of events that were another builder's: they go first, they are the oldest.
+    urgent: VecDeque<u32>,
+    /// Fragments that the builder granted to begin with, and how many of them its unanswered events take up.
+    credits: u64,
+    held: u64,
     /// Refused for the time being; the endpoint says when to try again.
     blocked: bool,
     /// Fragments that the connection took, and their bytes.
@@ -126,6 +131,9 @@ impl Link {
             endpoint,
             stage: Stage::Opening,
             queue: VecDeque::with_capacity(events as usize),
+            urgent: VecDeque::with_capacity(events as usize),
+            credits: 0,
+            held: 0,
             blocked: false,
             sent: Volume::default(),
             unanswered: 0,
@@ -135,6 +143,12 @@ impl Link {
             last_progress: Instant::now(),
             summary: None,
         })
+    }
+
+    /// The connection stands, and the builder granted so much.
+    pub(crate) fn on_connected(&mut self, credits: u32) {
+        self.credits = credits.into();
+        self.blocked = false;
     }
 
     pub(crate) fn unblock(&mut self) {
@@ -150,23 +164,66 @@ impl Link {
         self.stage == Stage::Ready
     }
 
-    pub(crate) fn assign(&mut self, place: u32) {
+    pub(crate) fn assign(&mut self, place: u32, reassigned: bool) {
         if self.unanswered == 0 {
             // From now on something is expected of it.
             self.last_progress = Instant::now();
         }
         self.unanswered += 1;
-        self.queue.push_back(place);
+        let queue = if reassigned {
+            &mut self.urgent
+        } else {
+            &mut self.queue
+        };
+        queue.push_back(place);
+    }
+
+    /// Forgets what waits: its connection has ended.
+    pub(crate) fn clear(&mut self) {
+        self.queue.clear();
+        self.urgent.clear();
+        self.unanswered = 0;
+    }
+
+    /// An event that was sent in part, and is not wanted any more.
+    pub(crate) fn forget(&mut self, place: u32) {
+        self.queue.retain(|waiting| *waiting != place);
+        self.urgent.retain(|waiting| *waiting != place);
+    }
+
+    /// The builder has answered for an event, of which it held so many fragments.
+    pub(crate) fn on_answered(&mut self, fragments: usize, built: bool) {
+        self.unanswered -= 1;
+        self.held -= fragments as u64;
+        if built {
+            self.built += 1;
+        } else {
+            self.given_up += 1;
+        }
     }
 
     /// Sends what waits, until there is nothing or the endpoint takes no more.
+    ///
+    /// With several sources, a builder may hold all that one source may send, waiting for another source; if events of a lost builder
+    /// came behind that, each source could wait for the other. So a quarter of the credits is theirs alone.
     pub(crate) fn pump(&mut self, events: &mut Events) -> Result<(), Failure> {
-        while !self.blocked
-            && let Some(&place) = self.queue.front()
-        {
+        while !self.blocked {
+            let urgent = self.urgent.front();
+            let Some(&place) = urgent.or_else(|| self.queue.front()) else {
+                break;
+            };
             let event = events.at(place);
+            let begins = !event.reassigned && event.sent == 0;
+            if begins && self.held + event.parts.len() as u64 > self.credits * 3 / 4 {
+                break;
+            }
             if self.send_part(place, event)? && event.sent == event.parts.len() {
-                self.queue.pop_front();
+                let queue = if event.reassigned {
+                    &mut self.urgent
+                } else {
+                    &mut self.queue
+                };
+                queue.pop_front();
             }
         }
         Ok(())
@@ -194,6 +251,7 @@ impl Link {
             Ok(()) => {
                 event.sent += 1;
                 event.in_flight += 1;
+                self.held += 1;
                 self.sent.fragments += 1;
                 self.sent.bytes += part.len as u64;
                 Ok(true)

@@ -31,6 +31,7 @@ mod events;
 mod failure;
 mod histogram;
 mod intake;
+mod json;
 mod link;
 mod pattern;
 mod progress;
@@ -39,6 +40,7 @@ mod size;
 mod source;
 mod summary;
 mod trigger;
+mod upstream;
 mod wire;
 
 use std::fmt;

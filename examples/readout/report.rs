@@ -8,7 +8,8 @@ use fabricast::{Domain, PeerAddr, fabric};
 
 use crate::args::{OnFull, Policy, ReadoutArgs};
 use crate::detector::Status;
-use crate::histogram::Histogram;
+use crate::histogram::{Histogram, PERCENTILES};
+use crate::json::Json;
 use crate::link::{Link, Stage, Stalls};
 use crate::source::Counts;
 use crate::summary::Summary;
@@ -484,61 +485,5 @@ fn on_full_name(on_full: OnFull) -> &'static str {
     match on_full {
         OnFull::Wait => "wait",
         OnFull::Drop => "drop",
-    }
-}
-
-/// A JSON object that is being written.
-struct Json(String);
-
-impl Json {
-    fn new() -> Self {
-        Self("{".to_owned())
-    }
-
-    fn raw(&mut self, name: &str, value: &str) {
-        if self.0.len() > 1 {
-            self.0.push(',');
-        }
-        let _ = write!(self.0, "\"{name}\":{value}");
-    }
-
-    fn count(&mut self, name: &str, value: u64) {
-        self.raw(name, &value.to_string());
-    }
-
-    /// What was not measured is null: JSON has no NaN.
-    fn number(&mut self, name: &str, value: f64) {
-        let text = if value.is_finite() {
-            value.to_string()
-        } else {
-            "null".to_owned()
-        };
-        self.raw(name, &text);
-    }
-
-    fn text(&mut self, name: &str, value: &str) {
-        let mut quoted = String::from("\"");
-        for c in value.chars() {
-            match c {
-                '"' | '\\' => quoted.extend(['\\', c]),
-                c if c.is_control() => {}
-                c => quoted.push(c),
-            }
-        }
-        quoted.push('"');
-        self.raw(name, &quoted);
-    }
-
-    fn latency(&mut self, latency: &Histogram) {
-        for (name, share) in PERCENTILES {
-            let us = latency.percentile_us(share).unwrap_or(f64::NAN);
-            self.number(&format!("latency_us_{name}"), us);
-        }
-        self.number("latency_us_max", latency.max_us().unwrap_or(f64::NAN));
-    }
-
-    fn end(mut self) -> String {
-        self.0.push('}');
-        self.0
     }
 }

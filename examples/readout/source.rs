@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fabricast::endpoint::{CloseReason, Message, ReceiveConfig};
+use fabricast::endpoint::{CloseReason, ConnectionInfo, Message, ReceiveConfig};
 use fabricast::event_loop::{EventLoop, LoopEvent, Token};
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEvent};
 
@@ -131,7 +131,7 @@ impl<'a> Session<'a> {
         let local = local_address(args.to[0].socket_addr())?;
         let domain = open_domain(&args.common.provider, local)?;
         let answers = listen_for_answers(&domain, local, args.to.len() as u32)?;
-        let trigger = Arc::new(Trigger::default());
+        let trigger = Arc::new(Trigger::new(args.readout.events));
         let (mut detectors, mut statuses, mut queues) = (Vec::new(), Vec::new(), Vec::new());
         for index in 0..args.readout.detectors {
             let number = args.first_detector + index;
@@ -183,25 +183,18 @@ impl<'a> Session<'a> {
     }
 
     fn on_event(&mut self, event_loop: &mut EventLoop, event: LoopEvent) -> Result<(), Failure> {
-        match event {
-            LoopEvent::Endpoint(token) if token == self.answers_token => {
-                if self.poll_answers()? > 0 {
-                    event_loop.mark_busy();
-                }
+        let found = match event {
+            LoopEvent::Endpoint(token) if token == self.answers_token => self.poll_answers()?,
+            LoopEvent::Endpoint(token) => self.poll_link_of(event_loop, token)?,
+            LoopEvent::Woken => 1,
+            LoopEvent::Timer(_) => {
+                self.on_tick()?;
+                0
             }
-            LoopEvent::Endpoint(token) => {
-                if let Some(index) = self.links.iter().position(|link| link.loop_token == token) {
-                    if self.poll_link(index)? > 0 {
-                        event_loop.mark_busy();
-                    }
-                    if self.links[index].is_lost() {
-                        event_loop.remove(token);
-                    }
-                }
-            }
-            LoopEvent::Woken => event_loop.mark_busy(),
-            LoopEvent::Timer(_) => self.on_tick()?,
-            _ => {}
+            _ => 0,
+        };
+        if found > 0 {
+            event_loop.mark_busy();
         }
         // More than one helping is there: come back at once, after the connections.
         if self.take_events() == TAKE_MAX {
@@ -235,7 +228,7 @@ impl<'a> Session<'a> {
             self.counts.incomplete += u64::from(count < self.statuses.len());
             let builder = assign(&self.links, number);
             let place = self.events.occupy(number, builder);
-            self.links[builder].assign(place);
+            self.links[builder].assign(place, false);
             taken += 1;
         }
         taken
@@ -243,12 +236,24 @@ impl<'a> Session<'a> {
 
     // ---- sends -----------------------------------------------------------------------------------------------------
 
+    fn poll_link_of(&mut self, event_loop: &mut EventLoop, token: Token) -> Result<usize, Failure> {
+        let of_token = |link: &Link| link.loop_token == token;
+        let Some(index) = self.links.iter().position(of_token) else {
+            return Ok(0);
+        };
+        let found = self.poll_link(index)?;
+        if self.links[index].is_lost() {
+            event_loop.remove(token);
+        }
+        Ok(found)
+    }
+
     fn poll_link(&mut self, index: usize) -> Result<usize, Failure> {
         let mut events = std::mem::take(&mut self.sent_events);
         let found = self.links[index].endpoint.poll(&mut events)?;
         for event in events.drain(..) {
             match event {
-                SendEvent::Connected(info) => self.on_connected(index, info.max_message)?,
+                SendEvent::Connected(info) => self.on_connected(index, &info)?,
                 SendEvent::Writable => self.links[index].unblock(),
                 SendEvent::Completed { key, payload } => {
                     self.links[index].last_progress = Instant::now();
@@ -267,7 +272,8 @@ impl<'a> Session<'a> {
         Ok(found)
     }
 
-    fn on_connected(&mut self, index: usize, max_message: u64) -> Result<(), Failure> {
+    fn on_connected(&mut self, index: usize, info: &ConnectionInfo) -> Result<(), Failure> {
+        let max_message = info.max_message;
         let longest = (HEADER_LEN + self.readout.size.max()) as u64;
         let link = &mut self.links[index];
         if max_message < longest {
@@ -279,7 +285,13 @@ impl<'a> Session<'a> {
                 self.readout.size.max()
             )));
         }
-        link.unblock();
+        if info.credits < 2 * u32::from(self.readout.detectors) {
+            return Err(Failure::new(format!(
+                "builder {}: grants {} fragments, {} detectors need twice their number (its --credits)",
+                link.to, info.credits, self.readout.detectors
+            )));
+        }
+        link.on_connected(info.credits);
         let sent = link.send_control(ToBuilder::Hello(Hello {
             first_detector: self.first_detector,
             detectors: self.readout.detectors,
@@ -316,7 +328,7 @@ impl<'a> Session<'a> {
 
     fn on_disconnected(&mut self, index: usize, reason: CloseReason) -> Result<(), Failure> {
         let opening = self.phase == Phase::Opening;
-        if !self.links[index].on_closed(reason.clone()) {
+        if !self.links[index].on_closed(reason) {
             return Ok(());
         }
         let to = self.links[index].to;
@@ -326,8 +338,7 @@ impl<'a> Session<'a> {
         eprintln!("readout: builder {to} is lost: {reason}");
         // Its last answers may lie in their own connection.
         while self.poll_answers()? > 0 {}
-        self.links[index].queue.clear();
-        self.links[index].unanswered = 0;
+        self.links[index].clear();
         for place in self.events.of_builder(index) {
             // Every send has had its outcome before this event, so nothing of it is in flight.
             self.on_orphan(place);
@@ -358,7 +369,7 @@ impl<'a> Session<'a> {
         event.builder = assign(&self.links, event.number);
         event.reassigned = true;
         event.sent = 0;
-        self.links[event.builder].assign(place);
+        self.links[event.builder].assign(place, true);
     }
 
     // ---- answers ---------------------------------------------------------------------------------------------------
@@ -408,7 +419,7 @@ impl<'a> Session<'a> {
         };
         let event = self.events.at(place);
         event.answered = true;
-        let parts = event.parts.len() as u64;
+        let (parts, sent) = (event.parts.len(), event.sent);
         if event.in_flight == 0 {
             self.events.vacate(place);
         } else {
@@ -416,12 +427,13 @@ impl<'a> Session<'a> {
             event.parts.iter_mut().for_each(|part| part.fragment = None);
         }
         let link = &mut self.links[index];
-        link.unanswered -= 1;
-        if built {
-            link.built += 1;
-        } else {
-            link.given_up += 1;
-            self.counts.lost_fragments += parts;
+        link.on_answered(sent, built);
+        if sent < parts {
+            // Given up before all of it was sent.
+            link.forget(place);
+        }
+        if !built {
+            self.counts.lost_fragments += parts as u64;
         }
     }
 
@@ -439,17 +451,21 @@ impl<'a> Session<'a> {
                 )));
             }
             Phase::Running => {
-                if running.as_secs_f64() >= self.readout.seconds {
+                let over = match self.readout.events {
+                    None => running.as_secs_f64() >= self.readout.seconds,
+                    Some(_) => true,
+                };
+                if over {
                     self.triggered = self.trigger.stop();
                     self.phase = Phase::Draining;
-                }
-                if let Some(incident) = self.incident.take_if(|i| running >= i.after) {
-                    (incident.happen)();
                 }
             }
             _ => {}
         }
         if matches!(self.phase, Phase::Running | Phase::Draining) {
+            if let Some(incident) = self.incident.take_if(|i| running >= i.after) {
+                (incident.happen)();
+            }
             self.progress.show(running, &self.links, &self.events);
         }
         self.give_up_silent();

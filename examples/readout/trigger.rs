@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Shared by all detectors of a process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Trigger(Mutex<State>);
 
 #[derive(Debug, Default)]
@@ -16,6 +16,14 @@ struct State {
 }
 
 impl Trigger {
+    /// A run of so many events; `None`: until [`stop`](Self::stop).
+    pub(crate) fn new(events: Option<u64>) -> Self {
+        Self(Mutex::new(State {
+            end: events,
+            ..State::default()
+        }))
+    }
+
     /// What a detector may fill next: from `next`, `want` events at most, up to the number that is returned. `None`: the run is
     /// over for it.
     pub(crate) fn claim(&self, next: u64, want: u64) -> Option<u64> {

@@ -222,8 +222,8 @@ impl Answer {
         let wire = HeaderWire::parse(header, payload.len())?;
         let answer = match wire.kind {
             READY => Self::Ready,
-            BUILT if payload.len() % 8 == 0 => Self::Built,
-            LOST if payload.len() % 8 == 0 => Self::Lost,
+            BUILT if payload.len().is_multiple_of(8) => Self::Built,
+            LOST if payload.len().is_multiple_of(8) => Self::Lost,
             SUMMARY => Self::Summary,
             _ => return Err("a message of no kind that a builder may send"),
         };
