@@ -15,8 +15,6 @@ use crate::source::Counts;
 use crate::summary::Summary;
 use crate::wire::Volume;
 
-const PERCENTILES: [(&str, f64); 4] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p999", 0.999)];
-
 /// One builder.
 struct Row {
     to: PeerAddr,
