@@ -199,11 +199,15 @@ fn the_table_names_what_people_look_for() {
     }
 }
 
+/// Builders that are slow always have something under way, so the one that is killed has too.
+const BUSY: [&str; 4] = ["--work", "500", "--kill-builder-after", "0.4"];
+
 #[test]
 fn a_killed_builder_costs_nothing_where_fragments_are_kept() {
     let Some(program) = program() else { return };
-    let kill = ["--builders", "3", "--kill-builder-after", "0.4"];
-    let counts = demo(&program, &kill).assert_agrees();
+    let mut more = BUSY.to_vec();
+    more.extend(["--builders", "3"]);
+    let counts = demo(&program, &more).assert_agrees();
     assert_eq!(counts.get("builders_lost"), 1);
     assert_eq!(counts.get("events_built"), counts.get("events_triggered"));
     assert!(counts.get("events_reassigned") > 0, "{}", counts.0);
@@ -213,7 +217,8 @@ fn a_killed_builder_costs_nothing_where_fragments_are_kept() {
 #[test]
 fn a_killed_builder_costs_what_it_had_where_fragments_are_dropped() {
     let Some(program) = program() else { return };
-    let more = ["--kill-builder-after", "0.4", "--policy", "drop"];
+    let mut more = BUSY.to_vec();
+    more.extend(["--policy", "drop"]);
     let counts = demo(&program, &more).assert_agrees();
     assert_eq!(counts.get("builders_lost"), 1);
     let lost = counts.get("events_lost_with_builder");
@@ -412,7 +417,7 @@ fn send_as_stranger(address: &str, header: &[u8; 64]) {
 fn wrong_command_lines_are_named() {
     let Some(program) = program() else { return };
     let to = ["source", "--to", "127.0.0.1:1"];
-    let cases: [(&[&str], i32, &str); 11] = [
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["demo", "--size", "0"], 2, "--size"),
         (&["demo", "--size", "9-5"], 2, "shorter first"),
         (&["demo", "--rate", "-1"], 2, "'-1'"),
@@ -421,6 +426,7 @@ fn wrong_command_lines_are_named() {
         (&["source"], 2, "required"),
         (&["source", "--to", "127.0.0.1"], 2, "port"),
         (&["demo", "--on-full", "drop"], 1, "--rate"),
+        (&["demo", "--rate", "0.0001"], 1, "--timeout"),
         (&["demo", "--ring", "4K"], 1, "two of the longest"),
         (
             &["demo", "--builders", "1", "--kill-builder-after", "1"],

@@ -130,7 +130,14 @@ pub(crate) struct ReadoutArgs {
 
 impl ReadoutArgs {
     /// What one flag alone does not show.
-    pub(crate) fn validate(&self) -> Result<(), Failure> {
+    fn validate(&self, builders: usize, common: &CommonArgs) -> Result<(), Failure> {
+        let within = self.rate * 1e3 * common.timeout as f64;
+        if self.rate > 0.0 && within < 2.0 * builders as f64 {
+            return Err(Failure::new(format!(
+                "--rate {}: builders would take {} s without an event for a loss (--timeout)",
+                self.rate, common.timeout
+            )));
+        }
         if self.size.max() * 2 > self.ring {
             let (ring, size) = (self.ring, self.size);
             return Err(Failure::new(format!(
@@ -175,7 +182,7 @@ impl SourceArgs {
         if self.to.iter().enumerate().any(twice) {
             return Err(Failure::new("--to: the same builder is named twice"));
         }
-        self.readout.validate()
+        self.readout.validate(self.to.len(), &self.common)
     }
 }
 
@@ -256,7 +263,7 @@ impl DemoArgs {
             ));
         }
         check_credits(self.build.credits, self.readout.detectors)?;
-        self.readout.validate()
+        self.readout.validate(self.builders.into(), &self.common)
     }
 }
 

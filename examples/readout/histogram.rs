@@ -87,3 +87,42 @@ fn middle(bucket: usize) -> f64 {
     let width = (1u64 << (power - 4)) as f64;
     (16 + within) as f64 * width + width / 2.0
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_right_to_6_percent() {
+        let mut histogram = Histogram::new();
+        assert_eq!(histogram.percentile_us(0.5), None);
+        for us in 1..=1000 {
+            histogram.record(us * 1000);
+        }
+        for (share, want) in [(0.5, 500.0), (0.99, 990.0), (1.0, 1000.0)] {
+            let got = histogram.percentile_us(share).expect("some were recorded");
+            assert!((got / want - 1.0_f64).abs() < 0.06, "{share}: {got}");
+        }
+        assert_eq!(histogram.max_us(), Some(1000.0));
+    }
+
+    #[test]
+    fn every_time_has_a_bucket_that_holds_it() {
+        for ns in [0, 1, 15, 16, 17, 31, 32, 1_000_003, 1 << 40, u64::MAX] {
+            let bucket = bucket(ns);
+            assert!(bucket < BUCKETS, "{ns}");
+            let error = (middle(bucket) - ns as f64).abs() / (ns as f64).max(1.0);
+            assert!(error <= 1.0 / 16.0 || ns > 1 << 41, "{ns}: {error}");
+        }
+    }
+
+    #[test]
+    fn words_make_the_same_histogram() {
+        let mut histogram = Histogram::new();
+        [3, 70_000, 70_000, 5_000_000].map(|ns| histogram.record(ns));
+        let again = Histogram::from_words(histogram.words()).expect("whole");
+        assert_eq!((again.count, again.max), (4, 5_000_000));
+        assert_eq!(again.buckets, histogram.buckets);
+        assert!(Histogram::from_words(histogram.words().skip(1)).is_none());
+    }
+}

@@ -113,3 +113,43 @@ impl Random {
         ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_stay_in_their_distribution() {
+        let mut random = Random::new(1);
+        for text in ["1", "4K", "1-1", "256-8K", "exp:2K"] {
+            let size: Size = text.parse().expect(text);
+            let lens: Vec<_> = (0..10_000).map(|_| size.draw(&mut random)).collect();
+            let (least, most) = (lens.iter().min().copied(), lens.iter().max().copied());
+            assert!(
+                least >= Some(1) && most <= Some(size.max()),
+                "{text}: {least:?} {most:?}"
+            );
+            let mean = lens.iter().sum::<usize>() as f64 / lens.len() as f64;
+            let want = match size {
+                Size::Fixed(len) | Size::Exponential(len) => len as f64,
+                Size::Uniform(least, most) => (least + most) as f64 / 2.0,
+            };
+            assert!((mean / want - 1.0).abs() < 0.1, "{text}: mean {mean}");
+        }
+        for wrong in [
+            "",
+            "0",
+            "-1",
+            "5-2",
+            "0-4",
+            "exp:",
+            "exp:0",
+            "17M",
+            "exp:4M",
+            "4X",
+            "9999999999",
+        ] {
+            assert!(wrong.parse::<Size>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -475,8 +475,9 @@ impl<'a> Session<'a> {
     /// A builder of which something is expected and nothing comes is lost, as one that was killed.
     fn give_up_silent(&mut self) {
         let patience = self.common.patience();
+        let ending = self.phase == Phase::Ending;
         for link in &mut self.links {
-            let expected = link.unanswered > 0 || link.stage == Stage::Ended;
+            let expected = link.unanswered > 0 || (ending && link.summary.is_none());
             if expected && !link.is_lost() && link.last_progress.elapsed() > patience {
                 eprintln!(
                     "readout: builder {}: nothing came for {patience:?}, {} events are unanswered",
@@ -496,6 +497,10 @@ impl<'a> Session<'a> {
             Phase::Draining if self.intake.is_over() && self.events.len() == 0 => {
                 self.took = self.since.elapsed();
                 self.phase = Phase::Ending;
+                let now = Instant::now();
+                self.links
+                    .iter_mut()
+                    .for_each(|link| link.last_progress = now);
             }
             Phase::Ending => self.end_links()?,
             Phase::Closing => {

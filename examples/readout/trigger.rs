@@ -58,3 +58,27 @@ impl Trigger {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_detectors_stop_at_the_same_event() {
+        let trigger = Trigger::new(None);
+        assert_eq!(trigger.claim(0, 10), Some(10));
+        assert_eq!(
+            trigger.claim(0, 0),
+            Some(0),
+            "nothing is due, and it is not over"
+        );
+        assert_eq!(trigger.claim(10, 5), Some(15), "one is ahead");
+        assert_eq!(trigger.stop(), 15);
+        assert_eq!(trigger.claim(0, 100), Some(15));
+        assert_eq!(trigger.claim(15, 100), None);
+        assert_eq!(trigger.stop(), 15, "once is enough");
+        trigger.abort();
+        assert_eq!(trigger.claim(3, 1), None);
+        assert_eq!(Trigger::new(Some(4)).claim(0, 100), Some(4));
+    }
+}

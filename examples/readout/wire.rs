@@ -251,3 +251,59 @@ pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     };
     bytes.chunks_exact(8).map(word)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_come_back_as_they_went() {
+        let hello = Hello {
+            first_detector: 3,
+            detectors: 5,
+            port: 40_000,
+            token: u64::MAX,
+            clock: 7,
+            checked: true,
+        };
+        let fragment = Fragment {
+            event: 1 << 47,
+            detector: 63,
+            of: 64,
+            serial: 9,
+            committed: 10,
+            crc: u32::MAX,
+            reassigned: true,
+        };
+        let end = Volume {
+            fragments: 11,
+            bytes: 12,
+        };
+        for (message, len) in [
+            (ToBuilder::Hello(hello), 0),
+            (ToBuilder::Fragment(fragment), 4096),
+            (ToBuilder::End(end), 0),
+        ] {
+            let header = message.encode(len);
+            assert_eq!(ToBuilder::parse(&header, len), Ok(message));
+            assert!(ToBuilder::parse(&header, len + 1).is_err());
+            assert!(ToBuilder::parse(&header[1..], len).is_err());
+            assert!(Answer::parse(&header, &vec![0; len]).is_err());
+        }
+        for answer in [Answer::Ready, Answer::Built, Answer::Lost, Answer::Summary] {
+            let header = answer.encode(5, 16);
+            assert_eq!(Answer::parse(&header, &[0; 16]), Ok((answer, 5)));
+            assert!(Answer::parse(&header, &[0; 15]).is_err());
+        }
+        let header = Answer::Built.encode(5, 15);
+        assert!(Answer::parse(&header, &[0; 15]).is_err(), "half a number");
+    }
+
+    #[test]
+    fn words_come_back_as_they_went() {
+        let mut bytes = [0; 24];
+        let numbers = [1, u64::MAX, 0x0102_0304_0506_0708];
+        assert_eq!(put_words(&mut bytes, numbers.into_iter()), 24);
+        assert!(words(&bytes).eq(numbers));
+    }
+}
