@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::now_ns;
 use crate::detector::Status;
 use crate::events::{Event, Events};
 use crate::link::Link;
 
 /// How often a line is printed.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A fragment that is out for longer is told of.
-const STUCK_US: u64 = 1_000_000;
+/// Seconds; what is out for longer is told of.
+const STUCK: f64 = 1.0;
 
 /// Counts of the last line.
 pub(crate) struct Progress {
@@ -52,9 +53,7 @@ impl Progress {
             events.len(),
             fullest * 100.0
         );
-        if built == self.events {
-            self.tell_stuck(links, events);
-        }
+        self.tell_stuck(links, events);
         (self.events, self.bytes) = (built, bytes);
         self.last = running;
         while self.next <= running {
@@ -62,26 +61,28 @@ impl Progress {
         }
     }
 
-    /// Nothing was built for a second: where the oldest fragment is.
+    /// Where the oldest event is, if it is that old.
     fn tell_stuck(&self, links: &[Link], events: &Events) {
         let ages = self.statuses.iter().map(|s| Status::get(&s.oldest_us));
-        let age = ages.max().unwrap_or(0);
+        let in_ring = ages.max().unwrap_or(0) as f64 / 1e6;
         let Some(event) = events.oldest() else {
-            if age > STUCK_US {
+            if in_ring > STUCK {
                 eprintln!(
-                    "         a fragment is {} ms old, and some detector has not filled its part",
-                    age / 1000
+                    "         a fragment is {in_ring:.1} s old: another detector has not filled its part"
                 );
             }
             return;
         };
-        eprintln!(
-            "         nothing was built: event {} of builder {} is {}; the oldest fragment in a ring is {} ms old",
-            event.number,
-            links[event.builder].to,
-            where_it_is(event),
-            age / 1000
-        );
+        let committed = event.parts.iter().map(|part| part.committed).min();
+        let age = now_ns().saturating_sub(committed.unwrap_or(u64::MAX)) as f64 / 1e9;
+        if age > STUCK {
+            eprintln!(
+                "         event {} of builder {} is {age:.1} s old: {}; the oldest fragment in a ring {in_ring:.1} s",
+                event.number,
+                links[event.builder].to,
+                where_it_is(event)
+            );
+        }
     }
 }
 

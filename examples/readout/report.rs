@@ -185,6 +185,7 @@ impl Report {
         json.count("events_lost_with_builder", counts.lost_events);
         json.count("events_given_up", self.given_up());
         json.count("events_reassigned", counts.reassigned);
+        json.count("answers_late", counts.late_answers);
         json.count("fragments", self.filled.fragments);
         json.count("fragments_dropped", self.dropped);
         json.count("fragments_lost", counts.lost_fragments);
