@@ -334,7 +334,7 @@ fn a_stopped_builder_is_given_up() {
     wait_for_detectors(&source);
     builders[1].process.signal(rustix::process::Signal::STOP);
     let ended = source.end();
-    assert!(ended.stderr.contains("nothing came for 2s"), "{ended:?}");
+    assert!(ended.stderr.contains("nothing heard for 1s"), "{ended:?}");
     assert!(ended.stderr.contains(" s old: "), "{ended:?}");
     let counts = ended.assert_agrees();
     assert_eq!(counts.get("builders_lost"), 1);
@@ -417,7 +417,7 @@ fn send_as_stranger(address: &str, header: &[u8; 64]) {
 fn wrong_command_lines_are_named() {
     let Some(program) = program() else { return };
     let to = ["source", "--to", "127.0.0.1:1"];
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 11] = [
         (&["demo", "--size", "0"], 2, "--size"),
         (&["demo", "--size", "9-5"], 2, "shorter first"),
         (&["demo", "--rate", "-1"], 2, "'-1'"),
@@ -426,7 +426,6 @@ fn wrong_command_lines_are_named() {
         (&["source"], 2, "required"),
         (&["source", "--to", "127.0.0.1"], 2, "port"),
         (&["demo", "--on-full", "drop"], 1, "--rate"),
-        (&["demo", "--rate", "0.0001"], 1, "--timeout"),
         (&["demo", "--ring", "4K"], 1, "two of the longest"),
         (
             &["demo", "--builders", "1", "--kill-builder-after", "1"],

@@ -44,6 +44,8 @@ impl Answers {
     ) -> Result<Self, Failure> {
         let config = SendConfig::default()
             .header_mode(HEADER_MODE)
+            .unresponsive_after(Some(patience / 2))
+            .lost_after(Some(patience))
             .send_deadline(Some(patience));
         let endpoint = SendEndpointZeroCopy::connect(domain, to.into(), config)?;
         Ok(Self {

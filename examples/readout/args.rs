@@ -79,7 +79,7 @@ pub(crate) struct CommonArgs {
     /// libfabric provider
     #[arg(long, default_value = "tcp")]
     pub(crate) provider: String,
-    /// Give a peer up that says nothing for so many seconds while something is expected of it
+    /// Give a peer up of which nothing is heard for so many seconds, or that does not do what is expected of it for twice as long
     #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub(crate) timeout: u64,
     /// Spin always, instead of only for 50 µs after the last work: lowest latency, one core for each process
@@ -130,14 +130,7 @@ pub(crate) struct ReadoutArgs {
 
 impl ReadoutArgs {
     /// What one flag alone does not show.
-    fn validate(&self, builders: usize, common: &CommonArgs) -> Result<(), Failure> {
-        let within = self.rate * 1e3 * common.timeout as f64;
-        if self.rate > 0.0 && within < 2.0 * builders as f64 {
-            return Err(Failure::new(format!(
-                "--rate {}: builders would take {} s without an event for a loss (--timeout)",
-                self.rate, common.timeout
-            )));
-        }
+    fn validate(&self) -> Result<(), Failure> {
         if self.size.max() * 2 > self.ring {
             let (ring, size) = (self.ring, self.size);
             return Err(Failure::new(format!(
@@ -182,7 +175,7 @@ impl SourceArgs {
         if self.to.iter().enumerate().any(twice) {
             return Err(Failure::new("--to: the same builder is named twice"));
         }
-        self.readout.validate(self.to.len(), &self.common)
+        self.readout.validate()
     }
 }
 
@@ -193,7 +186,7 @@ pub(crate) struct BuildArgs {
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=16384))]
     pub(crate) credits: u32,
     /// Microseconds that a builder spends on each event, as if it did something with it
-    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=10_000))]
     pub(crate) work: u64,
 }
 
@@ -263,7 +256,7 @@ impl DemoArgs {
             ));
         }
         check_credits(self.build.credits, self.readout.detectors)?;
-        self.readout.validate(self.builders.into(), &self.common)
+        self.readout.validate()
     }
 }
 

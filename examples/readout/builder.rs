@@ -81,6 +81,8 @@ impl<'a> Builder<'a> {
             .slots(slots)
             .depth(args.build.credits)
             .max_connections(connections)
+            .unresponsive_after(Some(args.common.patience() / 2))
+            .lost_after(Some(args.common.patience()))
             .header_mode(HEADER_MODE);
         let endpoint = ReceiveEndpoint::listen(&domain, args.listen, config)
             .map_err(|error| Failure::new(format!("{}: {error}", args.listen)))?;
@@ -130,10 +132,13 @@ impl<'a> Builder<'a> {
                 self.on_receive_event(event_loop, event)?;
             }
             self.events = events;
-            if found == 0 {
+            if found > 0 {
+                event_loop.mark_busy();
+            }
+            // A builder that takes its time must look at its connections in between, or it is taken for dead.
+            if found == 0 || self.args.build.work > 0 {
                 break;
             }
-            event_loop.mark_busy();
         }
         for answers in self
             .sources
@@ -267,10 +272,14 @@ impl<'a> Builder<'a> {
         Ok(Ok(()))
     }
 
+    /// Detectors of the sources that have come.
+    fn detectors(&self) -> u32 {
+        self.sources.iter().map(Upstream::detectors).sum()
+    }
+
     /// All sources start together: one that is ahead would wait for the others with its ring full.
     fn start_if_complete(&mut self) {
-        let detectors: u32 = self.sources.iter().map(Upstream::detectors).sum();
-        if detectors == self.args.detectors.into() {
+        if self.detectors() == self.args.detectors.into() {
             let all = self.sources.iter_mut();
             all.filter_map(|source| source.answers.as_mut())
                 .for_each(|answers| answers.may_start = true);
@@ -408,8 +417,8 @@ impl<'a> Builder<'a> {
     /// The run is over when every detector's source was there and none is any more.
     fn end_if_over(&mut self) {
         let sources = || self.sources.iter().filter(|source| source.hello.is_some());
-        let detectors: u32 = sources().map(Upstream::detectors).sum();
-        if detectors < self.args.detectors.into() || sources().any(|source| source.closed.is_none())
+        if self.detectors() < self.args.detectors.into()
+            || sources().any(|source| source.closed.is_none())
         {
             return;
         }
@@ -430,17 +439,15 @@ impl<'a> Builder<'a> {
         {
             answers.flush()?;
         }
+        let (there, all) = (self.detectors(), self.args.detectors);
         let patience = self.args.common.patience();
-        if self.last_message.elapsed() <= patience {
+        if there == u32::from(all) || self.last_message.elapsed() <= patience {
             return Ok(());
         }
-        let some = self.sources.iter().any(|source| source.hello.is_some());
-        let what = if some {
-            "nothing came from the sources"
-        } else {
-            "no source came"
-        };
-        Err(Failure::new(format!("{what} within {patience:?}")))
+        Err(Failure::new(match there {
+            0 => format!("no source came within {patience:?}"),
+            _ => format!("sources with {there} of {all} detectors came, and none for {patience:?}"),
+        }))
     }
 
     fn poll_answers(&mut self, event_loop: &mut EventLoop, token: Token) -> Result<(), Failure> {

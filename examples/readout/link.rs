@@ -122,6 +122,8 @@ impl Link {
             })
             .header_mode(HEADER_MODE)
             .connect_timeout(patience)
+            .unresponsive_after(Some(patience / 2))
+            .lost_after(Some(patience))
             .send_deadline(Some(patience));
         let endpoint = SendEndpointZeroCopy::connect(domain, to, config)?;
         Ok(Self {

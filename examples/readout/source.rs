@@ -255,6 +255,10 @@ impl<'a> Session<'a> {
             match event {
                 SendEvent::Connected(info) => self.on_connected(index, &info)?,
                 SendEvent::Writable => self.links[index].unblock(),
+                SendEvent::Unresponsive => {
+                    let (to, half) = (self.links[index].to, self.common.patience() / 2);
+                    eprintln!("readout: builder {to}: nothing heard for {half:?}");
+                }
                 SendEvent::Completed { key, payload } => {
                     self.links[index].last_progress = Instant::now();
                     if key != CONTROL {
@@ -468,19 +472,19 @@ impl<'a> Session<'a> {
             }
             self.progress.show(running, &self.links, &self.events);
         }
-        self.give_up_silent();
+        self.give_up_idle();
         Ok(())
     }
 
-    /// A builder of which something is expected and nothing comes is lost, as one that was killed.
-    fn give_up_silent(&mut self) {
-        let patience = self.common.patience();
+    /// A builder that lives, by the library's verdict, and yet does nothing of what is expected of it, is lost as one that was killed.
+    fn give_up_idle(&mut self) {
+        let patience = self.common.patience() * 2;
         let ending = self.phase == Phase::Ending;
         for link in &mut self.links {
             let expected = link.unanswered > 0 || (ending && link.summary.is_none());
             if expected && !link.is_lost() && link.last_progress.elapsed() > patience {
                 eprintln!(
-                    "readout: builder {}: nothing came for {patience:?}, {} events are unanswered",
+                    "readout: builder {}: answered nothing for {patience:?}, {} events are unanswered",
                     link.to, link.unanswered
                 );
                 // Its `Disconnected` follows, after every outcome.
