@@ -182,12 +182,29 @@ impl SourceArgs {
 /// What a builder does.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct BuildArgs {
-    /// Fragments that each source may send ahead: its credits. A quarter is kept for events of lost builders
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=16384))]
-    pub(crate) credits: u32,
+    /// Fragments that each source may send ahead: its credits, of which a quarter is kept for events of lost builders; a builder has
+    /// as many buffers for each source. Default: 512, for long fragments what 64M hold
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    pub(crate) credits: Option<u32>,
     /// Microseconds that a builder spends on each event, as if it did something with it
     #[arg(long, default_value_t = 0, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=10_000))]
     pub(crate) work: u64,
+}
+
+impl BuildArgs {
+    /// The credits of each source. Three quarters are for events in their turn, one of which must fit.
+    pub(crate) fn credits(&self, detectors: u16, max_fragment: usize) -> Result<u32, Failure> {
+        const BUFFERS: usize = 64 << 20;
+        let least = 2 * u32::from(detectors);
+        let fit = (BUFFERS / max_fragment.max(1)).clamp(16, 512) as u32;
+        let credits = self.credits.unwrap_or_else(|| fit.max(least));
+        if credits < least {
+            return Err(Failure::new(format!(
+                "--credits {credits}: {detectors} detectors need {least} at least"
+            )));
+        }
+        Ok(credits)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -215,8 +232,8 @@ pub(crate) struct BuilderArgs {
 
 impl BuilderArgs {
     pub(crate) fn validate(&self) -> Result<(), Failure> {
-        let (credits, detectors) = (self.build.credits, self.detectors);
-        check_credits(credits, detectors)?;
+        let detectors = self.detectors;
+        self.credits()?;
         if self.sources > detectors {
             return Err(Failure::new(format!(
                 "--sources {}: more than the {detectors} detectors",
@@ -224,6 +241,10 @@ impl BuilderArgs {
             )));
         }
         Ok(())
+    }
+
+    pub(crate) fn credits(&self) -> Result<u32, Failure> {
+        self.build.credits(self.detectors, self.max_fragment)
     }
 
     /// Bytes of the longest message.
@@ -255,20 +276,10 @@ impl DemoArgs {
                 "--kill-builder-after: nobody would be left, want two --builders or more",
             ));
         }
-        check_credits(self.build.credits, self.readout.detectors)?;
+        let (detectors, longest) = (self.readout.detectors, self.readout.size.max());
+        self.build.credits(detectors, longest)?;
         self.readout.validate()
     }
-}
-
-/// Three quarters of the credits are for events in their turn, one of which must fit.
-fn check_credits(credits: u32, detectors: u16) -> Result<(), Failure> {
-    let least = 2 * u32::from(detectors);
-    if credits < least {
-        return Err(Failure::new(format!(
-            "--credits {credits}: {detectors} detectors need {least} at least"
-        )));
-    }
-    Ok(())
 }
 
 fn parse_number(text: &str, max: f64) -> Result<f64, String> {

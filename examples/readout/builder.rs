@@ -74,12 +74,12 @@ impl<'a> Builder<'a> {
     fn new(args: &'a BuilderArgs, event_loop: &mut EventLoop) -> Result<Self, Failure> {
         let domain = open_domain(&args.common.provider, args.listen.socket_addr().ip())?;
         // One connection more than there are sources, so that a stranger does not keep one out; two receives of each are reserved.
-        let connections = u32::from(args.sources) + 1;
-        let slots = connections * (args.build.credits + 2);
+        let (connections, credits) = (u32::from(args.sources) + 1, args.credits()?);
+        let slots = connections * (credits + 2);
         let config = ReceiveConfig::default()
             .max_message(args.max_message())
             .slots(slots)
-            .depth(args.build.credits)
+            .depth(credits)
             .max_connections(connections)
             .unresponsive_after(Some(args.common.patience() / 2))
             .lost_after(Some(args.common.patience()))

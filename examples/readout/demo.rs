@@ -66,7 +66,11 @@ impl Builder {
             .args(["builder", "--child", "--listen", &format!("{LOOPBACK}:0")])
             .arg(format!("--detectors={}", args.readout.detectors))
             .arg(format!("--max-fragment={}", args.readout.size.max()))
-            .arg(format!("--credits={}", args.build.credits))
+            .args(
+                args.build
+                    .credits
+                    .map(|credits| format!("--credits={credits}")),
+            )
             .arg(format!("--work={}", args.build.work))
             .arg(format!("--timeout={}", args.common.timeout))
             .arg(format!("--provider={}", args.common.provider))
