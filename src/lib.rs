@@ -23,6 +23,7 @@ pub mod endpoint;
 pub mod error;
 pub mod event_loop;
 pub mod fabric;
+pub mod future;
 mod in_flight;
 pub mod memory;
 pub mod stats;
