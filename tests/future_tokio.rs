@@ -168,7 +168,7 @@ fn several_endpoints_share_a_runtime() {
     let Some(domain) = domain() else { return };
     let runtime = two_threads();
     let tasks = async move {
-        let receiver = listen(&domain, small_receiver());
+        let receiver = listen(&domain, small_receiver().slots(128));
         let to = receiver.local_addr();
         let receiving = tokio::spawn(receive(receiver, 5));
         let mut tasks = Vec::new();
@@ -220,8 +220,8 @@ fn aborted_tasks_lose_no_buffer() {
     let Some(domain) = domain() else { return };
     two_threads().block_on(async {
         let config = ReceiveConfig::default()
-            .max_message(2 << 20)
-            .slots(8)
+            .max_message(8 << 20)
+            .slots(6)
             .depth(3)
             .max_connections(1);
         let receiver = listen(&domain, config);
@@ -230,14 +230,14 @@ fn aborted_tasks_lose_no_buffer() {
             receiver.local_addr(),
             SendConfig::default().depth(2),
         );
-        let pool = pool(&domain, 8, 2_000_000);
-        let receiving = tokio::spawn(drain(receiver));
+        let pool = pool(&domain, 5, BIG);
+        let receiving = tokio::spawn(drain(receiver, millis(1)));
         let driver = tokio::spawn(sender.driver());
         for round in 0..30_u64 {
             let tasks: Vec<_> = (0..4)
                 .map(|_| tokio::spawn(send_for_ever(sender.clone(), pool.clone())))
                 .collect();
-            tokio::time::sleep(Duration::from_micros(200 * round)).await;
+            tokio::time::sleep(Duration::from_micros(100 * round)).await;
             for task in tasks {
                 task.abort();
                 assert!(task.await.expect_err("aborted").is_cancelled());
@@ -261,26 +261,29 @@ fn aborted_tasks_lose_no_buffer() {
     });
 }
 
-/// Messages that are larger than the buffers of a socket, so that they are in flight for a while.
+/// Larger than the buffers of a pair of sockets, so that a send is in flight until the receiver has read some of it.
+const BIG: usize = 8_000_000;
+
 async fn send_for_ever(sender: AsyncSendEndpoint, pool: SharedBufferManager) {
     loop {
         match pool.try_acquire() {
-            Some(free) => drop(
-                sender
-                    .send(free.freeze(2_000_000), b"h")
-                    .await
-                    .expect("sent"),
-            ),
+            Some(free) => drop(sender.send(free.freeze(BIG), b"h").await.expect("sent")),
             None => tokio::task::yield_now().await,
         }
     }
 }
 
-async fn drain(mut receiver: AsyncReceiveEndpoint) -> u64 {
+/// Receives until the first connection has ended, with a pause after each message.
+async fn drain(mut receiver: AsyncReceiveEndpoint, pause: Duration) -> u64 {
     let mut count = 0;
     loop {
         match receiver.next().await.expect("no end").expect("no error") {
-            ReceiveEvent::Message(_) => count += 1,
+            ReceiveEvent::Message(_) => {
+                count += 1;
+                if !pause.is_zero() {
+                    tokio::time::sleep(pause).await;
+                }
+            }
             ReceiveEvent::Disconnected { .. } => return count,
             _ => {}
         }
@@ -343,7 +346,7 @@ fn dropping_the_last_handle_ends_the_driver() {
     one_thread().block_on(async {
         let receiver = listen(&domain, small_receiver());
         let sender = connect(&domain, receiver.local_addr(), SendConfig::default());
-        let receiving = tokio::spawn(drain(receiver));
+        let receiving = tokio::spawn(drain(receiver, Duration::ZERO));
         let driver = tokio::spawn(sender.driver());
         sender.connected().await.expect("connects");
         drop(sender);
@@ -368,7 +371,7 @@ fn descriptors_are_gone_with_the_endpoint() {
         let round = async || {
             let receiver = listen(&domain, small_receiver());
             let sender = connect(&domain, receiver.local_addr(), SendConfig::default());
-            let receiving = tokio::spawn(drain(receiver));
+            let receiving = tokio::spawn(drain(receiver, Duration::ZERO));
             sender.connected().await.expect("connects");
             assert_eq!(sender.close(after(SOON)).await, CloseReason::Finished);
             receiving.await.expect("no panic");
