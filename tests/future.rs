@@ -846,3 +846,93 @@ fn a_task_is_woken_a_bounded_number_of_times_for_each_send() {
     assert!(woken <= 16 * 16 * 2, "{woken} wake-ups, {polls} polls");
     assert_accounts(&sender);
 }
+
+// ---- taking an endpoint over -------------------------------------------------------------------------------------
+
+#[test]
+fn an_endpoint_that_was_polled_before_is_taken_over() {
+    let _dog = Watchdog::new("taken_over");
+    let Some(domain) = domain() else { return };
+    let mut pair = common::Pair::open(&domain);
+    let executor = Executor::new().expect("an eventfd");
+    // With a send in flight it is refused: the outcome would go to whoever has the same key.
+    let payload = pair.buffer(b"first");
+    pair.send(payload, b"0", 1);
+    let sender = pair.sender.take().expect("open");
+    let error = AsyncSendEndpoint::new(sender, &executor).expect_err("in flight");
+    assert!(
+        matches!(
+            error,
+            Error::Config {
+                field: "endpoint",
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let mut pair = common::Pair::open(&domain);
+    let payload = pair.buffer(b"second");
+    pair.exchange(payload, b"0", 1);
+    let sender = pair.sender.take().expect("open");
+    let receiver = pair.receiver.take().expect("open");
+    let sender = AsyncSendEndpoint::new(sender, &executor).expect("watched");
+    let receiver = AsyncReceiveEndpoint::new(receiver, &executor).expect("watched");
+    executor.block_on(
+        All::new()
+            .with(async {
+                let info = sender.connected().await.expect("it is");
+                assert_eq!(info.max_message, 64 * 1024);
+                assert_eq!(sender.closed().await, CloseReason::Finished);
+                assert!(sender.connected().await.is_err());
+            })
+            .with(async {
+                // It knows connections that it has not reported itself.
+                let arrived = receiver.close(after(SOON)).await;
+                let end = arrived.last();
+                assert!(
+                    matches!(
+                        end,
+                        Some(ReceiveEvent::Disconnected {
+                            reason: CloseReason::Finished,
+                            ..
+                        })
+                    ),
+                    "{end:?}"
+                );
+            }),
+    );
+}
+
+#[test]
+fn closing_a_receiver_ends_at_the_deadline_whatever_the_peer_does() {
+    let _dog = Watchdog::new("closing_a_receiver");
+    let Some(domain) = domain() else { return };
+    // A peer that nobody polls once it is connected.
+    let elsewhere = common::domain().expect("there is one already");
+    let executor = Executor::new().expect("an eventfd");
+    let mut receiver = listen(&elsewhere, small_receiver(), &executor);
+    let sender = connect(
+        &domain,
+        receiver.local_addr(),
+        SendConfig::default(),
+        &executor,
+    );
+    executor.block_on(
+        All::new()
+            .with(async { assert!(sender.connected().await.is_ok()) })
+            .with(async { drop(receiver.next().await.expect("no end").expect("connected")) }),
+    );
+    let begin = Instant::now();
+    let arrived = executor.block_on(receiver.close(after(millis(100))));
+    assert!(begin.elapsed() >= millis(100) && begin.elapsed() < SOON);
+    assert!(
+        matches!(
+            arrived.last(),
+            Some(ReceiveEvent::Disconnected {
+                reason: CloseReason::ClosedByDeadline,
+                ..
+            })
+        ),
+        "{arrived:?}"
+    );
+}

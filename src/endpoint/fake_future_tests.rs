@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 
-use super::connection::CloseReason;
-use super::event::{ReceiveEvent, SendEvent};
+use super::connection::{CloseReason, State};
+use super::event::{ConnectionInfo, ReceiveEvent, SendEvent};
 use super::fake_link::FakeLink;
 use super::fake_rig::{LONG, Rig, Setup, far_future};
 use super::link::PostRefused;
@@ -35,6 +35,14 @@ impl Sender for Core {
 
     fn begin_close(&mut self, deadline: Instant) {
         Self::begin_close(self, deadline);
+    }
+
+    fn info(&self) -> Option<ConnectionInfo> {
+        (self.state() == State::Established).then(|| Self::info(self))
+    }
+
+    fn close_reason(&self) -> Option<CloseReason> {
+        Self::close_reason(self)
     }
 
     fn stats(&self) -> SendStats {

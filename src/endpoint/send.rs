@@ -343,6 +343,11 @@ impl SendEndpointZeroCopy {
         self.core.state() == State::Established
     }
 
+    /// What was agreed when the connection was made, as long as it stands.
+    pub fn connection_info(&self) -> Option<ConnectionInfo> {
+        matches!(self.core.state(), State::Established | State::Closing).then(|| self.core.info())
+    }
+
     /// Why the connection is closed, once it is.
     pub fn close_reason(&self) -> Option<CloseReason> {
         self.core.close_reason()

@@ -109,8 +109,9 @@ impl Executor {
         let mut cx = Context::from_waker(&waker);
         let mut future = pin!(future);
         loop {
-            // Before the poll: what wakes during it must lead to another.
-            self.shared.state.store(AWAKE, Ordering::SeqCst);
+            // Before the poll: what wakes during it must lead to another. A swap, so that what was written before a wake
+            // is seen in the poll.
+            self.shared.state.swap(AWAKE, Ordering::SeqCst);
             self.count(|stats| stats.polls += 1);
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
                 return output;
@@ -172,21 +173,21 @@ impl Shared {
             .state
             .compare_exchange(ASLEEP, AWAKE, Ordering::SeqCst, Ordering::SeqCst);
         let now = Instant::now();
-        let mut wakers: SmallVec<[Armed; 4]> = SmallVec::new();
+        let mut due: SmallVec<[Armed; 4]> = SmallVec::new();
         {
             let mut watches = lock(&self.watches);
             for (id, _) in &watched {
-                let due = watches
+                let late = watches
                     .armed
                     .get(id)
                     .is_some_and(|armed| armed.until <= now);
-                if due || readable.contains(id) {
-                    wakers.extend(watches.armed.remove(id));
+                if late || readable.contains(id) {
+                    due.extend(watches.armed.remove(id));
                 }
             }
         }
         // Without the lock: a waker may arm the watch again.
-        for armed in wakers {
+        for armed in due {
             armed.waker.wake();
         }
     }

@@ -1,6 +1,6 @@
 //! `AsyncReceiveEndpoint`: a listening endpoint whose events are a stream.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,15 +37,16 @@ pub struct AsyncReceiveEndpoint {
     events: VecDeque<ReceiveEvent>,
     /// Kept for its memory.
     polled_events: Vec<ReceiveEvent>,
-    connections: HashSet<ConnectionId>,
     /// What ended the stream, until it is told.
     error: Option<Error>,
     ended: bool,
     in_a_row: u32,
+    /// Set by `close`: the wait ends then, whatever the connections do.
+    close_deadline: Option<Instant>,
 }
 
 impl AsyncReceiveEndpoint {
-    /// Takes an endpoint over that has reported no connection yet.
+    /// Takes an endpoint over.
     ///
     /// # Errors
     ///
@@ -62,10 +63,10 @@ impl AsyncReceiveEndpoint {
             endpoint,
             events: VecDeque::new(),
             polled_events: Vec::new(),
-            connections: HashSet::new(),
             error: None,
             ended: false,
             in_a_row: 0,
+            close_deadline: None,
         })
     }
 
@@ -140,18 +141,7 @@ impl AsyncReceiveEndpoint {
             self.ended = true;
             self.error = Some(error);
         }
-        for event in self.polled_events.drain(..) {
-            match &event {
-                ReceiveEvent::Connected { connection, .. } => {
-                    self.connections.insert(*connection);
-                }
-                ReceiveEvent::Disconnected { connection, .. } => {
-                    self.connections.remove(connection);
-                }
-                _ => {}
-            }
-            self.events.push_back(event);
-        }
+        self.events.extend(self.polled_events.drain(..));
     }
 
     /// Whether there is something to do at once; otherwise the task will be woken.
@@ -171,6 +161,7 @@ impl AsyncReceiveEndpoint {
             SLEEP_MAX
         };
         let until = hub::until(&*self.wait, patience);
+        let until = self.close_deadline.map_or(until, |at| at.min(until));
         self.watch.poll_ready(cx, until).is_ready()
     }
 
@@ -180,37 +171,28 @@ impl AsyncReceiveEndpoint {
     /// Who asks for a connection meanwhile is turned away. By the deadline it is over in any case. Dropping this future is
     /// rude, as dropping the endpoint is.
     pub async fn close(mut self, deadline: Instant) -> Vec<ReceiveEvent> {
-        for connection in self.connections.clone() {
-            self.endpoint.close_connection(connection, deadline);
-        }
+        self.close_deadline = Some(deadline);
+        self.endpoint.begin_close(deadline);
         let mut arrived = Vec::new();
-        while self.endpoint.connections() > 0 && Instant::now() < deadline {
-            let event = std::future::poll_fn(|cx| self.poll_while_closing(cx, deadline)).await;
-            match event {
-                Some(ReceiveEvent::Request(request)) => drop(self.endpoint.refuse(request, [0, 0])),
-                Some(event) => {
-                    if let ReceiveEvent::Connected { connection, .. } = &event {
-                        self.endpoint.close_connection(*connection, deadline);
-                    }
-                    arrived.push(event);
-                }
-                None => break,
-            }
+        while let Some(event) = std::future::poll_fn(|cx| self.poll_closing(cx, deadline)).await {
+            arrived.push(event);
         }
-        self.turn();
-        arrived.extend(self.events.drain(..));
         arrived
     }
 
-    /// The next event; `None` when there is none to come, or the deadline has passed.
-    fn poll_while_closing(
+    /// The next event; `None` when all connections are closed and told, when the endpoint failed, and at the deadline.
+    fn poll_closing(
         &mut self,
         cx: &mut Context<'_>,
         deadline: Instant,
     ) -> Poll<Option<ReceiveEvent>> {
+        if self.events.is_empty() && self.endpoint.connections() == 0 {
+            return Poll::Ready(None);
+        }
         match self.poll_event(cx) {
             Poll::Ready(Some(Ok(event))) => Poll::Ready(Some(event)),
             Poll::Ready(Some(Err(_)) | None) => Poll::Ready(None),
+            // The last one may have gone without an event: it had not been established.
             Poll::Pending if self.endpoint.connections() == 0 || Instant::now() >= deadline => {
                 Poll::Ready(None)
             }

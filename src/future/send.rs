@@ -33,6 +33,14 @@ impl Sender for SendEndpointZeroCopy {
         Self::begin_close(self, deadline);
     }
 
+    fn info(&self) -> Option<ConnectionInfo> {
+        Self::connection_info(self)
+    }
+
+    fn close_reason(&self) -> Option<CloseReason> {
+        Self::close_reason(self)
+    }
+
     fn stats(&self) -> SendStats {
         Self::stats(self)
     }
@@ -95,16 +103,24 @@ pub struct AsyncSendEndpoint {
 }
 
 impl AsyncSendEndpoint {
-    /// Takes an endpoint over, connected or not. Events that it has reported before are not seen here: whoever polled it
-    /// as far as `Connected` makes [`connected`](Self::connected) wait for ever.
+    /// Takes an endpoint over, connected or not.
     ///
     /// The keys of sends are this type's own: a [`SendConfig::on_abandoned`](crate::endpoint::SendConfig::on_abandoned)
     /// hears numbers that say nothing but how many.
     ///
     /// # Errors
     ///
+    /// [`Error::Config`] when sends of it are in flight, whose keys would be taken for others;
     /// [`Error::Os`] when the reactor watches neither descriptors nor time.
     pub fn new(endpoint: SendEndpointZeroCopy, reactor: &dyn Reactor) -> Result<Self, Error> {
+        let in_flight = endpoint.stats().in_flight;
+        if in_flight > 0 {
+            return Err(Error::Config {
+                field: "endpoint",
+                value: format!("{in_flight} sends in flight"),
+                reason: "must have none when it becomes one of futures",
+            });
+        }
         let wait = endpoint.wait_handle().upgrade();
         let wait = wait.unwrap_or_else(|| unreachable!("the endpoint lives"));
         let hub =
@@ -114,8 +130,8 @@ impl AsyncSendEndpoint {
         })
     }
 
-    /// Sends a header and a payload; resolves to the payload. Nothing happens before the first poll, which copies nothing
-    /// and, if there is room, posts.
+    /// Sends a header and a payload; resolves to the payload. Nothing is posted before the first poll. The header is
+    /// copied twice: into the future, which allocates for one of more than 64 bytes, and into its slot.
     ///
     /// Dropping the future before it has posted drops the payload with it. Afterwards the send can't be taken back: it goes on,
     /// and its payload goes back to where it came from when it is done ([`FutureStats::detached`] counts it).

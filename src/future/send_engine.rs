@@ -26,6 +26,9 @@ pub(crate) trait Sender: Send + 'static {
     fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError>;
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error>;
     fn begin_close(&mut self, deadline: Instant);
+    /// As long as the connection stands.
+    fn info(&self) -> Option<ConnectionInfo>;
+    fn close_reason(&self) -> Option<CloseReason>;
     fn stats(&self) -> SendStats;
 }
 
@@ -111,6 +114,8 @@ impl<S: Sender> SendEngine<S> {
     pub(crate) fn new(sender: S) -> Self {
         Self {
             last_stats: sender.stats(),
+            info: sender.info(),
+            ended: sender.close_reason(),
             sender: Some(sender),
             entries: HashMap::new(),
             last_key: 0,
@@ -118,8 +123,6 @@ impl<S: Sender> SendEngine<S> {
             connected: Waiters::default(),
             closed: Waiters::default(),
             drivers: Waiters::default(),
-            info: None,
-            ended: None,
             broken: None,
             closing: false,
             blocked: None,

@@ -167,10 +167,10 @@ pub(crate) struct Handle<S: Sender>(pub(crate) Arc<Hub<S>>);
 
 impl<S: Sender> Drop for Handle<S> {
     /// Rude, as an endpoint that is dropped: futures that live are woken, find the connection ended and give their payloads
-    /// back. Where none lives, the endpoint goes now.
+    /// back. Where none lives, the endpoint goes now. A future that is neither polled nor dropped keeps it.
     fn drop(&mut self) {
         self.0.with(|engine, after| {
-            if engine.ended().is_none() && engine.has_waiters() {
+            if engine.ended().is_none() {
                 engine.begin_close(Instant::now(), after);
             }
         });

@@ -17,7 +17,8 @@ use super::reactor::{EndpointFds, Reactor, Watch};
 
 /// Watches endpoints by a tokio runtime, which must have its I/O and its time enabled (`enable_all`).
 ///
-/// The futures of such an endpoint may be polled by any executor; they are woken as long as that runtime runs.
+/// The futures of such an endpoint may be polled by any executor; they are woken as long as that runtime runs, and polling
+/// one that waits after the runtime has ended panics, as tokio's own timers do.
 ///
 /// ```
 /// use fabricast::endpoint::SendConfig;
