@@ -24,8 +24,9 @@ use super::send_engine::{SendEngine, Sender};
 use crate::event_loop::WaitSource;
 use crate::sync::{Mutex, lock};
 
-/// How often an endpoint is polled that no descriptor speaks for.
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// How often an endpoint is polled that no descriptor speaks for. Never in a model, whose steps must not depend on the clock.
+pub(crate) const POLL_INTERVAL: Duration =
+    Duration::from_millis(if cfg!(loom) { 3_600_000 } else { 1 });
 
 /// The longest wait for a sign of life: then the endpoint is looked at in any case.
 pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
@@ -283,6 +284,10 @@ pub(crate) fn watch(
         Err(error) => Err(error),
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "hub_model.rs"]
+mod model;
 
 impl<S: Sender> fmt::Debug for Hub<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
