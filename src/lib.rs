@@ -26,6 +26,7 @@ pub mod fabric;
 pub mod future;
 mod in_flight;
 pub mod memory;
+mod process;
 pub mod stats;
 mod sync;
 

@@ -20,8 +20,10 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
     LinkConn, PostRefused,
 };
+use crate::endpoint::liveness::{KernelBytes, Patience};
 use crate::endpoint::message::Message;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::socket::TcpWatch;
 
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
@@ -39,8 +41,9 @@ pub(crate) const RESERVE: u32 = 2;
 /// The fewest receives that a connection is worth opening with.
 pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
 
-/// Control messages of one connection that can be on the way at once: answer, credit, goodbye, and a last refusal.
-const CONTROLS_PER_CONNECTION: u32 = 4;
+/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
+/// refusal.
+pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6;
 
 /// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
@@ -58,6 +61,8 @@ pub(crate) struct ReceiveSettings {
     pub(crate) handshake_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
 }
 
 /// An operation in flight, with what must stay alive until it is over.
@@ -85,8 +90,11 @@ struct Conn<C> {
     hungry: bool,
     starved: bool,
     established: bool,
-    /// When its machine wants to be looked at, as the endpoint's timer knows it.
+    /// When its machine wants to be looked at.
     deadline: Option<Instant>,
+    /// In the list of connections that were heard since the last look at the clock.
+    heard: bool,
+    kernel_bytes: KernelBytes,
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
     /// A control message that the provider's full queue did not take.
@@ -117,6 +125,18 @@ impl<C> Conn<C> {
     }
 }
 
+impl<C: LinkConn> Conn<C> {
+    /// Before a silent peer is judged: part of a message may have come.
+    fn ask_kernel<L: Link<Conn = C>>(&mut self, link: &mut L) {
+        if let Some(since) = self.machine.silent_since()
+            && let Some(count) = link.bytes_received(&mut self.link)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
+    }
+}
+
 /// A request that waits for the application's answer.
 struct Waiting<R> {
     request: R,
@@ -140,8 +160,12 @@ pub(crate) struct ReceiveCore<L: Link> {
     touched: Vec<ConnectionId>,
     /// The provider's queue was full: something is to be offered to it again.
     retry: bool,
-    /// The timer is to be set anew: a deadline came, went or moved.
+    /// The timer is to be set anew: a deadline came or moved to an earlier time, or it ran out.
     timer_stale: bool,
+    /// What the timer is set to; none while a deadline may have moved to an earlier time.
+    armed: Option<Instant>,
+    /// Connections that were heard since the last look at the clock.
+    heard: Vec<ConnectionId>,
     closing: bool,
     /// Why the endpoint failed, for good.
     failed: Option<&'static str>,
@@ -170,7 +194,7 @@ impl<L: Link> ReceiveCore<L> {
             .unwrap_or(u32::MAX)
             .saturating_add(controls);
         let next_reap = Instant::now() + settings.handshake_timeout;
-        let core = Self {
+        let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
@@ -183,6 +207,8 @@ impl<L: Link> ReceiveCore<L> {
             touched: Vec::new(),
             retry: false,
             timer_stale: false,
+            armed: None,
+            heard: Vec::new(),
             closing: false,
             failed: None,
             leaked: false,
@@ -236,8 +262,12 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         let found = self.read_completions(events);
-        if look_everywhere || self.cm_is_due(found) {
+        let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm {
             self.read_cm(events);
+        }
+        // One look at the clock for all that is timed; while messages come all the time, not on each poll.
+        if look_at_cm || found == 0 {
             self.on_time(events);
         }
         if std::mem::take(&mut self.retry) {
@@ -337,6 +367,10 @@ impl<L: Link> ReceiveCore<L> {
             conn.hungry = true;
             self.hungry.push(id);
         }
+        if !conn.heard {
+            conn.heard = true;
+            self.heard.push(id);
+        }
         let len = len.min(buffer.len());
         match conn.machine.on_message(data) {
             Some(Arrival::Data) => {
@@ -369,6 +403,7 @@ impl<L: Link> ReceiveCore<L> {
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
                 conn.machine.on_control(cq_data, body, Instant::now());
+                self.post_again(id, buffer);
             }
             None => {}
         }
@@ -398,6 +433,8 @@ impl<L: Link> ReceiveCore<L> {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
+                Action::Unresponsive => events.push(ReceiveEvent::Unresponsive { connection: id }),
+                Action::Responsive => events.push(ReceiveEvent::Responsive { connection: id }),
                 Action::PeerClosing { .. } => {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
@@ -408,7 +445,9 @@ impl<L: Link> ReceiveCore<L> {
         }
         if let Some(conn) = self.conns.get_mut(id) {
             let deadline = conn.machine.next_deadline();
-            self.timer_stale |= conn.deadline != deadline;
+            // A later one is found when the timer runs out.
+            self.timer_stale |=
+                deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
             conn.deadline = deadline;
         }
     }
@@ -589,6 +628,8 @@ impl<L: Link> ReceiveCore<L> {
             starved: false,
             established: false,
             deadline: None,
+            heard: false,
+            kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
             header_mode,
@@ -616,7 +657,7 @@ impl<L: Link> ReceiveCore<L> {
         LocalParams {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
-            features: 0,
+            features: wire::FEATURE_HEARTBEAT,
             receive_size: self.settings.max_message,
             receive_depth: self.settings.depth,
             credits,
@@ -625,6 +666,7 @@ impl<L: Link> ReceiveCore<L> {
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
+            patience: self.settings.patience,
         }
     }
 
@@ -648,6 +690,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         self.stats.connections += 1;
+        let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
         let peer = conn.machine.peer();
         let info = ConnectionInfo {
             peer: conn.link.peer(),
@@ -656,6 +699,7 @@ impl<L: Link> ReceiveCore<L> {
             credits: conn.posted.saturating_sub(RESERVE),
             header_mode: conn.header_mode,
             shape: Shape::Iov,
+            kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
         events.push(ReceiveEvent::Connected {
@@ -690,6 +734,8 @@ impl<L: Link> ReceiveCore<L> {
             return false;
         };
         conn.machine.close(ByeReason::CLOSING, deadline);
+        // It may be over before the timer runs out.
+        self.armed = None;
         self.touch(id);
         self.wait.wake();
         true
@@ -841,9 +887,31 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
-        let Some(mut buffer) = self.pool.try_acquire() else {
-            return Posted::PoolEmpty;
+        match self.pool.try_acquire() {
+            Some(buffer) => self.post_buffer(conn, id, buffer),
+            None => Posted::PoolEmpty,
+        }
+    }
+
+    /// A control message gives its buffer back to its connection at once: the reserve must not go to another one that
+    /// starves, or this peer's next word would find no room.
+    #[cold]
+    fn post_again(&mut self, id: ConnectionId, buffer: BufferMut) {
+        let Some(mut conn) = self.conns.take(id) else {
+            return;
         };
+        if conn.machine.state() != State::Closed {
+            self.post_buffer(&mut conn, id, buffer);
+        }
+        self.conns.put(id, conn);
+    }
+
+    fn post_buffer(
+        &mut self,
+        conn: &mut Conn<L::Conn>,
+        id: ConnectionId,
+        mut buffer: BufferMut,
+    ) -> Posted {
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
         let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
             return Posted::No;
@@ -904,8 +972,20 @@ impl<L: Link> ReceiveCore<L> {
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
         let now = Instant::now();
+        while let Some(id) = self.heard.pop() {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.heard = false;
+                conn.machine.tick(now);
+                self.touched.push(id);
+            }
+        }
+        if self.armed.is_some_and(|at| now < at) {
+            return;
+        }
+        self.timer_stale = true;
         for (id, conn) in self.conns.iter_mut() {
             if conn.machine.next_deadline().is_some_and(|at| at <= now) {
+                conn.ask_kernel(&mut self.link);
                 conn.machine.tick(now);
                 self.touched.push(id);
             }
@@ -931,7 +1011,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn arm_timer(&self) {
+    fn arm_timer(&mut self) {
         let machines = self
             .conns
             .iter()
@@ -939,7 +1019,8 @@ impl<L: Link> ReceiveCore<L> {
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let all = machines.chain(waiting).chain([self.next_reap]).chain(retry);
-        self.wait.set_deadline(all.min());
+        self.armed = all.min();
+        self.wait.set_deadline(self.armed);
     }
 }
 

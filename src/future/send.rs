@@ -55,6 +55,9 @@ impl Sender for SendEndpointZeroCopy {
 /// [`driver`](Self::driver) too: then a wake-up wakes that one task and not all of them. The driver also completes sends
 /// whose futures were dropped while no other future of this endpoint is polled.
 ///
+/// Where the endpoint has a [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy), sends wait for the next connection; what
+/// was in flight on the last one failed with it, and nothing is sent again.
+///
 /// Dropping the last clone ends the connection without a goodbye: futures that are still alive resolve with
 /// [`SendFailed`], which carries the payload. [`close`](Self::close) is polite, and nothing that was sent is lost.
 ///

@@ -101,6 +101,7 @@ pub(crate) struct SendEngine<S> {
     broken: Option<&'static str>,
     /// No send is taken any more: no use in waiting for one's turn.
     closing: bool,
+    asked_to_close: bool,
     blocked: Option<Blocked>,
     /// Something was posted or begun since the last turn.
     touched: bool,
@@ -125,6 +126,7 @@ impl<S: Sender> SendEngine<S> {
             drivers: Waiters::default(),
             broken: None,
             closing: false,
+            asked_to_close: false,
             blocked: None,
             touched: false,
             events: Vec::new(),
@@ -212,8 +214,12 @@ impl<S: Sender> SendEngine<S> {
             }
             SendEvent::PeerClosing => self.stop_posting(after),
             SendEvent::Disconnected(reason) => self.end(reason, after),
-            // Advice; the outcome follows.
-            SendEvent::Late { .. } => {}
+            SendEvent::Reconnecting { .. } => {
+                self.info = None;
+                self.closing = self.asked_to_close;
+            }
+            // Advice; what comes of it follows.
+            SendEvent::Late { .. } | SendEvent::Unresponsive | SendEvent::Responsive => {}
         }
     }
 
@@ -329,6 +335,16 @@ impl<S: Sender> SendEngine<S> {
                 self.queue.wait(&mut send.ticket, waker.take(), after);
                 Poll::Pending
             }
+            // Another connection is on its way, and says when it stands.
+            Err(SendError {
+                kind: SendErrorKind::Closed(_),
+                payload,
+                ..
+            }) if sender.close_reason().is_none() => {
+                send.payload = payload;
+                self.queue.wait(&mut send.ticket, waker.take(), after);
+                Poll::Pending
+            }
             Err(SendError { kind, payload, .. }) => {
                 self.leave_queue(&mut send.ticket, after);
                 let error = SendFailure::Refused(kind);
@@ -412,6 +428,7 @@ impl<S: Sender> SendEngine<S> {
     }
 
     pub(crate) fn begin_close(&mut self, deadline: Instant, after: &mut After) {
+        self.asked_to_close = true;
         if let Some(sender) = &mut self.sender {
             sender.begin_close(deadline);
             self.touched = true;
