@@ -46,11 +46,11 @@ fmt: ## format the code
 
 clippy: ## lint; a warning is an error
 	@scripts/setup.sh run
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --features fabricast/tokio --locked -- -D warnings
 
 doc: ## build the documentation; a warning is an error
 	@scripts/setup.sh run
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --features fabricast/tokio --locked
 
 clean: ## remove what was built and fetched
 	cargo clean
