@@ -434,7 +434,7 @@ impl SendEndpointZeroCopy {
         self.core.wait().sleep(Instant::now() + timeout)
     }
 
-    /// Polls until the connection stands.
+    /// Polls until the connection stands; with a [`ReconnectPolicy`], through all its attempts.
     ///
     /// # Errors
     ///

@@ -618,7 +618,8 @@ impl<L: Link> SendCore<L> {
         let sends = self.data_in_flight > 0 && self.next_late.is_some();
         self.polls_without_clock += 1;
         let machine = idle || self.polls_without_clock >= CLOCK_INTERVAL;
-        if !sends && !(machine && self.machine_deadline.is_some()) {
+        let timed = machine && self.machine_deadline.is_some();
+        if !sends && !timed {
             return false;
         }
         self.clock = Instant::now();
