@@ -836,6 +836,13 @@ impl Connection {
             .map(|silence| silence.since())
     }
 
+    /// What the peer said may lie in a queue that is behind: its silence is not judged yet.
+    pub(crate) fn postpone(&mut self, now: Instant) {
+        if let Some(silence) = &mut self.silence {
+            silence.postpone(now);
+        }
+    }
+
     /// Bytes came from the peer that are no whole message yet.
     pub(crate) fn on_bytes(&mut self) {
         self.hear();

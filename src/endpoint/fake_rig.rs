@@ -17,6 +17,7 @@ use crate::endpoint::link::{ConnKey, LinkConn};
 use crate::endpoint::liveness::Patience;
 use crate::endpoint::message::Message;
 use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings, WindowSettings};
+use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::socket::TcpWatch;
 use crate::endpoint::window::WindowEvent;
@@ -49,6 +50,7 @@ pub(super) struct Setup {
     pub(super) handshake_timeout: Duration,
     pub(super) asked_mode: Option<HeaderMode>,
     pub(super) windows: WindowSettings,
+    pub(super) reconnect: ReconnectPolicy,
     /// The sender's.
     pub(super) patience: Patience,
 }
@@ -75,6 +77,7 @@ impl Default for Setup {
                 deadline: None,
                 policy: DeadlinePolicy::FailConnection,
             },
+            reconnect: ReconnectPolicy::off(),
             patience: Patience::ENDLESS,
         }
     }
@@ -98,6 +101,7 @@ pub(super) struct Rig {
     pub(super) net: Net,
     pub(super) setup: Setup,
     pub(super) sender: Option<SendCore<FakeLink>>,
+    pub(super) reconnect: Option<Reconnector>,
     pub(super) receiver: Option<ReceiveCore<FakeLink>>,
     /// Numbers of their links.
     pub(super) near: usize,
@@ -120,6 +124,8 @@ pub(super) struct Rig {
     pub(super) connected: bool,
     /// The sender says that its peer is.
     pub(super) silent: bool,
+    /// Times that a connection was cut, to be made anew.
+    pub(super) cuts: usize,
     pub(super) ended: Option<CloseReason>,
     pub(super) abandoned: Arc<Mutex<Vec<u64>>>,
     /// Messages that the receiver's application holds.
@@ -166,8 +172,8 @@ impl Rig {
         let conn = sender.conn().map(LinkConn::key).unwrap();
         Self {
             net,
-            setup,
             sender: Some(sender),
+            reconnect: Reconnector::new(setup.reconnect, 1),
             receiver: Some(receiver),
             near,
             far,
@@ -184,10 +190,12 @@ impl Rig {
             writable: 0,
             connected: false,
             silent: false,
+            cuts: 0,
             ended: None,
             abandoned,
             held: Vec::new(),
             received: Vec::new(),
+            setup,
             said: Vec::new(),
             drop_at_once: true,
         }
@@ -242,6 +250,9 @@ impl Rig {
         if let Some(sender) = &mut self.sender {
             sender.wait().wake();
             sender.poll(&mut events).unwrap();
+            if let Some(reconnect) = &mut self.reconnect {
+                reconnect.after_poll(sender, &mut events, 0);
+            }
         }
         self.absorb(events);
         self.check();
@@ -281,6 +292,7 @@ impl Rig {
                         self.owed
                     );
                     self.connected = false;
+                    self.cuts += 1;
                 }
                 SendEvent::PeerClosing => {}
                 SendEvent::Disconnected(reason) => {

@@ -16,6 +16,8 @@ mod event;
 mod exposed;
 mod fabric_link;
 #[cfg(all(test, not(loom)))]
+mod fake_future_tests;
+#[cfg(all(test, not(loom)))]
 mod fake_link;
 #[cfg(all(test, not(loom)))]
 mod fake_rig;

@@ -23,7 +23,7 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
     LinkConn, PEER_WROTE, PostRefused,
 };
-use crate::endpoint::liveness::{KernelBytes, Patience};
+use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::message::Message;
 use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::scoped::ScopedRegistrations;
@@ -55,6 +55,9 @@ pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6 + WINDOW_MESSAGES_MAX as u32;
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
 const CM_INTERVAL: u32 = 1024;
 const EMPTY_READ: u32 = 16;
+
+/// Polls between two looks at the clock while something comes in each of them.
+const CLOCK_INTERVAL: u32 = 64;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -174,6 +177,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     in_flight: InFlight<Op>,
     stats: ReceiveStats,
     polls_without_cm: u32,
+    polls_without_clock: u32,
+    backlog: Backlog,
     next_reap: Instant,
     completions: Completions,
     /// Connections whose machine may want something.
@@ -227,6 +232,8 @@ impl<L: Link> ReceiveCore<L> {
             in_flight: InFlight::new(capacity, link.limits().contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
+            polls_without_clock: 0,
+            backlog: Backlog::new(capacity.into()),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
@@ -300,7 +307,8 @@ impl<L: Link> ReceiveCore<L> {
             self.read_cm(events);
         }
         // One look at the clock for all that is timed; while messages come all the time, not on each poll.
-        if look_at_cm || found == 0 {
+        self.polls_without_clock += 1;
+        if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
             self.on_time(events);
         }
         if std::mem::take(&mut self.retry) {
@@ -332,6 +340,7 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut completions);
         let found = completions.len();
+        self.backlog.on_read(found);
         self.stats.cq_reads_empty += u64::from(found == 0);
         for completion in completions.drain(..) {
             self.on_completion(completion, events);
@@ -793,19 +802,25 @@ impl<L: Link> ReceiveCore<L> {
         true
     }
 
-    /// Polls until every connection is closed; requests are refused meanwhile.
-    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+    /// Begins the polite close of every connection; requests are refused from now on.
+    pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
         self.closing = true;
-        let mut events = Vec::new();
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
         for id in waiting {
             let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
-            self.answer(id, Some(refusal), &mut events);
+            // A refusal has no event.
+            self.answer(id, Some(refusal), &mut Vec::new());
         }
         let ids = self.conns.ids();
         for id in ids {
             self.begin_close(id, deadline);
         }
+    }
+
+    /// Polls until every connection is closed; requests are refused meanwhile.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close_all(deadline);
         while !self.conns.is_empty() {
             self.drive(&mut events);
             if !self.conns.is_empty() {
@@ -1028,6 +1043,7 @@ impl<L: Link> ReceiveCore<L> {
     // ---- time ----------------------------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.polls_without_clock = 0;
         let now = Instant::now();
         while let Some(id) = self.heard.pop() {
             if let Some(conn) = self.conns.get_mut(id) {
@@ -1043,6 +1059,9 @@ impl<L: Link> ReceiveCore<L> {
         for (id, conn) in self.conns.iter_mut() {
             if conn.machine.next_deadline().is_some_and(|at| at <= now) {
                 conn.ask_kernel(&mut self.link);
+                if !self.backlog.is_read() {
+                    conn.machine.postpone(now);
+                }
                 conn.machine.tick(now);
                 self.touched.push(id);
             }

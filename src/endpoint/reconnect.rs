@@ -380,6 +380,6 @@ fn errno_of(error: &Error) -> FabricErrno {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[path = "reconnect_tests.rs"]
 mod tests;

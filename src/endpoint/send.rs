@@ -610,7 +610,7 @@ impl SendEndpointZeroCopy {
         self.core.wait().sleep(Instant::now() + timeout)
     }
 
-    /// Polls until the connection stands.
+    /// Polls until the connection stands; with a [`ReconnectPolicy`], through all its attempts.
     ///
     /// # Errors
     ///
@@ -636,6 +636,11 @@ impl SendEndpointZeroCopy {
     /// True while sends are taken (back-pressure apart).
     pub fn is_connected(&self) -> bool {
         self.core.state() == State::Established
+    }
+
+    /// What was agreed when the connection was made, as long as it stands.
+    pub fn connection_info(&self) -> Option<ConnectionInfo> {
+        matches!(self.core.state(), State::Established | State::Closing).then(|| self.core.info())
     }
 
     /// Why the connection is closed, once it is, for good.

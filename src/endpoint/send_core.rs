@@ -25,7 +25,7 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
     PEER_WROTE, PostRefused, SendPost,
 };
-use crate::endpoint::liveness::{KernelBytes, Patience};
+use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::recent_lease::RecentLease;
 use crate::endpoint::scoped::ScopedRegistrations;
@@ -149,7 +149,10 @@ pub(crate) struct SendCore<L: Link> {
     next_late: Option<Instant>,
     polls_without_cm: u32,
     polls_without_clock: u32,
+    /// When the machine wants to be looked at, as of the last poll.
+    machine_deadline: Option<Instant>,
     kernel_bytes: KernelBytes,
+    backlog: Backlog,
     kernel_watch: KernelWatch,
     /// There is no connection, but another one will be made.
     between: bool,
@@ -213,7 +216,9 @@ impl<L: Link> SendCore<L> {
             next_late: None,
             polls_without_cm: 0,
             polls_without_clock: 0,
+            machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
+            backlog: Backlog::new(capacity.into()),
             kernel_watch: KernelWatch::NotAsked,
             between: false,
             completions: Vec::with_capacity(COMPLETION_BATCH),
@@ -653,26 +658,32 @@ impl<L: Link> SendCore<L> {
 
     /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
     /// poll. True: a deadline of the connection passed.
+    #[inline]
     fn look_at_clock(&mut self, idle: bool) -> bool {
         let sends = self.data_in_flight > 0 && self.next_late.is_some();
         self.polls_without_clock += 1;
-        if !sends && !idle && self.polls_without_clock < CLOCK_INTERVAL {
+        let machine = idle || self.polls_without_clock >= CLOCK_INTERVAL;
+        let timed = machine && self.machine_deadline.is_some();
+        if !sends && !timed {
             return false;
         }
-        let Some(deadline) = self.machine.next_deadline() else {
-            if sends {
-                self.clock = Instant::now();
-            }
-            return false;
-        };
-        self.polls_without_clock = 0;
         self.clock = Instant::now();
-        let due = deadline <= self.clock;
+        let due = self.machine_deadline.is_some_and(|at| at <= self.clock);
+        if due || machine {
+            self.tick(due);
+        }
+        due
+    }
+
+    fn tick(&mut self, due: bool) {
+        self.polls_without_clock = 0;
         if due {
             self.ask_kernel();
+            if !self.backlog.is_read() {
+                self.machine.postpone(self.clock);
+            }
         }
         self.machine.tick(self.clock);
-        due
     }
 
     /// Before a silent peer is judged: part of a message may have come.
@@ -704,6 +715,7 @@ impl<L: Link> SendCore<L> {
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut completions);
         let found = completions.len();
+        self.backlog.on_read(found);
         self.stats.cq_reads_empty += u64::from(found == 0);
         for completion in completions.drain(..) {
             self.on_completion(completion, events);
@@ -875,7 +887,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    fn info(&self) -> ConnectionInfo {
+    /// What was agreed; means something once the connection stands.
+    pub(crate) fn info(&self) -> ConnectionInfo {
         let peer = self.machine.peer();
         ConnectionInfo {
             peer: Some(self.peer_addr),
@@ -996,8 +1009,9 @@ impl<L: Link> SendCore<L> {
         events.push(SendEvent::Writable);
     }
 
-    fn arm_timer(&self) {
+    fn arm_timer(&mut self) {
         let machine = self.machine.next_deadline();
+        self.machine_deadline = machine;
         let late = self.next_late.filter(|_| self.data_in_flight > 0);
         let retry = self.unsent.map(|_| Instant::now() + CONTROL_RETRY);
         self.wait
@@ -1009,6 +1023,7 @@ impl<L: Link> SendCore<L> {
     /// Begins the polite close: what is in flight completes, both sides say goodbye. `poll` until `Disconnected`.
     pub(crate) fn begin_close(&mut self, deadline: Instant) {
         self.machine.close(ByeReason::DONE, deadline);
+        self.machine_deadline = self.machine.next_deadline();
         // Done by the next poll, which the caller is about to make: have it look at everything.
         self.wait.wake();
     }

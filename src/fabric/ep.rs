@@ -22,7 +22,7 @@ use crate::fabric::PeerAddr;
 use crate::fabric::{PostRefused, RmaPost, SendPost};
 
 /// The first library with `FI_GET_FD`.
-const GET_FD_SINCE: u32 = sys::fi_version_make(2, 2);
+pub(super) const GET_FD_SINCE: u32 = sys::fi_version_make(2, 2);
 
 /// An active endpoint, bound and enabled. Its queues and its domain stay open as long as it is.
 pub(crate) struct Ep {

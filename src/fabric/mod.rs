@@ -41,7 +41,7 @@ pub use domain::Domain;
 pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
-pub use report::{Progress, Report, WaitObject};
+pub use report::{Progress, Report, SocketAccess, WaitObject};
 
 pub(crate) use ep::Ep;
 pub(crate) use info::Info;
