@@ -414,8 +414,8 @@ mod tests {
             }
             Step::Revoke(n) => {
                 let side = &mut sides[at];
-                let live = side.owned.iter_mut().filter(|(_, (_, revoked))| !revoked);
-                if let Some((window, (readable, revoked))) = live.skip(n).next() {
+                let mut live = side.owned.iter_mut().filter(|(_, (_, revoked))| !revoked);
+                if let Some((window, (readable, revoked))) = live.nth(n) {
                     *revoked = true;
                     side.windows.revoke(*window, *readable, None);
                 }

@@ -214,9 +214,8 @@ impl<L: Link> ReceiveCore<L> {
         key: u64,
     ) -> Result<(), (SendErrorKind, Payload)> {
         let mut iov = IovList::new();
-        let scope = match self.scope_of(id) {
-            Some(scope) => scope,
-            None => return Err((WindowError::NotConnected.into(), payload)),
+        let Some(scope) = self.scope_of(id) else {
+            return Err((WindowError::NotConnected.into(), payload));
         };
         let mut lease = || payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc));
         let leases = match lease() {
