@@ -26,6 +26,7 @@ pub mod event_loop;
 pub mod fabric;
 mod in_flight;
 pub mod memory;
+mod process;
 pub mod stats;
 mod sync;
 

@@ -10,15 +10,22 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
-use crate::endpoint::credit::CREDIT_MESSAGES_MAX;
-use crate::endpoint::wire::CONTROL_LEN_MAX;
+use crate::endpoint::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
+use crate::endpoint::event::Level;
+use crate::endpoint::iov::IovList;
+use crate::endpoint::link::{Link, PostRefused, SendPost};
+use crate::endpoint::wire::{self, CONTROL_LEN_MAX, ControlBody, ControlKind};
+use crate::error::FabricErrno;
+use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
 
-/// Control messages that the peer may have on the way to us: grants are bounded by the protocol, and there is one bye.
+/// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by the protocol, and there
+/// is one bye.
 pub(crate) const CONTROL_RECEIVES: u32 = 16;
 
-// With the answer to the hello and the goodbye beside the grants.
-const _: () = assert!(CONTROL_RECEIVES as usize >= CREDIT_MESSAGES_MAX + 2);
+// With the answer to the hello and the goodbye beside the grants and the heartbeats.
+const _: () =
+    assert!(CONTROL_RECEIVES as usize >= CREDIT_MESSAGES_MAX + HEARTBEAT_MESSAGES_MAX + 2);
 
 /// Control messages of ours that may be on the way at once, for one connection.
 pub(crate) const CONTROL_SENDS: u32 = 16;
@@ -50,6 +57,34 @@ impl ControlBuffers {
     }
 }
 
+/// Posts a control message of its own buffer; `op` makes the operation that keeps the buffer.
+pub(crate) fn post_control<L: Link, T>(
+    link: &mut L,
+    conn: &L::Conn,
+    in_flight: &mut InFlight<T>,
+    (buffers, desc): (&ControlBuffers, &HeldDescriptor),
+    (cq_data, body): (u32, &ControlBody),
+    op: impl FnOnce(ControlKind, BufferMut) -> T,
+) -> Result<(), PostRefused> {
+    let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
+    let mut buffer = buffers.take().ok_or_else(full)?;
+    let bytes = body.as_slice();
+    buffer[..bytes.len()].copy_from_slice(bytes);
+    let mut iov = IovList::new();
+    iov.push(buffer.as_ptr(), bytes.len(), desc.desc());
+    let kind = wire::split_cq_data(cq_data).0;
+    let context = in_flight.begin(op(kind, buffer)).map_err(|_| full())?;
+    let post = SendPost {
+        iov: iov.iov(),
+        desc: iov.desc(),
+        context,
+        data: Some(cq_data),
+        level: Level::Sent,
+    };
+    // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
+    unsafe { link.post_send(conn, &post) }.inspect_err(|_| drop(in_flight.abort(context)))
+}
+
 /// A region's descriptor, held: the region stays registered in this scope until this is dropped.
 pub(crate) struct HeldDescriptor {
     region: Arc<Region>,
@@ -65,16 +100,25 @@ impl HeldDescriptor {
     /// Registers the region, if it is not yet, and holds its descriptor.
     pub(crate) fn new(region: &Arc<Region>, registrar: &dyn Registrar) -> Result<Self, Error> {
         region.register_with(registrar)?;
-        let scope = registrar.scope();
-        let desc = region
-            .lease(scope)
-            .ok_or(crate::error::RegisterError::Closing)?;
-        Ok(Self {
+        let closing = crate::error::RegisterError::Closing;
+        Ok(Self::lease(region, registrar.scope()).ok_or(closing)?)
+    }
+
+    /// Holds the descriptor of a region that is registered there.
+    pub(crate) fn lease(region: &Arc<Region>, scope: Scope) -> Option<Self> {
+        let desc = region.lease(scope)?;
+        Some(Self {
             region: Arc::clone(region),
             scope,
             desc,
             held: true,
         })
+    }
+
+    /// Whether it is this region's.
+    #[inline]
+    pub(crate) fn is_of(&self, region: &Arc<Region>) -> bool {
+        Arc::ptr_eq(&self.region, region)
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {
@@ -84,7 +128,7 @@ impl HeldDescriptor {
     /// Lets go of the registration before the drop does: nothing that uses the descriptor is posted, or will be.
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.held) {
-            // SAFETY: taken once, in `new`; `held` is false from here on.
+            // SAFETY: taken once, in `lease`; `held` is false from here on.
             unsafe { self.region.release(self.scope) };
         }
     }

@@ -13,9 +13,11 @@ use crate::endpoint::connection::CloseReason;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::fake_link::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::{ConnKey, LinkConn};
+use crate::endpoint::liveness::Patience;
 use crate::endpoint::message::Message;
 use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings};
 use crate::endpoint::send_core::{SendCore, SendSettings};
+use crate::endpoint::socket::TcpWatch;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::memory::Region;
@@ -44,6 +46,8 @@ pub(super) struct Setup {
     pub(super) ask: bool,
     pub(super) handshake_timeout: Duration,
     pub(super) asked_mode: Option<HeaderMode>,
+    /// The sender's.
+    pub(super) patience: Patience,
 }
 
 impl Default for Setup {
@@ -62,6 +66,7 @@ impl Default for Setup {
             ask: false,
             handshake_timeout: LONG,
             asked_mode: None,
+            patience: Patience::ENDLESS,
         }
     }
 }
@@ -100,6 +105,8 @@ pub(super) struct Rig {
     pub(super) late: Vec<u64>,
     pub(super) writable: usize,
     pub(super) connected: bool,
+    /// The sender says that its peer is.
+    pub(super) silent: bool,
     pub(super) ended: Option<CloseReason>,
     pub(super) abandoned: Arc<Mutex<Vec<u64>>>,
     /// Messages that the receiver's application holds.
@@ -161,6 +168,7 @@ impl Rig {
             late: Vec::new(),
             writable: 0,
             connected: false,
+            silent: false,
             ended: None,
             abandoned,
             held: Vec::new(),
@@ -248,6 +256,16 @@ impl Rig {
                     self.late.push(key);
                 }
                 SendEvent::Writable => self.writable += 1,
+                SendEvent::Unresponsive => self.silent = true,
+                SendEvent::Responsive => self.silent = false,
+                SendEvent::Reconnecting { .. } => {
+                    assert!(
+                        self.owed.is_empty(),
+                        "reconnecting, but owed: {:?}",
+                        self.owed
+                    );
+                    self.connected = false;
+                }
                 SendEvent::PeerClosing => {}
                 SendEvent::Disconnected(reason) => {
                     assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
@@ -400,6 +418,8 @@ pub(super) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         send_deadline: setup.send_deadline,
         deadline_policy: setup.policy,
         header_mode: setup.header_mode,
+        patience: setup.patience,
+        watch: TcpWatch::default(),
         on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
     }
 }
@@ -413,6 +433,8 @@ pub(super) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         handshake_timeout: setup.handshake_timeout,
         close_timeout: LONG,
         header_mode: setup.asked_mode,
+        patience: Patience::ENDLESS,
+        watch: TcpWatch::default(),
     }
 }
 

@@ -7,6 +7,7 @@
 //!                     link                     the one seam: fabric_link is real, the tests have a fake one
 //! ```
 
+mod conn_table;
 pub(crate) mod connection;
 mod control;
 pub(crate) mod credit;
@@ -20,19 +21,22 @@ mod fake_rig;
 mod fake_walk_tests;
 mod half_open;
 mod id;
-mod id_map;
 mod iov;
 pub(crate) mod link;
+mod liveness;
 mod message;
 mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
 mod receive_core_tests;
+mod recent_lease;
+mod reconnect;
 mod scoped;
 mod send;
 mod send_core;
 #[cfg(all(test, not(loom)))]
 mod send_core_tests;
+mod socket;
 mod wait;
 pub(crate) mod wire;
 
@@ -48,25 +52,30 @@ pub use event::{
 pub use id::{ConnectionId, EndpointId};
 pub use message::Message;
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
+pub use reconnect::ReconnectPolicy;
 pub use send::{SendConfig, SendEndpointZeroCopy};
+pub use socket::{Keepalive, KernelWatch};
 pub use wire::{ByeReason, HeaderMode, Refusal, RefusalCode, WireError};
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
 fn incarnation() -> u64 {
     static INCARNATION: OnceLock<u64> = OnceLock::new();
-    *INCARNATION.get_or_init(|| {
-        let mut bytes = [0; 8];
-        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-            Ok(8) => u64::from_ne_bytes(bytes),
-            // Early in a machine's life there may be no random numbers: time and process are as good for this.
-            _ => {
-                let now = std::time::SystemTime::now()
-                    .duration_since(std::time::UNIX_EPOCH)
-                    .unwrap_or_default();
-                now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32)
-            }
+    *INCARNATION.get_or_init(seed)
+}
+
+/// A number that nobody could foresee, as far as the system has one.
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        // Early in a machine's life there may be no random numbers: time and process are as good for this.
+        _ => {
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default();
+            now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32)
         }
-    })
+    }
 }
 
 /// A number for a connection, unique in this process.

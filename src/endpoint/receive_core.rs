@@ -9,18 +9,21 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
+use crate::endpoint::conn_table::{CONNECTIONS_MAX, ConnTable};
 use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
-use crate::endpoint::control::{CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor};
-use crate::endpoint::event::{ConnectionInfo, Level, ReceiveEvent};
+use crate::endpoint::control::{
+    CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
+};
+use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::id_map::IdMap;
-use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
-    LinkConn, PostRefused, SendPost,
+    LinkConn, PostRefused,
 };
+use crate::endpoint::liveness::{KernelBytes, Patience};
 use crate::endpoint::message::Message;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::socket::TcpWatch;
 
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
@@ -38,11 +41,14 @@ pub(crate) const RESERVE: u32 = 2;
 /// The fewest receives that a connection is worth opening with.
 pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
 
-/// Control messages of one connection that can be on the way at once: answer, credit, goodbye, and a last refusal.
-const CONTROLS_PER_CONNECTION: u32 = 4;
+/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
+/// refusal.
+pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6;
 
-/// As for send endpoints: reads of the completion queue between two looks at the event queue.
-const CM_INTERVAL: u32 = 64;
+/// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
+/// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
+const CM_INTERVAL: u32 = 1024;
+const EMPTY_READ: u32 = 16;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -55,6 +61,8 @@ pub(crate) struct ReceiveSettings {
     pub(crate) handshake_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
 }
 
 /// An operation in flight, with what must stay alive until it is over.
@@ -82,6 +90,11 @@ struct Conn<C> {
     hungry: bool,
     starved: bool,
     established: bool,
+    /// When its machine wants to be looked at.
+    deadline: Option<Instant>,
+    /// In the list of connections that were heard since the last look at the clock.
+    heard: bool,
+    kernel_bytes: KernelBytes,
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
     /// A control message that the provider's full queue did not take.
@@ -112,6 +125,18 @@ impl<C> Conn<C> {
     }
 }
 
+impl<C: LinkConn> Conn<C> {
+    /// Before a silent peer is judged: part of a message may have come.
+    fn ask_kernel<L: Link<Conn = C>>(&mut self, link: &mut L) {
+        if let Some(since) = self.machine.silent_since()
+            && let Some(count) = link.bytes_received(&mut self.link)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
+    }
+}
+
 /// A request that waits for the application's answer.
 struct Waiting<R> {
     request: R,
@@ -122,8 +147,7 @@ struct Waiting<R> {
 /// A listener and every connection that it accepted.
 pub(crate) struct ReceiveCore<L: Link> {
     settings: ReceiveSettings,
-    /// Boxed, so that `feed` takes one out and puts it back without moving it.
-    conns: IdMap<Box<Conn<L::Conn>>>,
+    conns: ConnTable<Conn<L::Conn>>,
     by_key: HashMap<ConnKey, ConnectionId>,
     waiting: HashMap<ConnectionId, Waiting<L::Request>>,
     hungry: Vec<ConnectionId>,
@@ -136,6 +160,12 @@ pub(crate) struct ReceiveCore<L: Link> {
     touched: Vec<ConnectionId>,
     /// The provider's queue was full: something is to be offered to it again.
     retry: bool,
+    /// The timer is to be set anew: a deadline came or moved to an earlier time, or it ran out.
+    timer_stale: bool,
+    /// What the timer is set to; none while a deadline may have moved to an earlier time.
+    armed: Option<Instant>,
+    /// Connections that were heard since the last look at the clock.
+    heard: Vec<ConnectionId>,
     closing: bool,
     /// Why the endpoint failed, for good.
     failed: Option<&'static str>,
@@ -164,8 +194,8 @@ impl<L: Link> ReceiveCore<L> {
             .unwrap_or(u32::MAX)
             .saturating_add(controls);
         let next_reap = Instant::now() + settings.handshake_timeout;
-        let core = Self {
-            conns: IdMap::default(),
+        let mut core = Self {
+            conns: ConnTable::new(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
             hungry: Vec::new(),
@@ -176,6 +206,9 @@ impl<L: Link> ReceiveCore<L> {
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
             retry: false,
+            timer_stale: false,
+            armed: None,
+            heard: Vec::new(),
             closing: false,
             failed: None,
             leaked: false,
@@ -207,7 +240,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(crate) fn conn(&self, id: ConnectionId) -> Option<&L::Conn> {
-        self.conns.get(&id).map(|conn| &conn.link)
+        self.conns.get(id).map(|conn| &conn.link)
     }
 
     // ---- polling -------------------------------------------------------------------------------------------------
@@ -229,23 +262,27 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         let found = self.read_completions(events);
-        if look_everywhere || self.cm_is_due() {
+        let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm {
             self.read_cm(events);
+        }
+        // One look at the clock for all that is timed; while messages come all the time, not on each poll.
+        if look_at_cm || found == 0 {
             self.on_time(events);
         }
         if std::mem::take(&mut self.retry) {
             let unsent = self.conns.iter().filter(|(_, conn)| conn.unsent.is_some());
-            self.touched.extend(unsent.map(|(id, _)| *id));
+            self.touched.extend(unsent.map(|(id, _)| id));
         }
         self.feed(events);
         self.act_on_touched(events);
-        if look_everywhere || found > 0 || self.retry {
+        if look_everywhere || self.retry || std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
         }
     }
 
-    fn cm_is_due(&mut self) -> bool {
-        self.polls_without_cm += 1;
+    fn cm_is_due(&mut self, found: usize) -> bool {
+        self.polls_without_cm += if found > 0 { 1 } else { EMPTY_READ };
         let handshakes =
             self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
         if handshakes || self.polls_without_cm >= CM_INTERVAL {
@@ -287,7 +324,7 @@ impl<L: Link> ReceiveCore<L> {
                 Some(error) => self.on_receive_failed(conn, error.errno),
             },
             Ok(Op::ControlSend { conn, kind, .. }) => {
-                let Some(state) = self.conns.get_mut(&conn) else {
+                let Some(state) = self.conns.get_mut(conn) else {
                     return;
                 };
                 match error {
@@ -305,7 +342,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
-        if let Some(conn) = self.conns.get_mut(&id) {
+        if let Some(conn) = self.conns.get_mut(id) {
             conn.posted -= 1;
             conn.machine.on_lost(Some(errno));
             self.touch(id);
@@ -322,13 +359,17 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         // A connection that is closed: what was still in its queue is dropped, the slot goes back to the pool.
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         conn.posted -= 1;
         if !conn.hungry {
             conn.hungry = true;
             self.hungry.push(id);
+        }
+        if !conn.heard {
+            conn.heard = true;
+            self.heard.push(id);
         }
         let len = len.min(buffer.len());
         match conn.machine.on_message(data) {
@@ -343,7 +384,9 @@ impl<L: Link> ReceiveCore<L> {
                 });
                 if let Some((sequence, (header, payload))) = split {
                     // The first message may come before the event queue says that the connection stands.
-                    self.tell_established(id, events);
+                    if !conn.established {
+                        self.tell_established(id, events);
+                    }
                     self.stats.messages += 1;
                     self.stats.bytes += len as u64;
                     let buffer = buffer.freeze(len);
@@ -360,6 +403,7 @@ impl<L: Link> ReceiveCore<L> {
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
                 conn.machine.on_control(cq_data, body, Instant::now());
+                self.post_again(id, buffer);
             }
             None => {}
         }
@@ -380,15 +424,17 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Does what one connection asks for.
     fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let unsent = self.conns.get_mut(&id).and_then(|conn| conn.unsent.take());
+        let unsent = self.conns.get_mut(id).and_then(|conn| conn.unsent.take());
         if let Some((cq_data, body)) = unsent {
             self.send_control(id, cq_data, &body);
         }
-        while let Some(action) = self.conns.get_mut(&id).and_then(|conn| conn.next_action()) {
+        while let Some(action) = self.conns.get_mut(id).and_then(|conn| conn.next_action()) {
             match action {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
+                Action::Unresponsive => events.push(ReceiveEvent::Unresponsive { connection: id }),
+                Action::Responsive => events.push(ReceiveEvent::Responsive { connection: id }),
                 Action::PeerClosing { .. } => {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
@@ -396,6 +442,13 @@ impl<L: Link> ReceiveCore<L> {
                 // The request is judged before there is a connection, and a listener does not connect.
                 Action::Reject { .. } | Action::Connect { .. } => {}
             }
+        }
+        if let Some(conn) = self.conns.get_mut(id) {
+            let deadline = conn.machine.next_deadline();
+            // A later one is found when the timer runs out.
+            self.timer_stale |=
+                deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
+            conn.deadline = deadline;
         }
     }
 
@@ -435,7 +488,7 @@ impl<L: Link> ReceiveCore<L> {
         let Some(&id) = self.by_key.get(&key) else {
             return;
         };
-        if let Some(conn) = self.conns.get_mut(&id) {
+        if let Some(conn) = self.conns.get_mut(id) {
             f(&mut conn.machine);
             self.touch(id);
         }
@@ -445,11 +498,18 @@ impl<L: Link> ReceiveCore<L> {
         if let Err(refusal) = self.judge(&data) {
             return self.refuse(request, refusal);
         }
+        let Some(id) = self.conns.reserve() else {
+            let details = [CONNECTIONS_MAX.into(), 0];
+            return self.refuse(
+                request,
+                Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details),
+            );
+        };
         if !self.settings.ask {
-            return self.admit(next_id(), request, &data, events);
+            return self.admit(id, request, &data, events);
         }
-        let id = next_id();
         let deadline = Instant::now() + self.settings.handshake_timeout;
+        self.timer_stale = true;
         let peer = self.link.peer_of(&request);
         self.waiting.insert(
             id,
@@ -509,6 +569,7 @@ impl<L: Link> ReceiveCore<L> {
         let link = match self.link.prepare_accept(request) {
             Ok(link) => link,
             Err((request, error)) => {
+                self.conns.remove(id);
                 tracing::warn!(%error, "a connection could not be made");
                 return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
             }
@@ -516,6 +577,7 @@ impl<L: Link> ReceiveCore<L> {
         let mut conn = match self.make_conn(link, data) {
             Ok(conn) => Box::new(conn),
             Err(error) => {
+                self.conns.remove(id);
                 self.stats.refused += 1;
                 return tracing::warn!(%error, "a connection could not be made");
             }
@@ -525,7 +587,7 @@ impl<L: Link> ReceiveCore<L> {
         if conn.posted < RECEIVES_MIN {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
-            self.conns.insert(id, conn);
+            self.conns.put(id, conn);
             return self.act(id, events);
         }
         // The credits promised are receives that are posted, less the reserve.
@@ -539,7 +601,7 @@ impl<L: Link> ReceiveCore<L> {
             Instant::now(),
         );
         self.by_key.insert(conn.link.key(), id);
-        self.conns.insert(id, conn);
+        self.conns.put(id, conn);
         self.act(id, events);
     }
 
@@ -565,6 +627,9 @@ impl<L: Link> ReceiveCore<L> {
             hungry: false,
             starved: false,
             established: false,
+            deadline: None,
+            heard: false,
+            kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
             header_mode,
@@ -592,7 +657,7 @@ impl<L: Link> ReceiveCore<L> {
         LocalParams {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
-            features: 0,
+            features: wire::FEATURE_HEARTBEAT,
             receive_size: self.settings.max_message,
             receive_depth: self.settings.depth,
             credits,
@@ -601,11 +666,12 @@ impl<L: Link> ReceiveCore<L> {
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
+            patience: self.settings.patience,
         }
     }
 
     fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         if let Err(error) = self.link.accept(&mut conn.link, data) {
@@ -617,14 +683,14 @@ impl<L: Link> ReceiveCore<L> {
     /// Once in a connection's life.
     #[inline]
     fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        match self.conns.get_mut(&id) {
-            Some(conn) if !conn.established => conn.established = true,
-            _ => return,
-        }
-        let Some(conn) = self.conns.get(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
+        if std::mem::replace(&mut conn.established, true) {
+            return;
+        }
         self.stats.connections += 1;
+        let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
         let peer = conn.machine.peer();
         let info = ConnectionInfo {
             peer: conn.link.peer(),
@@ -633,6 +699,7 @@ impl<L: Link> ReceiveCore<L> {
             credits: conn.posted.saturating_sub(RESERVE),
             header_mode: conn.header_mode,
             shape: Shape::Iov,
+            kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
         events.push(ReceiveEvent::Connected {
@@ -652,7 +719,10 @@ impl<L: Link> ReceiveCore<L> {
             return false;
         };
         match refusal {
-            Some(refusal) => self.refuse(request, refusal),
+            Some(refusal) => {
+                self.conns.remove(id);
+                self.refuse(request, refusal);
+            }
             None => self.admit(id, request, &data, events),
         }
         true
@@ -660,10 +730,12 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Begins the polite close of one connection: true if there is such a connection.
     pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return false;
         };
         conn.machine.close(ByeReason::CLOSING, deadline);
+        // It may be over before the timer runs out.
+        self.armed = None;
         self.touch(id);
         self.wait.wake();
         true
@@ -678,7 +750,7 @@ impl<L: Link> ReceiveCore<L> {
             let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
             self.answer(id, Some(refusal), &mut events);
         }
-        let ids: Vec<_> = self.conns.keys().copied().collect();
+        let ids = self.conns.ids();
         for id in ids {
             self.begin_close(id, deadline);
         }
@@ -698,10 +770,11 @@ impl<L: Link> ReceiveCore<L> {
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(mut conn) = self.conns.remove(&id) else {
+        let Some(mut conn) = self.conns.remove(id) else {
             return;
         };
         self.by_key.remove(&conn.link.key());
+        self.timer_stale |= conn.deadline.is_some();
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
@@ -744,9 +817,9 @@ impl<L: Link> ReceiveCore<L> {
     /// The endpoint is not to be believed any more: every connection is closed, requests are refused.
     fn fail(&mut self, reason: &'static str) {
         self.failed.get_or_insert(reason);
-        for (id, conn) in &mut self.conns {
+        for (id, conn) in self.conns.iter_mut() {
             conn.machine.abort(CloseReason::EndpointFailed(reason));
-            self.touched.push(*id);
+            self.touched.push(id);
         }
         self.wait.wake();
     }
@@ -758,13 +831,13 @@ impl<L: Link> ReceiveCore<L> {
         let mut i = 0;
         while i < self.hungry.len() {
             let id = self.hungry[i];
-            let Some(mut conn) = self.conns.remove(&id) else {
+            let Some(mut conn) = self.conns.take(id) else {
                 self.hungry.swap_remove(i);
                 continue;
             };
             let full = self.feed_conn(&mut conn, id, events);
             conn.hungry = !full;
-            self.conns.insert(id, conn);
+            self.conns.put(id, conn);
             if full {
                 self.hungry.swap_remove(i);
             } else {
@@ -808,9 +881,31 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
-        let Some(mut buffer) = self.pool.try_acquire() else {
-            return Posted::PoolEmpty;
+        match self.pool.try_acquire() {
+            Some(buffer) => self.post_buffer(conn, id, buffer),
+            None => Posted::PoolEmpty,
+        }
+    }
+
+    /// A control message gives its buffer back to its connection at once: the reserve must not go to another one that
+    /// starves, or this peer's next word would find no room.
+    #[cold]
+    fn post_again(&mut self, id: ConnectionId, buffer: BufferMut) {
+        let Some(mut conn) = self.conns.take(id) else {
+            return;
         };
+        if conn.machine.state() != State::Closed {
+            self.post_buffer(&mut conn, id, buffer);
+        }
+        self.conns.put(id, conn);
+    }
+
+    fn post_buffer(
+        &mut self,
+        conn: &mut Conn<L::Conn>,
+        id: ConnectionId,
+        mut buffer: BufferMut,
+    ) -> Posted {
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
         let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
             return Posted::No;
@@ -831,7 +926,7 @@ impl<L: Link> ReceiveCore<L> {
 
     fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
         let sent = self.try_send_control(id, cq_data, body);
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         match sent {
@@ -850,41 +945,43 @@ impl<L: Link> ReceiveCore<L> {
         cq_data: u32,
         body: &ControlBody,
     ) -> Result<(), PostRefused> {
-        let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
-        let Some(conn) = self.conns.get(&id) else {
+        let Some(conn) = self.conns.get(id) else {
             return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
         };
-        let mut buffer = self.control.take().ok_or_else(full)?;
-        let bytes = body.as_slice();
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        let mut iov = IovList::new();
-        iov.push(buffer.as_ptr(), bytes.len(), conn.control_desc.desc());
-        let op = Op::ControlSend {
-            conn: id,
-            kind: wire::split_cq_data(cq_data).0,
-            _buffer: buffer,
-        };
-        let context = self.in_flight.begin(op).map_err(|_| full())?;
-        let post = SendPost {
-            iov: iov.iov(),
-            desc: iov.desc(),
-            context,
-            data: Some(cq_data),
-            level: Level::Sent,
-        };
-        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
-        unsafe { self.link.post_send(&conn.link, &post) }
-            .inspect_err(|_| drop(self.in_flight.abort(context)))
+        post_control(
+            &mut self.link,
+            &conn.link,
+            &mut self.in_flight,
+            (&self.control, &conn.control_desc),
+            (cq_data, body),
+            |kind, _buffer| Op::ControlSend {
+                conn: id,
+                kind,
+                _buffer,
+            },
+        )
     }
 
     // ---- time ----------------------------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
         let now = Instant::now();
-        for (id, conn) in &mut self.conns {
-            if conn.machine.next_deadline().is_some_and(|at| at <= now) {
+        while let Some(id) = self.heard.pop() {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.heard = false;
                 conn.machine.tick(now);
-                self.touched.push(*id);
+                self.touched.push(id);
+            }
+        }
+        if self.armed.is_some_and(|at| now < at) {
+            return;
+        }
+        self.timer_stale = true;
+        for (id, conn) in self.conns.iter_mut() {
+            if conn.machine.next_deadline().is_some_and(|at| at <= now) {
+                conn.ask_kernel(&mut self.link);
+                conn.machine.tick(now);
+                self.touched.push(id);
             }
         }
         let late: Vec<_> = self
@@ -908,15 +1005,16 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn arm_timer(&self) {
+    fn arm_timer(&mut self) {
         let machines = self
             .conns
-            .values()
-            .filter_map(|conn| conn.machine.next_deadline());
+            .iter()
+            .filter_map(|(_, conn)| conn.machine.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let all = machines.chain(waiting).chain([self.next_reap]).chain(retry);
-        self.wait.set_deadline(all.min());
+        self.armed = all.min();
+        self.wait.set_deadline(self.armed);
     }
 }
 
@@ -935,17 +1033,13 @@ impl Op {
     }
 }
 
-fn next_id() -> ConnectionId {
-    ConnectionId(crate::endpoint::next_connection())
-}
-
 impl<L: Link> Drop for ReceiveCore<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
-        let ids: Vec<_> = self.conns.keys().copied().collect();
+        let ids = self.conns.ids();
         for id in ids {
-            let Some(mut conn) = self.conns.remove(&id) else {
+            let Some(mut conn) = self.conns.remove(id) else {
                 continue;
             };
             if self.link.close(conn.link).is_ok() {

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{
-    BufferMut, HeaderError, HeaderSlot, HeaderSlotManager, LeaseError, LeasedPayload, Payload,
+    BufferMut, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
+    TakenSlot,
 };
 use crate::endpoint::connection::{
     self, Action, Arrival, CloseReason, Connection, LocalParams, State,
 };
 use crate::endpoint::control::{
-    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor,
+    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
@@ -23,7 +24,10 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
     PostRefused, SendPost,
 };
+use crate::endpoint::liveness::{KernelBytes, Patience};
+use crate::endpoint::recent_lease::RecentLease;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
@@ -38,6 +42,9 @@ use crate::stats::{self, SendStats};
 /// and what it brings is rare; a sleeper that was woken looks at once.
 const CM_INTERVAL: u32 = 64;
 
+/// Polls between two looks at the clock while something comes in each of them and no send is timed.
+const CLOCK_INTERVAL: u32 = 64;
+
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct SendSettings {
     pub(crate) depth: u32,
@@ -47,6 +54,8 @@ pub(crate) struct SendSettings {
     pub(crate) send_deadline: Option<Duration>,
     pub(crate) deadline_policy: DeadlinePolicy,
     pub(crate) header_mode: HeaderMode,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
     pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -81,12 +90,14 @@ impl Op {
 struct DataOp {
     key: u64,
     payload: LeasedPayload,
-    _slot: Option<HeaderSlot>,
+    /// Given back to the endpoint's manager by whoever takes the operation out of the slab.
+    slot: Option<TakenSlot>,
     /// Its number on the connection: failed sends are reported in the order in which they were posted.
     sequence: u64,
-    /// When it was posted; kept only where there is a deadline.
+    /// When it was posted; kept only where there is a deadline, and until it was found late.
     posted: Option<Instant>,
-    late: bool,
+    /// Its registration is kept open by the endpoint's [`RecentLease`].
+    recent: bool,
 }
 
 /// One connection to one peer, and the sends on it.
@@ -115,10 +126,16 @@ pub(crate) struct SendCore<L: Link> {
     /// No send in flight is older than its deadline before this.
     next_late: Option<Instant>,
     polls_without_cm: u32,
+    polls_without_clock: u32,
+    kernel_bytes: KernelBytes,
+    kernel_watch: KernelWatch,
+    /// There is no connection, but another one will be made.
+    between: bool,
     completions: Completions,
     header_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
     scoped: ScopedRegistrations,
+    recent: RecentLease,
     headers: HeaderSlotManager,
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
@@ -169,10 +186,15 @@ impl<L: Link> SendCore<L> {
             clock: now,
             next_late: None,
             polls_without_cm: 0,
+            polls_without_clock: 0,
+            kernel_bytes: KernelBytes::default(),
+            kernel_watch: KernelWatch::NotAsked,
+            between: false,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             header_desc,
             control_desc,
             scoped,
+            recent: RecentLease::default(),
             headers,
             control,
             wait,
@@ -180,12 +202,48 @@ impl<L: Link> SendCore<L> {
             link,
             settings,
         };
-        for _ in 0..CONTROL_RECEIVES {
-            core.post_control_receive();
-        }
-        core.act(&mut Vec::new());
-        core.arm_timer();
+        core.start();
         Ok(core)
+    }
+
+    /// What a connection begins with: receives for the peer's control messages, and the hello.
+    fn start(&mut self) {
+        for _ in 0..CONTROL_RECEIVES {
+            self.post_control_receive();
+        }
+        self.act(&mut Vec::new());
+        self.arm_timer();
+    }
+
+    /// Whether another connection can be made in the place of the one that ended.
+    pub(crate) fn can_reconnect(&self) -> bool {
+        self.conn.is_none() && self.stats.leaked == 0
+    }
+
+    /// Between two connections, sends are refused as back-pressure.
+    pub(crate) fn set_between(&mut self, between: bool) {
+        self.between = between;
+    }
+
+    /// Makes another connection to the same peer, over the same queues, after the last one ended.
+    pub(crate) fn reconnect(&mut self) -> Result<(), Error> {
+        debug_assert!(self.can_reconnect(), "asked first");
+        let conn = self.link.prepare_connect(&self.peer_addr)?;
+        let mut scoped = ScopedRegistrations::new(&conn, self.link.registrar());
+        let registrar = conn.registrar().unwrap_or_else(|| self.link.registrar());
+        self.header_desc = scoped.hold(self.headers.region(), registrar)?;
+        self.control_desc = scoped.hold(self.control.region(), registrar)?;
+        self.scoped = scoped;
+        self.conn = Some(conn);
+        self.clock = Instant::now();
+        let params = local_params(&self.settings);
+        self.machine = Connection::initiate(self.link.form(), params, self.clock);
+        self.unsent = None;
+        self.shut_down = false;
+        self.next_late = None;
+        self.kernel_bytes = KernelBytes::default();
+        self.start();
+        Ok(())
     }
 
     pub(crate) fn id(&self) -> EndpointId {
@@ -244,23 +302,30 @@ impl<L: Link> SendCore<L> {
             Ok(slot) => slot,
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
-        let payload = match self.lease(payload, &mut iov) {
-            Ok(payload) => payload,
-            Err((payload, kind)) => return Err(self.refuse(kind, payload, key)),
+        let (leases, recent) = match self.lease(&payload, &mut iov) {
+            Ok(leases) => leases,
+            Err(kind) => {
+                self.give_back(slot);
+                return Err(self.refuse(kind, payload, key));
+            }
         };
+        let posted = self.posted_at();
         let sequence = self.machine.sent();
-        self.post(
-            DataOp {
-                key,
-                payload,
-                _slot: slot,
-                sequence,
-                posted: None,
-                late: false,
-            },
-            &iov,
-            len,
-        )
+        // SAFETY: the leases are this payload's.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        let op = DataOp {
+            key,
+            payload,
+            slot,
+            sequence,
+            posted,
+            recent,
+        };
+        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
+            // The slab has room for `depth` sends, and `admit` counted them.
+            unreachable!("the slab is larger than the depth");
+        };
+        self.post(context, &iov, len)
     }
 
     /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
@@ -300,6 +365,7 @@ impl<L: Link> SendCore<L> {
 
     fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
         match (blocked, self.machine.close_reason()) {
+            (_, Some(_)) if self.between => SendErrorKind::WouldBlock(Blocked::Connecting),
             (_, Some(reason)) => SendErrorKind::Closed(reason),
             (connection::Blocked::NotConnected, None) => {
                 SendErrorKind::WouldBlock(Blocked::Connecting)
@@ -334,7 +400,7 @@ impl<L: Link> SendCore<L> {
         key: u64,
         only_segment: bool,
         iov: &mut IovList,
-    ) -> Result<Option<HeaderSlot>, SendErrorKind> {
+    ) -> Result<Option<TakenSlot>, SendErrorKind> {
         let prefix = match self.settings.header_mode {
             // `check_header` bounded the length by the slot's, which is at most 4096.
             HeaderMode::Prefixed => Some(wire::prefix(header.len() as u16)),
@@ -344,36 +410,61 @@ impl<L: Link> SendCore<L> {
             return Ok(None);
         }
         let prefix = prefix.as_ref().map_or(&[][..], |prefix| &prefix[..]);
-        let slot = self
-            .headers
-            .acquire_parts(&[prefix, header], key, self.id)
-            .map_err(|error| match error {
-                HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
-                HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
-            })?;
-        iov.push(slot.start(), slot.len(), self.header_desc.desc());
+        let slot =
+            self.headers
+                .take(&[prefix, header], key, self.id)
+                .map_err(|error| match error {
+                    HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
+                    HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
+                })?;
+        iov.push(
+            self.headers.start(&slot),
+            slot.len(),
+            self.header_desc.desc(),
+        );
         Ok(Some(slot))
     }
 
-    /// Makes sure that every segment is registered here, and stays so.
+    /// What the operation held is free again: slot, registration, payload.
+    #[inline]
+    fn end(&mut self, op: DataOp) -> (u64, Payload) {
+        if op.recent {
+            self.recent.end();
+        }
+        let payload = op.payload.into_payload();
+        self.give_back(op.slot);
+        (op.key, payload)
+    }
+
+    #[inline]
+    fn give_back(&self, slot: Option<TakenSlot>) {
+        if let Some(slot) = slot {
+            self.headers.give_back(slot);
+        }
+    }
+
+    /// Makes sure that every segment is registered here, and stays so; true: by the lease that the sends in flight share.
     #[inline]
     fn lease(
         &mut self,
-        mut payload: Payload,
+        payload: &Payload,
         iov: &mut IovList,
-    ) -> Result<LeasedPayload, (Payload, SendErrorKind)> {
+    ) -> Result<(Leases, bool), SendErrorKind> {
+        let scope = self.scoped.scope();
+        if let [segment] = payload.segments()
+            && let Some(desc) = self.recent.begin(segment.region(), scope)
+        {
+            segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
+            return Ok((Leases::elsewhere(scope), true));
+        }
         let header_len = iov.len();
         loop {
-            let scope = self.scoped.scope();
             match payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc)) {
-                Ok(leased) => return Ok(leased),
-                Err((back, error)) => {
+                Ok(leases) => return Ok((leases, false)),
+                Err(error) => {
                     iov.truncate(header_len);
-                    payload = back;
                     // Each round registers one region more, or gives up.
-                    if let Err(kind) = self.register_here(&payload, error) {
-                        return Err((payload, kind));
-                    }
+                    self.register_here(payload, error)?;
                 }
             }
         }
@@ -405,19 +496,19 @@ impl<L: Link> SendCore<L> {
         }
     }
 
+    /// The time that a send of now counts its deadline from, where there is one.
     #[inline]
-    fn post(&mut self, mut op: DataOp, iov: &IovList, len: u64) -> Result<(), SendError> {
-        if let Some(deadline) = self.settings.send_deadline {
-            if self.data_in_flight == 0 {
-                self.clock = Instant::now();
-            }
-            op.posted = Some(self.clock);
-            self.next_late.get_or_insert(self.clock + deadline);
+    fn posted_at(&mut self) -> Option<Instant> {
+        let deadline = self.settings.send_deadline?;
+        if self.data_in_flight == 0 {
+            self.clock = Instant::now();
         }
-        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
-            // The slab has room for `depth` sends, and `admit` counted them.
-            unreachable!("the slab is larger than the depth");
-        };
+        self.next_late.get_or_insert(self.clock + deadline);
+        Some(self.clock)
+    }
+
+    #[inline]
+    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), SendError> {
         // The credit is taken first, so that a completion can never come before its post is counted.
         let taken = self.machine.on_data_posted();
         debug_assert!(taken.is_ok(), "admit asked the same");
@@ -450,9 +541,10 @@ impl<L: Link> SendCore<L> {
     #[cold]
     fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
         self.machine.on_post_undone();
-        let Op::Data(DataOp { key, payload, .. }) = self.in_flight.abort(context) else {
+        let Op::Data(op) = self.in_flight.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
+        let (key, payload) = self.end(op);
         let kind = match refused {
             PostRefused::Again => {
                 self.stats.eagain += 1;
@@ -460,7 +552,7 @@ impl<L: Link> SendCore<L> {
             }
             PostRefused::Errno(errno) => SendErrorKind::Fabric(errno),
         };
-        self.refuse(kind, payload.into_payload(), key)
+        self.refuse(kind, payload, key)
     }
 
     fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
@@ -496,21 +588,57 @@ impl<L: Link> SendCore<L> {
             while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
             self.machine.on_lost(None);
         }
+        let due = self.look_at_clock(found == 0 || look_at_cm);
         if found > 0
             || look_at_cm
+            || due
             || self.unsent.is_some()
             || self.machine.state() != State::Established
         {
-            // An established connection is not timed: no need to know the time.
-            if self.machine.next_deadline().is_some() {
-                self.machine.tick(Instant::now());
-            }
             self.act(events);
+        }
+        if self.data_in_flight == 0 {
+            self.recent.rest();
         }
         self.check_deadlines(events);
         self.tell_writable(events);
         self.arm_timer();
         Ok(())
+    }
+
+    /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
+    /// poll. True: a deadline of the connection passed.
+    fn look_at_clock(&mut self, idle: bool) -> bool {
+        let sends = self.data_in_flight > 0 && self.next_late.is_some();
+        self.polls_without_clock += 1;
+        if !sends && !idle && self.polls_without_clock < CLOCK_INTERVAL {
+            return false;
+        }
+        let Some(deadline) = self.machine.next_deadline() else {
+            if sends {
+                self.clock = Instant::now();
+            }
+            return false;
+        };
+        self.polls_without_clock = 0;
+        self.clock = Instant::now();
+        let due = deadline <= self.clock;
+        if due {
+            self.ask_kernel();
+        }
+        self.machine.tick(self.clock);
+        due
+    }
+
+    /// Before a silent peer is judged: part of a message may have come.
+    #[cold]
+    fn ask_kernel(&mut self) {
+        if let (Some(since), Some(conn)) = (self.machine.silent_since(), &mut self.conn)
+            && let Some(count) = self.link.bytes_received(conn)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
     }
 
     fn cm_is_due(&mut self, found: usize) -> bool {
@@ -593,8 +721,7 @@ impl<L: Link> SendCore<L> {
     ) {
         self.data_in_flight -= 1;
         self.machine.on_data_done();
-        let DataOp { key, payload, .. } = op;
-        let payload = payload.into_payload();
+        let (key, payload) = self.end(op);
         match error {
             None => {
                 self.stats.completed += 1;
@@ -671,7 +798,14 @@ impl<L: Link> SendCore<L> {
             match action {
                 Action::Connect { data } => self.start_connecting(&data),
                 Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),
-                Action::Established => events.push(SendEvent::Connected(self.info())),
+                Action::Established => {
+                    if let Some(conn) = &self.conn {
+                        self.kernel_watch = self.link.watch(conn, &self.settings.watch);
+                    }
+                    events.push(SendEvent::Connected(self.info()));
+                }
+                Action::Unresponsive => events.push(SendEvent::Unresponsive),
+                Action::Responsive => events.push(SendEvent::Responsive),
                 Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
@@ -700,6 +834,7 @@ impl<L: Link> SendCore<L> {
             credits: peer.map_or(0, |hello| hello.credits),
             header_mode: self.settings.header_mode,
             shape: Shape::Iov,
+            kernel_watch: self.kernel_watch,
         }
     }
 
@@ -735,30 +870,17 @@ impl<L: Link> SendCore<L> {
     }
 
     fn try_send_control(&mut self, cq_data: u32, body: &ControlBody) -> Result<(), PostRefused> {
-        let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
         let Some(conn) = &self.conn else {
             return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
         };
-        let mut buffer = self.control.take().ok_or_else(full)?;
-        let bytes = body.as_slice();
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        let mut iov = IovList::new();
-        iov.push(buffer.as_ptr(), bytes.len(), self.control_desc.desc());
-        let op = Op::ControlSend {
-            kind: wire::split_cq_data(cq_data).0,
-            _buffer: buffer,
-        };
-        let context = self.in_flight.begin(op).map_err(|_| full())?;
-        let post = SendPost {
-            iov: iov.iov(),
-            desc: iov.desc(),
-            context,
-            data: Some(cq_data),
-            level: Level::Sent,
-        };
-        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
-        unsafe { self.link.post_send(conn, &post) }
-            .inspect_err(|_| drop(self.in_flight.abort(context)))
+        post_control(
+            &mut self.link,
+            conn,
+            &mut self.in_flight,
+            (&self.control, &self.control_desc),
+            (cq_data, body),
+            |kind, _buffer| Op::ControlSend { kind, _buffer },
+        )
     }
 
     // ---- deadlines and wake-ups ----------------------------------------------------------------------------------
@@ -771,8 +893,8 @@ impl<L: Link> SendCore<L> {
         if self.data_in_flight == 0 {
             return;
         }
-        let now = Instant::now();
-        self.clock = now;
+        // Fresh: `look_at_clock` was here, since a send is timed.
+        let now = self.clock;
         if now < next {
             return;
         }
@@ -785,8 +907,8 @@ impl<L: Link> SendCore<L> {
             };
             if now < due {
                 earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
-            } else if !op.late {
-                op.late = true;
+            } else {
+                op.posted = None;
                 any_late = true;
                 if self.settings.deadline_policy == DeadlinePolicy::Notify {
                     events.push(SendEvent::Late { key: op.key });
@@ -899,6 +1021,7 @@ impl<L: Link> SendCore<L> {
     /// control messages are always posted, so theirs are closed behind it.
     fn release_drained(&mut self) {
         if self.data_in_flight == 0 {
+            self.recent.rest();
             self.header_desc.release();
             self.scoped.close();
         }
@@ -906,6 +1029,7 @@ impl<L: Link> SendCore<L> {
 
     /// The endpoint is closed: nothing of ours is registered for it any more.
     fn release_registrations(&mut self) {
+        self.recent.rest();
         self.header_desc.release();
         self.control_desc.release();
         self.scoped.close();
@@ -921,6 +1045,7 @@ impl<L: Link> SendCore<L> {
         ops.sort_unstable();
         let operations = in_flight.len() as u64;
         std::mem::forget(in_flight);
+        self.recent.leak();
         self.header_desc.leak();
         self.control_desc.leak();
         self.scoped.leak();
@@ -942,7 +1067,7 @@ fn local_params(settings: &SendSettings) -> LocalParams {
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
-        features: 0,
+        features: wire::FEATURE_HEARTBEAT,
         receive_size: 0,
         receive_depth: 0,
         credits: 0,
@@ -951,6 +1076,7 @@ fn local_params(settings: &SendSettings) -> LocalParams {
         connect_timeout: settings.connect_timeout,
         close_timeout: settings.close_timeout,
         max_credit_window: wire::CREDIT_WINDOW_MAX,
+        patience: settings.patience,
     }
 }
 
@@ -964,8 +1090,8 @@ impl<L: Link> Drop for SendCore<L> {
         });
         let keys: Vec<_> = match closed {
             Ok(()) => {
-                let ops = self.in_flight.drain();
-                ops.filter_map(Op::into_data).map(|op| op.key).collect()
+                let ops: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
+                ops.into_iter().map(|op| self.end(op).0).collect()
             }
             Err(CloseFailed(_)) => self.forget_in_flight().keys,
         };

@@ -14,12 +14,14 @@ mod address;
 mod builder;
 mod diagnosis;
 mod domain;
+mod endpoint_settings;
 mod ep;
 mod handle;
 mod info;
 mod mr;
 mod operation;
 mod pep;
+mod process_settings;
 mod provider;
 mod queue;
 mod report;
@@ -35,6 +37,8 @@ pub use address::PeerAddr;
 pub use builder::FabricBuilder;
 pub use diagnosis::{Diagnosis, Verdict};
 pub use domain::Domain;
+pub use endpoint_settings::{EndpointSettings, TrafficClass};
+pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
 pub use report::{Progress, Report, WaitObject};
 
@@ -44,10 +48,11 @@ pub use operation::Level;
 pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
 };
-pub(crate) use pep::Pep;
+pub(crate) use pep::{Pep, in_use};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 
 use crate::Error;
+use crate::process::Owner;
 
 /// An opened fabric: one provider on one network (`fi_fabric.3`).
 ///
@@ -64,6 +69,7 @@ pub struct Fabric {
     info: Info,
     provider: &'static Provider,
     settings: builder::Settings,
+    owner: Owner,
 }
 
 // SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
@@ -83,8 +89,9 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// [`Error::TooManyDomains`], or what the provider answers.
+    /// [`Error::TooManyDomains`], [`Error::Forked`], or what the provider answers.
     pub fn open_domain(self: &Arc<Self>) -> Result<Arc<Domain>, Error> {
+        self.owner.check()?;
         Domain::open(self)
     }
 
@@ -121,6 +128,11 @@ impl Fabric {
         self.provider.wait_fd && self.settings.wait_fd
     }
 
+    /// The process that opened it, and everything under it.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
     pub(crate) fn settings(&self) -> &builder::Settings {
         &self.settings
     }
@@ -144,6 +156,7 @@ impl Fabric {
             info,
             provider,
             settings,
+            owner: Owner::current(),
         };
         tracing::info!(report = %fabric.report(), "fabric opened");
         Ok(Arc::new(fabric))
@@ -153,7 +166,7 @@ impl Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         // SAFETY: domains, event queues and listeners hold the fabric by `Arc`, so none is left.
-        let _ = unsafe { handle::close("fabric", self.as_ptr().cast()) };
+        let _ = unsafe { handle::close("fabric", self.owner, self.as_ptr().cast()) };
     }
 }
 

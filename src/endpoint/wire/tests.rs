@@ -175,8 +175,18 @@ fn control_parsing_refuses_what_has_no_place() {
         Err(WireError::Kind(1))
     );
     assert_eq!(
-        Control::parse(ControlKind::HEARTBEAT, body),
-        Err(WireError::Kind(3))
+        Control::parse(ControlKind::REVOKE, body),
+        Err(WireError::Kind(4))
+    );
+    let mut heartbeat = Control::Heartbeat {
+        number: 1,
+        answer: true,
+    }
+    .encode();
+    heartbeat.bytes[6] = 2;
+    assert_eq!(
+        Control::parse(ControlKind::HEARTBEAT, heartbeat.as_slice()),
+        Err(field("code", 2_u8))
     );
     assert_eq!(
         Control::parse(ControlKind::DATA, body),
@@ -269,7 +279,8 @@ proptest! {
     #[test]
     fn control_round_trip(value in any::<u64>(), reason in any::<u16>()) {
         let bye = Control::Bye { last_sequence: value, reason: ByeReason(reason) };
-        for control in [Control::Credit { granted: value }, bye] {
+        let beat = |answer| Control::Heartbeat { number: value, answer };
+        for control in [Control::Credit { granted: value }, bye, beat(true), beat(false)] {
             prop_assert_eq!(Control::parse(control.kind(), control.encode().as_slice()), Ok(control));
         }
     }
