@@ -30,7 +30,10 @@ mod process;
 pub mod stats;
 mod sync;
 
-pub use endpoint::{PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+pub use endpoint::{
+    BufferedEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
+    SendEndpointZeroCopy, SendEvent,
+};
 pub use error::Error;
 pub use fabric::{Domain, Fabric};
 pub use memory::Region;

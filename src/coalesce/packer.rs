@@ -214,6 +214,11 @@ impl<B: DerefMut<Target = [u8]>> Packer<B> {
         &mut self.buffer[placed.range()]
     }
 
+    /// The same, to read.
+    pub(crate) fn bytes(&self, placed: &Placed) -> &[u8] {
+        &self.buffer[placed.range()]
+    }
+
     /// Makes a message that has its place part of the buffer, with its first `len` bytes.
     ///
     /// # Panics

@@ -18,6 +18,7 @@ use crate::endpoint::liveness::Patience;
 use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::socket::{Keepalive, TcpWatch};
+use crate::endpoint::wait::EndpointWait;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::{SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
@@ -201,6 +202,11 @@ impl SendConfig {
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.on_abandoned = Some(Box::new(hear));
         self
+    }
+
+    /// The depth, for layers above.
+    pub(crate) fn sends_in_flight(&self) -> u32 {
+        self.settings.depth
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -406,6 +412,11 @@ impl SendEndpointZeroCopy {
             return Err(forked(owner.pid(), payload.into(), key));
         }
         self.core.send_data(payload.into(), header, key)
+    }
+
+    /// What a layer above sleeps on.
+    pub(crate) fn endpoint_wait(&self) -> Arc<EndpointWait> {
+        Arc::clone(self.core.wait())
     }
 
     /// Drives the endpoint, and appends what happened: up to 32 completions, and a few events more; when the connection
