@@ -134,7 +134,11 @@ fn expected(number: u64, out: &mut [u8]) -> (u64, u8, usize) {
     if len >= 8 {
         out[..8].copy_from_slice(&number.to_le_bytes());
     }
-    (number / 100 % 5, (number % 7 == 0) as u8 * 9, len)
+    (
+        number / 100 % 5,
+        u8::from(number.is_multiple_of(7)) * 9,
+        len,
+    )
 }
 
 /// Pushes as many, and checks that each arrives, once and in order.

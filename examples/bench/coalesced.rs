@@ -275,17 +275,25 @@ fn pack(out: &mut [u8], tag: u64, bytes: &[u8], count: usize) -> usize {
         let flag = if tag == before { 0 } else { TAG };
         let word = bytes.len() as u32 | flag;
         // SAFETY: `need` bytes lie in `out`, the header, one tag, and words and bytes of `count` messages.
-        unsafe { base.add(at).cast::<u32>().write_unaligned(word.to_le()) };
+        unsafe {
+            base.wrapping_add(at)
+                .cast::<u32>()
+                .write_unaligned(word.to_le())
+        };
         at += 4;
         if flag != 0 {
             // SAFETY: as above.
-            unsafe { base.add(at).cast::<u64>().write_unaligned(tag.to_le()) };
+            unsafe {
+                base.wrapping_add(at)
+                    .cast::<u64>()
+                    .write_unaligned(tag.to_le())
+            };
             at += 8;
             before = tag;
         }
         // SAFETY: as above; the two do not overlap.
         unsafe {
-            base.add(at)
+            base.wrapping_add(at)
                 .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
         };
         at += bytes.len();
