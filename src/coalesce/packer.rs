@@ -83,8 +83,12 @@ impl<B: DerefMut<Target = [u8]>> Packer<B> {
     #[inline]
     pub fn push(&mut self, tag: u64, status: u8, bytes: &[u8]) -> Result<(), PackError> {
         let placed = self.place(tag, status, bytes.len())?;
-        self.buffer[placed.range()].copy_from_slice(bytes);
-        self.commit(&placed, bytes.len());
+        // As `commit`, with one look at the buffer for header and bytes.
+        let out = &mut self.buffer[self.state.at..placed.end];
+        let (head, body) = out.split_at_mut(placed.start - self.state.at);
+        write_head(self.format, head, &placed, bytes.len());
+        body.copy_from_slice(bytes);
+        self.advance(&placed, bytes.len());
         Ok(())
     }
 
@@ -226,24 +230,34 @@ impl<B: DerefMut<Target = [u8]>> Packer<B> {
     /// If `len` is more than it was placed for.
     #[inline]
     pub(crate) fn commit(&mut self, placed: &Placed, len: usize) {
-        let &Placed {
-            tag,
-            status,
-            same_tag,
-            start,
-            end,
-        } = placed;
+        let &Placed { start, end, .. } = placed;
         assert!(len <= end - start, "commit({len}) of {} bytes", end - start);
         let head = &mut self.buffer[self.state.at..start];
-        match self.format {
-            Format::Compact => compact::write_head(head, same_tag, tag, status, len),
-            Format::Netio3 => netio3::write_head(head, same_tag, tag, status, len),
-        }
+        write_head(self.format, head, placed, len);
+        self.advance(placed, len);
+    }
+
+    #[inline]
+    fn advance(&mut self, placed: &Placed, len: usize) {
         self.state = State {
-            at: start + len,
-            tag,
+            at: placed.start + len,
+            tag: placed.tag,
             count: self.state.count + 1,
         };
+    }
+}
+
+#[inline]
+fn write_head(format: Format, head: &mut [u8], placed: &Placed, len: usize) {
+    let &Placed {
+        tag,
+        status,
+        same_tag,
+        ..
+    } = placed;
+    match format {
+        Format::Compact => compact::write_head(head, same_tag, tag, status, len),
+        Format::Netio3 => netio3::write_head(head, same_tag, tag, status, len),
     }
 }
 

@@ -399,7 +399,7 @@ impl SendEndpointZeroCopy {
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
     /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message that can't be
-    /// sent ([`SendErrorKind`](crate::error::SendErrorKind) says which limit it exceeds).
+    /// sent ([`SendErrorKind`] says which limit it exceeds).
     #[inline]
     pub fn send_data(
         &mut self,
