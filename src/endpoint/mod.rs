@@ -19,6 +19,8 @@ pub(crate) mod credit;
 mod event;
 mod fabric_link;
 #[cfg(all(test, not(loom)))]
+mod fake_future_tests;
+#[cfg(all(test, not(loom)))]
 mod fake_link;
 #[cfg(all(test, not(loom)))]
 mod fake_rig;

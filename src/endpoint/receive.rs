@@ -347,6 +347,12 @@ impl ReceiveEndpoint {
         self.core.owner().is_here() && self.core.begin_close(connection, deadline)
     }
 
+    /// Begins the polite close of every connection and returns at once: whoever asks for a connection is refused from now
+    /// on, and what the peers have sent still arrives. Done when [`connections`](Self::connections) is 0.
+    pub fn begin_close(&mut self, deadline: Instant) {
+        self.core.begin_close_all(deadline);
+    }
+
     /// Closes every connection politely, and stops listening. Returns what arrived meanwhile, messages included.
     ///
     /// # Errors

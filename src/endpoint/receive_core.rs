@@ -741,19 +741,25 @@ impl<L: Link> ReceiveCore<L> {
         true
     }
 
-    /// Polls until every connection is closed; requests are refused meanwhile.
-    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+    /// Begins the polite close of every connection; requests are refused from now on.
+    pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
         self.closing = true;
-        let mut events = Vec::new();
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
         for id in waiting {
             let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
-            self.answer(id, Some(refusal), &mut events);
+            // A refusal has no event.
+            self.answer(id, Some(refusal), &mut Vec::new());
         }
         let ids = self.conns.ids();
         for id in ids {
             self.begin_close(id, deadline);
         }
+    }
+
+    /// Polls until every connection is closed; requests are refused meanwhile.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close_all(deadline);
         while !self.conns.is_empty() {
             self.drive(&mut events);
             if !self.conns.is_empty() {

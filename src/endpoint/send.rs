@@ -473,6 +473,11 @@ impl SendEndpointZeroCopy {
         self.core.state() == State::Established
     }
 
+    /// What was agreed when the connection was made, as long as it stands.
+    pub fn connection_info(&self) -> Option<ConnectionInfo> {
+        matches!(self.core.state(), State::Established | State::Closing).then(|| self.core.info())
+    }
+
     /// Why the connection is closed, once it is, for good.
     pub fn close_reason(&self) -> Option<CloseReason> {
         let again = self.reconnect.as_ref().is_some_and(Reconnector::is_waiting);

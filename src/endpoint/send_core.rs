@@ -825,7 +825,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    fn info(&self) -> ConnectionInfo {
+    /// What was agreed; means something once the connection stands.
+    pub(crate) fn info(&self) -> ConnectionInfo {
         let peer = self.machine.peer();
         ConnectionInfo {
             peer: Some(self.peer_addr),
