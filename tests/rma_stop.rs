@@ -188,7 +188,7 @@ impl Owner {
         }
         self.child.stop();
         std::thread::sleep(millis(20));
-        while let Some(line) = self.child.heard() {
+        if let Some(line) = self.child.heard() {
             panic!("{line}: not stopped in the middle");
         }
         if !read {

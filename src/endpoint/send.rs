@@ -19,6 +19,7 @@ use crate::endpoint::liveness::Patience;
 use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::socket::{Keepalive, TcpWatch};
+use crate::endpoint::wait::EndpointWait;
 use crate::endpoint::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
 };
@@ -215,6 +216,11 @@ impl SendConfig {
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.on_abandoned = Some(Box::new(hear));
         self
+    }
+
+    /// The depth, for layers above.
+    pub(crate) fn sends_in_flight(&self) -> u32 {
+        self.settings.depth
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -419,7 +425,7 @@ impl SendEndpointZeroCopy {
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
     /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message that can't be
-    /// sent ([`SendErrorKind`](crate::error::SendErrorKind) says which limit it exceeds).
+    /// sent ([`SendErrorKind`] says which limit it exceeds).
     #[inline]
     pub fn send_data(
         &mut self,
@@ -582,6 +588,11 @@ impl SendEndpointZeroCopy {
     /// Windows that this side exposes, those not given back yet included.
     pub fn windows(&self) -> usize {
         self.core.windows()
+    }
+
+    /// What a layer above sleeps on.
+    pub(crate) fn endpoint_wait(&self) -> Arc<EndpointWait> {
+        Arc::clone(self.core.wait())
     }
 
     /// Drives the endpoint, and appends what happened: up to 32 completions, and a few events more; when the connection
