@@ -9,7 +9,7 @@ use crate::control::Control;
 use crate::error::Failure;
 use crate::server::Wish;
 use crate::stats::quantile;
-use crate::{bare, ours};
+use crate::{bare, coalesced, ours};
 
 /// What one run gave. What was not measured is NaN.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +56,8 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
     let arrived = || arrived(&control.expect("arrived", patience)?);
     let (sent, arrived) = match (listener, wish.side, case.operation) {
         (Some(listener), ..) => listener.run(&case, to, arrived),
+        (None, Side::Ours, Operation::Coalesced) => coalesced::send(&case, to, arrived),
+        (None, Side::Bare, Operation::Coalesced) => coalesced::bare_send(&case, to, arrived),
         (None, Side::Ours, _) => ours::send(&case, to, arrived),
         (None, Side::Bare, Operation::Send) => bare::send(&case, to, arrived),
         (None, Side::Bare, _) => bare::ping_pong(&case, to, arrived),

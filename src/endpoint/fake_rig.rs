@@ -49,8 +49,8 @@ pub(super) struct Setup {
     pub(super) ask: bool,
     pub(super) handshake_timeout: Duration,
     pub(super) asked_mode: Option<HeaderMode>,
-    pub(super) windows: WindowSettings,
     pub(super) reconnect: ReconnectPolicy,
+    pub(super) windows: WindowSettings,
     /// The sender's.
     pub(super) patience: Patience,
 }
@@ -71,13 +71,13 @@ impl Default for Setup {
             ask: false,
             handshake_timeout: LONG,
             asked_mode: None,
+            reconnect: ReconnectPolicy::off(),
             windows: WindowSettings {
                 windows: 0,
                 operations: 8,
                 deadline: None,
                 policy: DeadlinePolicy::FailConnection,
             },
-            reconnect: ReconnectPolicy::off(),
             patience: Patience::ENDLESS,
         }
     }

@@ -220,7 +220,7 @@ impl<S: Sender> SendEngine<S> {
             }
             // Advice; what comes of it follows.
             SendEvent::Late { .. } | SendEvent::Unresponsive | SendEvent::Responsive => {}
-            // There are no futures of one-sided operations yet, so no event that anybody waits for.
+            // An endpoint that is a future offers no windows.
             SendEvent::Window(_) => {}
         }
     }

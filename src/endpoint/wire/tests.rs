@@ -70,6 +70,14 @@ fn control_messages_have_these_bytes() {
     expected[16..18].copy_from_slice(&[0x0b, 0x0a]);
     assert_eq!(credit.encode().as_slice(), expected);
 
+    let heartbeat = Control::Heartbeat {
+        number: 0x0c0d,
+        answer: true,
+    };
+    let mut expected = [0; CONTROL_LEN];
+    expected[..8].copy_from_slice(&[b'f', b'b', b'c', b't', 3, 0, 1, 0]);
+    expected[16..18].copy_from_slice(&[0x0d, 0x0c]);
+    assert_eq!(heartbeat.encode().as_slice(), expected);
     for (kind, control) in [
         (4, Control::Revoke { window: 0x0c0d }),
         (5, Control::RevokeAck { window: 0x0c0d }),
@@ -85,14 +93,6 @@ fn control_messages_have_these_bytes() {
     let split = split_written(0xaabb_ccdd_2112_3456);
     assert_eq!(split, Some((0x12_3456, 0xaabb_ccdd)));
     assert_eq!(split_written(0xaabb_ccdd_2012_3456), None);
-    let heartbeat = Control::Heartbeat {
-        number: 0x0c0d,
-        answer: true,
-    };
-    let mut expected = [0; CONTROL_LEN];
-    expected[..8].copy_from_slice(&[b'f', b'b', b'c', b't', 3, 0, 1, 0]);
-    expected[16..18].copy_from_slice(&[0x0d, 0x0c]);
-    assert_eq!(heartbeat.encode().as_slice(), expected);
 
     assert_eq!(cq_data(ControlKind::BYE, 0), 0x0200_0000);
     assert_eq!(cq_data(ControlKind::BYE, 0xff12_3456), 0x0212_3456);
