@@ -21,6 +21,7 @@ mod fake_link;
 mod fake_rig;
 #[cfg(all(test, not(loom)))]
 mod fake_walk_tests;
+mod fd_limit;
 mod half_open;
 mod id;
 mod iov;

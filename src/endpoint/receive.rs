@@ -13,6 +13,7 @@ use crate::endpoint::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::control::CONTROL_SENDS;
 use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::fabric_link::FabricLink;
+use crate::endpoint::fd_limit;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::liveness::Patience;
 use crate::endpoint::receive_core::{
@@ -260,7 +261,8 @@ impl ReceiveEndpoint {
     /// # Errors
     ///
     /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not local or in use,
-    /// [`Error::Memory`] and [`Error::Register`] for the pool.
+    /// [`Error::TooFewDescriptors`] when the process may not open two for each of `max_connections`, [`Error::Memory`] and
+    /// [`Error::Register`] for the pool.
     pub fn listen(
         domain: &Arc<Domain>,
         addr: PeerAddr,
@@ -268,6 +270,7 @@ impl ReceiveEndpoint {
     ) -> Result<Self, Error> {
         config.check()?;
         domain.fabric().owner().check()?;
+        fd_limit::check_listener(config.max_connections)?;
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
             None => SharedBufferManager::allocate(config.slots, config.max_message)?,
