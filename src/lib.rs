@@ -14,7 +14,7 @@
 //!
 //! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread of its own, no copy of a payload, no
 //! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
-//! GPU memory, files, one-sided operations and providers with FI_EP_RDM only are still to come.
+//! GPU memory, files and providers with FI_EP_RDM only are still to come.
 
 #![deny(unsafe_code)]
 
@@ -27,6 +27,7 @@ pub mod future;
 mod in_flight;
 pub mod memory;
 mod process;
+mod random;
 pub mod stats;
 mod sync;
 

@@ -6,6 +6,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +19,8 @@ use fabricast::endpoint::{
     CloseReason, Keepalive, KernelWatch, ReceiveConfig, ReconnectPolicy, SendConfig,
 };
 use fabricast::error::{Error, SendErrorKind};
-use fabricast::fabric::{EndpointSettings, LogLevel, ProcessSettings};
+use fabricast::event_loop::EventLoop;
+use fabricast::fabric::{EndpointSettings, LogLevel, ProcessSettings, SocketAccess};
 use fabricast::{
     Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
 };
@@ -519,6 +522,170 @@ fn attempts_end_with_the_last_one() {
     assert_eq!(common::send_end(&events), Some(CloseReason::ClosedLocally));
 }
 
+/// Passes bytes on, at most so many each 10 ms from the sender to the receiver; where it listens.
+fn slow_relay(to: PeerAddr, bytes_each_10_ms: usize) -> PeerAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let addr = listener.local_addr().expect("its number");
+    std::thread::spawn(move || {
+        let (near, _) = listener.accept().expect("the sender connects");
+        let far = TcpStream::connect(to.socket_addr()).expect("the receiver listens");
+        for stream in [&near, &far] {
+            stream.set_nodelay(true).expect("a socket");
+        }
+        let back = (
+            far.try_clone().expect("a socket"),
+            near.try_clone().expect("a socket"),
+        );
+        std::thread::spawn(move || pass_on(back.0, back.1, usize::MAX));
+        pass_on(near, far, bytes_each_10_ms);
+    });
+    addr.into()
+}
+
+/// Ends with either socket.
+fn pass_on(mut from: TcpStream, mut to: TcpStream, bytes_each_10_ms: usize) {
+    let mut room = vec![0; bytes_each_10_ms.min(64 * 1024)];
+    loop {
+        match from.read(&mut room) {
+            Ok(n) if n > 0 && to.write_all(&room[..n]).is_ok() => {}
+            _ => break,
+        }
+        if bytes_each_10_ms != usize::MAX {
+            std::thread::sleep(millis(10));
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+#[test]
+fn a_message_that_takes_long_to_arrive_is_life() {
+    const LEN: usize = 4 << 20;
+    let _dog = Watchdog::new("slow message");
+    let Some(domain) = common::domain() else {
+        return;
+    };
+    let elsewhere = common::domain().expect("there is one already");
+    let config = ReceiveConfig::default()
+        .max_message(LEN + 64)
+        .slots(8)
+        .depth(2)
+        .max_connections(2)
+        .unresponsive_after(Some(T1))
+        .lost_after(Some(T2));
+    let mut receiver =
+        ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
+    // About 2 s for the message; nothing else can pass it.
+    let relay = slow_relay(receiver.local_addr(), LEN / 200);
+    let send = SendConfig::default()
+        .unresponsive_after(None)
+        .lost_after(None);
+    let mut sender = SendEndpointZeroCopy::connect(&domain, relay, send).expect("begins");
+    let pool = common::pool(&domain, 1, LEN);
+    let mut payload = Some(pool.try_acquire().expect("free").freeze(LEN).into());
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    let begin = Instant::now();
+    drive("the message", SOON, || {
+        sender.poll(&mut sent).expect("polls");
+        receiver.poll(&mut received).expect("polls");
+        if let Some(p) = payload.take()
+            && let Err(refused) = sender.send_data(p, b"", 1)
+        {
+            payload = Some(refused.payload);
+        }
+        received
+            .iter()
+            .any(|event| matches!(event, ReceiveEvent::Message(_)))
+    });
+    figure(&format!(
+        "one message took {} ms, never silent",
+        begin.elapsed().as_millis()
+    ));
+    assert!(begin.elapsed() > T2, "longer than any limit");
+    assert_eq!(
+        received.len(),
+        2,
+        "connected, and the message: {received:?}"
+    );
+}
+
+#[test]
+fn heartbeats_are_answered_while_every_message_is_held() {
+    let _dog = Watchdog::new("held messages");
+    let Some(domain) = common::domain() else {
+        return;
+    };
+    let elsewhere = common::domain().expect("there is one already");
+    // Two connections want more buffers than there are: what a heartbeat uses must not go to the other one.
+    let config = patient_receiver().slots(12).depth(8).max_connections(2);
+    let mut receiver =
+        ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
+    let peer = receiver.local_addr();
+    let connect = || SendEndpointZeroCopy::connect(&domain, peer, impatient_sender());
+    let mut senders = [connect().expect("begins"), connect().expect("begins")];
+    let pool = common::pool(&domain, 64, 1024);
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    let until = after(8 * T1);
+    while Instant::now() < until {
+        for sender in &mut senders {
+            if let Some(buffer) = pool.try_acquire() {
+                // Refused when the receiver grants no more, which is soon.
+                let _ = sender.send_data(buffer.freeze(100), b"", 0);
+            }
+            sender.poll(&mut sent).expect("polls");
+        }
+        receiver.poll(&mut received).expect("polls");
+        std::thread::sleep(millis(2));
+    }
+    let starved = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Starved { .. });
+    assert!(received.iter().any(starved), "the pool was empty");
+    let silent = |e: &&SendEvent| matches!(e, SendEvent::Unresponsive | SendEvent::Disconnected(_));
+    assert_eq!(sent.iter().filter(silent).count(), 0, "{sent:?}");
+    assert!(senders.iter().all(SendEndpointZeroCopy::is_connected));
+    // And a peer that dies is noticed all the same.
+    drop(senders);
+    let lost = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Disconnected { .. });
+    drive("both lost", SOON, || {
+        receiver.poll(&mut received).expect("polls");
+        received.iter().filter(|e| lost(e)).count() == 2
+    });
+}
+
+#[test]
+fn attempts_need_nobody_to_poll_in_between() {
+    let _dog = Watchdog::new("event loop");
+    let Some(domain) = common::domain() else {
+        return;
+    };
+    let nobody = {
+        let receiver = ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver());
+        receiver.expect("listens").local_addr()
+    };
+    let policy = ReconnectPolicy::fixed(millis(100)).max_attempts(3);
+    let mut endpoint =
+        SendEndpointZeroCopy::connect(&domain, nobody, SendConfig::default().reconnect(policy))
+            .expect("begins");
+    let mut event_loop = EventLoop::new().expect("a loop");
+    event_loop.add_endpoint(&endpoint).expect("watched");
+    let (mut events, mut polls) = (Vec::new(), 0);
+    let begin = Instant::now();
+    event_loop
+        .run_for(SOON, |event_loop, _| {
+            polls += 1;
+            endpoint.poll(&mut events).expect("polls");
+            if common::send_end(&events).is_some() {
+                event_loop.stop();
+            }
+        })
+        .expect("runs");
+    assert!(common::send_end(&events).is_some(), "{events:?}");
+    assert!(
+        begin.elapsed() >= millis(300) && begin.elapsed() < SOON / 2,
+        "{:?}",
+        begin.elapsed()
+    );
+    assert!(polls < 200, "the loop slept in between: {polls} polls");
+}
+
 // ---- two network namespaces ----------------------------------------------------------------------------------------
 
 const NEAR: &str = "10.77.0.1";
@@ -721,6 +888,14 @@ fn the_kernel_notices_a_vanished_peer_where_it_was_asked_to() {
             };
             assert_eq!(info.kernel_watch, KernelWatch::Set);
         }
+        let report = domain.report();
+        let told = report.library.as_str() >= "2.2";
+        let sockets = if told {
+            SocketAccess::Library
+        } else {
+            SocketAccess::Search
+        };
+        assert_eq!(report.sockets, sockets, "{report}");
         ip("link set fbnear0 down");
         let down = Instant::now();
         while sending.send(60_000) {}
@@ -854,7 +1029,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
     let Some(domain) = common::domain() else {
         return;
     };
-    let source = std::net::TcpListener::bind("127.0.0.1:0")
+    let source = TcpListener::bind("127.0.0.1:0")
         .expect("a port")
         .local_addr();
     let source: PeerAddr = source.expect("its number").into();
@@ -912,7 +1087,7 @@ fn the_process_is_set_up_before_the_first_fabric_and_not_after() {
         return Child::with_env(TEST, "settings", "", &env).finish(SOON);
     }
     // A range around a port that was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
+    let free = TcpListener::bind("127.0.0.1:0")
         .expect("a port")
         .local_addr();
     let low = free.expect("its number").port().min(65_000);

@@ -10,9 +10,11 @@
 //! verdict may come late by the time between two looks, and never early.
 //!
 //! Silence counts against a peer only while this side listens. A verdict that came due while nobody looked waits for a
-//! second look a moment later: what the peer said meanwhile lies in a queue that was not read yet.
+//! second look a moment later, and until that queue was read ([`Backlog`]): what the peer said meanwhile lies in it.
 
 use std::time::{Duration, Instant};
+
+use crate::fabric::COMPLETION_BATCH;
 
 /// Longest moment between the two looks of a verdict that nobody was there for.
 const SECOND_LOOK_MAX: Duration = Duration::from_millis(100);
@@ -126,6 +128,13 @@ impl Silence {
         Some(verdict)
     }
 
+    /// What the peer said may lie in a queue that was not read so far yet: no verdict for a moment.
+    pub(crate) fn postpone(&mut self, now: Instant) {
+        if self.next_verdict().is_some_and(|(due, _)| now >= due) {
+            self.second_look = Some(now + self.moment);
+        }
+    }
+
     /// When the next look has something to say, at the earliest.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         if self.heard {
@@ -160,6 +169,35 @@ impl Silence {
             } => Some((self.since + silence, Verdict::Lost { silence })),
             _ => None,
         }
+    }
+}
+
+/// How far a queue was read that is read in batches: one that is behind holds what peers said long ago.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Backlog {
+    /// Entries read since the queue was last at its end.
+    read: u64,
+    capacity: u64,
+}
+
+impl Backlog {
+    /// Of a queue that holds at most so many entries.
+    pub(crate) fn new(capacity: u64) -> Self {
+        Self { read: 0, capacity }
+    }
+
+    #[inline]
+    pub(crate) fn on_read(&mut self, found: usize) {
+        self.read = if found < COMPLETION_BATCH {
+            0
+        } else {
+            self.read + found as u64
+        };
+    }
+
+    /// Everything that was in the queue a while ago was read.
+    pub(crate) fn is_read(&self) -> bool {
+        self.read == 0 || self.read > self.capacity
     }
 }
 

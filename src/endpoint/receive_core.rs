@@ -10,18 +10,22 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::conn_table::{CONNECTIONS_MAX, ConnTable};
-use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
+use crate::endpoint::connection::{
+    Action, Arrival, CloseReason, Connection, LocalParams, State, WINDOW_MESSAGES_MAX,
+};
 use crate::endpoint::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
 use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
+use crate::endpoint::exposed::ExposedWindows;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
-    LinkConn, PostRefused,
+    LinkConn, PEER_WROTE, PostRefused,
 };
-use crate::endpoint::liveness::{KernelBytes, Patience};
+use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::message::Message;
+use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::socket::TcpWatch;
 
@@ -34,21 +38,26 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
+mod windows;
+
+use windows::Account;
+pub(crate) use windows::WindowSettings;
+
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control messages, and so
 /// that a dead peer is noticed while every message is held.
 pub(crate) const RESERVE: u32 = 2;
 
-/// The fewest receives that a connection is worth opening with.
-pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
-
-/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
-/// refusal.
-pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6;
+/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, a last refusal,
+/// and what is said of windows.
+pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6 + WINDOW_MESSAGES_MAX as u32;
 
 /// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
 const CM_INTERVAL: u32 = 1024;
 const EMPTY_READ: u32 = 16;
+
+/// Polls between two looks at the clock while something comes in each of them.
+const CLOCK_INTERVAL: u32 = 64;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -61,8 +70,16 @@ pub(crate) struct ReceiveSettings {
     pub(crate) handshake_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
+    pub(crate) windows: WindowSettings,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
+}
+
+impl ReceiveSettings {
+    /// The fewest receives that a connection is worth opening with.
+    fn receives_min(&self) -> u32 {
+        self.windows.reserve() + 1
+    }
 }
 
 /// An operation in flight, with what must stay alive until it is over.
@@ -76,12 +93,18 @@ enum Op {
         kind: ControlKind,
         _buffer: BufferMut,
     },
+    OneSided {
+        conn: ConnectionId,
+        op: OneSided,
+    },
 }
 
 /// One connection.
 struct Conn<C> {
     machine: Connection,
     link: C,
+    /// Receives beyond the credits.
+    reserve: u32,
     /// Receives posted now.
     posted: u32,
     /// Receives that this connection should have posted.
@@ -116,7 +139,7 @@ impl<C> Conn<C> {
 
     /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
     fn count_reposted(&mut self) {
-        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(RESERVE));
+        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(self.reserve));
         let new = covered.saturating_sub(self.covered);
         if new > 0 {
             self.covered = covered;
@@ -154,6 +177,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     in_flight: InFlight<Op>,
     stats: ReceiveStats,
     polls_without_cm: u32,
+    polls_without_clock: u32,
+    backlog: Backlog,
     next_reap: Instant,
     completions: Completions,
     /// Connections whose machine may want something.
@@ -175,6 +200,9 @@ pub(crate) struct ReceiveCore<L: Link> {
     pool_waker: WakerId,
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
+    /// One-sided operations of this side.
+    account: Account,
+    exposed: ExposedWindows,
     link: L,
 }
 
@@ -192,8 +220,10 @@ impl<L: Link> ReceiveCore<L> {
         let control = ControlBuffers::new(controls)?;
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
-            .saturating_add(controls);
+            .saturating_add(controls)
+            .saturating_add(settings.windows.operations);
         let next_reap = Instant::now() + settings.handshake_timeout;
+        let exposed = ExposedWindows::new(settings.windows.windows, &wait);
         let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
@@ -202,6 +232,8 @@ impl<L: Link> ReceiveCore<L> {
             in_flight: InFlight::new(capacity, link.limits().contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
+            polls_without_clock: 0,
+            backlog: Backlog::new(capacity.into()),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
@@ -216,6 +248,8 @@ impl<L: Link> ReceiveCore<L> {
             pool_waker,
             control,
             wait,
+            account: Account::default(),
+            exposed,
             link,
             settings,
         };
@@ -224,7 +258,10 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(crate) fn stats(&self) -> ReceiveStats {
-        self.stats
+        ReceiveStats {
+            in_flight: self.one_sided_in_flight().into(),
+            ..self.stats
+        }
     }
 
     pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
@@ -261,13 +298,17 @@ impl<L: Link> ReceiveCore<L> {
             }
             return;
         }
+        if look_everywhere {
+            self.revoke_abandoned();
+        }
         let found = self.read_completions(events);
         let look_at_cm = look_everywhere || self.cm_is_due(found);
         if look_at_cm {
             self.read_cm(events);
         }
         // One look at the clock for all that is timed; while messages come all the time, not on each poll.
-        if look_at_cm || found == 0 {
+        self.polls_without_clock += 1;
+        if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
             self.on_time(events);
         }
         if std::mem::take(&mut self.retry) {
@@ -276,6 +317,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.feed(events);
         self.act_on_touched(events);
+        self.tell_writable(events);
         if look_everywhere || self.retry || std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
         }
@@ -298,6 +340,7 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut completions);
         let found = completions.len();
+        self.backlog.on_read(found);
         self.stats.cq_reads_empty += u64::from(found == 0);
         for completion in completions.drain(..) {
             self.on_completion(completion, events);
@@ -333,6 +376,10 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 self.touch(conn);
             }
+            Ok(Op::OneSided { conn, op }) => {
+                self.on_one_sided(conn, op, error.map(|error| *error), events);
+            }
+            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");
@@ -441,6 +488,9 @@ impl<L: Link> ReceiveCore<L> {
                 Action::Close(reason) => self.close_conn(id, reason, events),
                 // The request is judged before there is a connection, and a listener does not connect.
                 Action::Reject { .. } | Action::Connect { .. } => {}
+                Action::CloseWindow(window) => self.exposed.close(id, window),
+                Action::ReleaseWindow(window) => self.release_window(id, window, events),
+                Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -539,8 +589,8 @@ impl<L: Link> ReceiveCore<L> {
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
         let free = self.pool.free_count() as u64;
-        if free < RECEIVES_MIN.into() {
-            let details = [free, RECEIVES_MIN.into()];
+        if free < self.settings.receives_min().into() {
+            let details = [free, self.settings.receives_min().into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
         let params = self.params(0);
@@ -584,7 +634,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         let want = self.first_target();
         while conn.posted < want && self.post_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < RECEIVES_MIN {
+        if conn.posted < self.settings.receives_min() {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
             self.conns.put(id, conn);
@@ -592,7 +642,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         // The credits promised are receives that are posted, less the reserve.
         conn.target = conn.posted;
-        let credits = conn.posted.saturating_sub(RESERVE);
+        let credits = conn.posted.saturating_sub(conn.reserve);
         conn.covered = u64::from(credits);
         conn.machine = Connection::accept(
             self.link.form(),
@@ -622,6 +672,7 @@ impl<L: Link> ReceiveCore<L> {
         Ok(Conn {
             machine,
             link,
+            reserve: self.settings.windows.reserve(),
             posted: 0,
             target: 0,
             hungry: false,
@@ -644,20 +695,21 @@ impl<L: Link> ReceiveCore<L> {
         let others = self.settings.max_connections
             - 1
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
-        let kept = (others * RECEIVES_MIN) as usize;
+        let kept = (others * self.settings.receives_min()) as usize;
         let share = self
             .pool
             .free_count()
             .saturating_sub(kept)
-            .max(RECEIVES_MIN as usize);
-        (self.settings.depth + RESERVE).min(u32::try_from(share).unwrap_or(u32::MAX))
+            .max(self.settings.receives_min() as usize);
+        (self.settings.depth + self.settings.windows.reserve())
+            .min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
     fn params(&self, credits: u32) -> LocalParams {
         LocalParams {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
-            features: wire::FEATURE_HEARTBEAT,
+            features: self.features(),
             receive_size: self.settings.max_message,
             receive_depth: self.settings.depth,
             credits,
@@ -667,6 +719,15 @@ impl<L: Link> ReceiveCore<L> {
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
             patience: self.settings.patience,
+        }
+    }
+
+    /// Windows take receives that only an endpoint with windows has.
+    fn features(&self) -> u32 {
+        if self.settings.windows.enabled() {
+            wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS
+        } else {
+            wire::FEATURE_HEARTBEAT
         }
     }
 
@@ -696,7 +757,7 @@ impl<L: Link> ReceiveCore<L> {
             peer: conn.link.peer(),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
             max_message: self.settings.max_message,
-            credits: conn.posted.saturating_sub(RESERVE),
+            credits: conn.posted.saturating_sub(conn.reserve),
             header_mode: conn.header_mode,
             shape: Shape::Iov,
             kernel_watch,
@@ -784,14 +845,18 @@ impl<L: Link> ReceiveCore<L> {
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
+        self.close_scoped_windows(id, &conn.link);
         match self.link.close(conn.link) {
             // The slab lets go of what the provider does not report by itself.
-            Ok(()) => self.forget_ops_of(id, events),
-            Err(CloseFailed(_)) => {
+            Ok(()) => {
+                self.forget_ops_of(id, events);
+                self.release_windows(id, events);
+            }
+            Err(CloseFailed(errno)) => {
                 conn.pool_desc.leak();
                 conn.control_desc.leak();
                 conn.scoped.leak();
-                self.leak_ops_of(id);
+                self.leak_ops_of(id, errno, events);
             }
         }
         if conn.established {
@@ -808,13 +873,20 @@ impl<L: Link> ReceiveCore<L> {
     fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
-        drop(self.in_flight.take_where(|op| op.conn() == id));
+        let ops = self.in_flight.take_where(|op| op.conn() == id);
+        self.fail_one_sided(id, ops, events);
     }
 
     /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
     /// reports after all is over, and gives its buffer back.
-    fn leak_ops_of(&mut self, id: ConnectionId) {
+    fn leak_ops_of(
+        &mut self,
+        id: ConnectionId,
+        errno: FabricErrno,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
         let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        let leaked = leaked + self.leak_one_sided(id, errno, events);
         self.leaked = true;
         self.stats.leaked += leaked;
         stats::count_leaked(leaked);
@@ -971,6 +1043,7 @@ impl<L: Link> ReceiveCore<L> {
     // ---- time ----------------------------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.polls_without_clock = 0;
         let now = Instant::now();
         while let Some(id) = self.heard.pop() {
             if let Some(conn) = self.conns.get_mut(id) {
@@ -986,6 +1059,9 @@ impl<L: Link> ReceiveCore<L> {
         for (id, conn) in self.conns.iter_mut() {
             if conn.machine.next_deadline().is_some_and(|at| at <= now) {
                 conn.ask_kernel(&mut self.link);
+                if !self.backlog.is_read() {
+                    conn.machine.postpone(now);
+                }
                 conn.machine.tick(now);
                 self.touched.push(id);
             }
@@ -1003,6 +1079,7 @@ impl<L: Link> ReceiveCore<L> {
                 events,
             );
         }
+        self.check_one_sided_deadlines(now, events);
         if now >= self.next_reap {
             self.stats.reaped += self
                 .link
@@ -1019,7 +1096,7 @@ impl<L: Link> ReceiveCore<L> {
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let all = machines.chain(waiting).chain([self.next_reap]).chain(retry);
-        self.armed = all.min();
+        self.armed = all.chain(self.next_late()).min();
         self.wait.set_deadline(self.armed);
     }
 }
@@ -1034,7 +1111,9 @@ enum Posted {
 impl Op {
     fn conn(&self) -> ConnectionId {
         match self {
-            Self::Receive { conn, .. } | Self::ControlSend { conn, .. } => *conn,
+            Self::Receive { conn, .. }
+            | Self::ControlSend { conn, .. }
+            | Self::OneSided { conn, .. } => *conn,
         }
     }
 }
@@ -1048,15 +1127,18 @@ impl<L: Link> Drop for ReceiveCore<L> {
             let Some(mut conn) = self.conns.remove(id) else {
                 continue;
             };
-            if self.link.close(conn.link).is_ok() {
-                drop(self.in_flight.take_where(|op| op.conn() == id));
-            } else {
-                conn.pool_desc.leak();
-                conn.control_desc.leak();
-                conn.scoped.leak();
-                self.leak_ops_of(id);
+            self.close_scoped_windows(id, &conn.link);
+            match self.link.close(conn.link) {
+                Ok(()) => drop(self.in_flight.take_where(|op| op.conn() == id)),
+                Err(CloseFailed(errno)) => {
+                    conn.pool_desc.leak();
+                    conn.control_desc.leak();
+                    conn.scoped.leak();
+                    self.leak_ops_of(id, errno, &mut Vec::new());
+                }
             }
         }
+        self.abandon_one_sided();
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));

@@ -176,6 +176,7 @@ fn is_worth_a_retry(reason: &CloseReason) -> bool {
         | CloseReason::PeerSilent { .. }
         | CloseReason::PeerTruncated { .. }
         | CloseReason::ClosedByDeadline
+        | CloseReason::RevokeDeadline
         | CloseReason::SendDeadline { .. } => true,
     }
 }
@@ -379,6 +380,6 @@ fn errno_of(error: &Error) -> FabricErrno {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[path = "reconnect_tests.rs"]
 mod tests;

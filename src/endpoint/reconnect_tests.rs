@@ -1,9 +1,15 @@
-//! The schedule as a pure thing; the layer over the fake link is tested with the cores.
+//! The schedule as a pure thing, and the layer over the fake link.
 
 use proptest::prelude::*;
 
 use super::*;
+use crate::endpoint::fake_link::{CloseMode, NetConfig};
+use crate::endpoint::fake_rig::{Rig, Setup};
+use crate::endpoint::link::LinkConn;
+use crate::endpoint::liveness::Patience;
 use crate::endpoint::wire::Refusal;
+use crate::error::{Blocked, SendErrorKind};
+use crate::in_flight::ContextKind;
 
 fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -172,4 +178,175 @@ proptest! {
         let second = Schedule::new(policy, seed.wrapping_add(1)).next(now);
         prop_assert_ne!(first, second);
     }
+}
+
+// ---- the layer ---------------------------------------------------------------------------------------------------
+
+fn soon() -> Setup {
+    Setup {
+        reconnect: ReconnectPolicy::fixed(ms(1)),
+        max_connections: 4,
+        ..Setup::default()
+    }
+}
+
+/// Both ends hear that the transport is gone.
+fn cut(rig: &Rig) {
+    rig.net.shut_down(rig.conn);
+    rig.net.shut_down(rig.far_conn());
+}
+
+/// Lets time pass until there is a connection again.
+fn until_connected(rig: &mut Rig) {
+    for _ in 0..2000 {
+        rig.settle();
+        if rig.connected {
+            rig.conn = rig.sender().conn().map(LinkConn::key).unwrap();
+            return;
+        }
+        std::thread::sleep(ms(1));
+    }
+    panic!("not connected again: {:?}", rig.ended);
+}
+
+#[test]
+fn keys_come_back_before_the_reconnect_is_told_and_nothing_is_sent_again() {
+    for (close, contexts, endpoint_scope) in [
+        (CloseMode::Reports, ContextKind::Opaque, false),
+        (CloseMode::Silent, ContextKind::Opaque, true),
+        (CloseMode::Reports, ContextKind::Cells, true),
+        (CloseMode::Silent, ContextKind::Cells, false),
+    ] {
+        let mut rig = Setup {
+            net: NetConfig {
+                contexts,
+                endpoint_scope,
+                ..NetConfig::default()
+            },
+            ..soon()
+        }
+        .connected();
+        let id = rig.sender().id();
+        for round in 1..=3 {
+            let near = rig.near;
+            rig.net.set_close(near, close);
+            for key in 0..4 {
+                rig.send(10 * round + key).unwrap();
+            }
+            cut(&rig);
+            // The rig asserts that nothing is owed when the reconnect is told.
+            rig.poll_sender();
+            assert_eq!((rig.cuts as u64, rig.ended), (round, None));
+            assert_eq!(rig.failed.len() as u64, 4 * round);
+            rig.check_all_back();
+            assert_eq!(
+                rig.blocked(99),
+                Blocked::Connecting,
+                "between two connections"
+            );
+            let told = rig.writable;
+            until_connected(&mut rig);
+            assert_eq!(rig.writable, told + 1);
+            rig.send(1000 + round).unwrap();
+            rig.settle();
+            assert_eq!(rig.received.last(), Some(&(1000 + round)));
+            assert_eq!(
+                rig.received.len() as u64,
+                round,
+                "what failed did not arrive after all"
+            );
+        }
+        assert_eq!(rig.sender().id(), id);
+        rig.check_all_back();
+        rig.end();
+    }
+}
+
+#[test]
+fn an_endpoint_that_would_not_close_does_not_come_back() {
+    let mut rig = soon().connected();
+    rig.send(1).unwrap();
+    let near = rig.near;
+    rig.net.set_close(near, CloseMode::Fails);
+    cut(&rig);
+    rig.poll_sender();
+    assert!(
+        matches!(rig.ended, Some(CloseReason::PeerLost { .. })),
+        "{:?}",
+        rig.ended
+    );
+    assert_eq!(rig.cuts, 0);
+    rig.net.use_stuck();
+}
+
+#[test]
+fn without_a_policy_the_end_is_the_end() {
+    let mut rig = Setup::default().connected();
+    cut(&rig);
+    rig.poll_sender();
+    assert!(rig.ended.is_some());
+    assert!(matches!(rig.send(1), Err(SendErrorKind::Closed(_))));
+    rig.end();
+}
+
+#[test]
+fn a_close_while_waiting_is_told_by_the_next_poll() {
+    let mut rig = Setup {
+        reconnect: ReconnectPolicy::fixed(Duration::from_secs(60)),
+        ..soon()
+    }
+    .connected();
+    cut(&rig);
+    rig.poll_sender();
+    assert_eq!(rig.cuts, 1);
+    let reconnect = rig.reconnect.as_mut().unwrap();
+    assert!(reconnect.is_waiting() && reconnect.stop());
+    rig.poll_sender();
+    assert_eq!(rig.ended, Some(CloseReason::ClosedLocally));
+    assert!(matches!(rig.send(1), Err(SendErrorKind::Closed(_))));
+    rig.end();
+}
+
+// ---- liveness over the fake link ---------------------------------------------------------------------------------
+
+#[test]
+fn a_receiver_that_does_not_poll_is_silent_then_lost_and_its_keys_come_back() {
+    let (t1, t2) = (ms(60), ms(240));
+    let patience = Patience {
+        unresponsive: Some(t1),
+        lost: Some(t2),
+    };
+    let mut rig = Setup {
+        patience,
+        ..Setup::default()
+    }
+    .connected();
+    // Both poll, and nobody has anything to send: heartbeats go on.
+    let quiet = Instant::now() + 2 * t2;
+    while Instant::now() < quiet {
+        rig.settle();
+        std::thread::sleep(ms(2));
+        assert!(!rig.silent && rig.ended.is_none(), "{:?}", rig.ended);
+    }
+    rig.send(1).unwrap();
+    let stopped = Instant::now();
+    let mut unresponsive = None;
+    while rig.ended.is_none() {
+        rig.poll_sender();
+        if rig.silent {
+            unresponsive.get_or_insert_with(|| stopped.elapsed());
+        }
+        assert!(stopped.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(ms(1));
+    }
+    assert_eq!(rig.ended, Some(CloseReason::PeerSilent { silence: t2 }));
+    let unresponsive = unresponsive.expect("told before");
+    // Its last word may be older than the stop by what a settle takes and the time between two heartbeats.
+    assert!(
+        unresponsive + t1 / 2 >= t1 && unresponsive < stopped.elapsed(),
+        "{unresponsive:?}"
+    );
+    assert_eq!(rig.failed.len(), 1);
+    rig.check_all_back();
+    rig.end();
 }

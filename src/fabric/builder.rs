@@ -95,13 +95,21 @@ impl FabricBuilder {
         }
         self.refuse_known_unsupported()?;
         let library = sys::Library::load()?;
-        let hints = self.hints(library)?;
+        let mut hints = self.hints(library)?;
         let flags = if self.node.is_some() {
             sys::FI_SOURCE
         } else {
             0
         };
-        let found = match Info::find(library, self.node.as_deref(), None, flags, Some(&hints)) {
+        let find =
+            |hints: &Info| Info::find(library, self.node.as_deref(), None, flags, Some(hints));
+        // One-sided operations where there are some; without them, all else works.
+        hints.head_mut().caps |= sys::FI_RMA;
+        let found = find(&hints).or_else(|_| {
+            hints.head_mut().caps &= !sys::FI_RMA;
+            find(&hints)
+        });
+        let found = match found {
             Ok(found) => found,
             Err(errno) => return Err(self.diagnose(library, errno)?.into()),
         };

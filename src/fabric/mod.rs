@@ -25,6 +25,7 @@ mod process_settings;
 mod provider;
 mod queue;
 mod report;
+mod rma;
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -40,16 +41,18 @@ pub use domain::Domain;
 pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
-pub use report::{Progress, Report, WaitObject};
+pub use report::{Progress, Report, SocketAccess, WaitObject};
 
 pub(crate) use ep::Ep;
 pub(crate) use info::Info;
 pub use operation::Level;
 pub(crate) use operation::{
-    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
+    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
+    RmaPost, SendPost,
 };
 pub(crate) use pep::{Pep, in_use};
 pub(crate) use queue::{Cq, Eq, RawEvent};
+pub(crate) use rma::RmaLimits;
 
 use crate::Error;
 use crate::process::Owner;
@@ -67,6 +70,7 @@ use crate::process::Owner;
 pub struct Fabric {
     raw: NonNull<sys::fid_fabric>,
     info: Info,
+    rma: Option<RmaLimits>,
     provider: &'static Provider,
     settings: builder::Settings,
     owner: Owner,
@@ -123,6 +127,11 @@ impl Fabric {
         &self.info
     }
 
+    /// What one-sided operations it has, if any.
+    pub(crate) fn rma(&self) -> Option<&RmaLimits> {
+        self.rma.as_ref()
+    }
+
     /// Queues are opened with a descriptor to wait on.
     pub(crate) fn has_wait_fd(&self) -> bool {
         self.provider.wait_fd && self.settings.wait_fd
@@ -153,6 +162,7 @@ impl Fabric {
             .ok_or_else(|| Error::fabric("fi_fabric", rc))?;
         let fabric = Self {
             raw,
+            rma: RmaLimits::of(&info),
             info,
             provider,
             settings,
