@@ -37,6 +37,8 @@ mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
 mod receive_core_tests;
+#[cfg(all(test, not(loom)))]
+mod receive_scale_tests;
 mod recent_lease;
 mod reconnect;
 mod scoped;
