@@ -14,6 +14,7 @@ use crate::endpoint::control::CONTROL_SENDS;
 use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::fabric_link::FabricLink;
+use crate::endpoint::fd_limit;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::liveness::Patience;
 use crate::endpoint::receive_core::{
@@ -337,7 +338,8 @@ impl ReceiveEndpoint {
     /// # Errors
     ///
     /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not local or in use,
-    /// [`Error::Memory`] and [`Error::Register`] for the pool.
+    /// [`Error::TooFewDescriptors`] when the process may not open two for each of `max_connections`, [`Error::Memory`] and
+    /// [`Error::Register`] for the pool.
     pub fn listen(
         domain: &Arc<Domain>,
         addr: PeerAddr,
@@ -345,6 +347,7 @@ impl ReceiveEndpoint {
     ) -> Result<Self, Error> {
         config.check()?;
         domain.fabric().owner().check()?;
+        fd_limit::check_listener(config.max_connections)?;
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
             None => SharedBufferManager::allocate(config.slots, config.max_message)?,

@@ -14,6 +14,7 @@ use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::fabric_link::FabricLink;
+use crate::endpoint::fd_limit;
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::liveness::Patience;
 use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
@@ -389,8 +390,8 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a setting out of its range, and what libfabric answers. Whatever concerns the peer is
-    /// reported by an event instead.
+    /// [`Error::Config`] for a setting out of its range, [`Error::TooFewDescriptors`] when the process may open no more, and
+    /// what libfabric answers. Whatever concerns the peer is reported by an event instead.
     pub fn connect(
         domain: &Arc<Domain>,
         peer: PeerAddr,
@@ -404,9 +405,12 @@ impl SendEndpointZeroCopy {
         };
         let tx = (config.settings.depth + CONTROL_SENDS) as usize;
         let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
-        let link = FabricLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)?;
+        let link = FabricLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
+            .map_err(fd_limit::explain)?;
         let waiter = link.waiter();
-        SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self {
+        let core = SendCore::connect(link, waiter, peer, headers, config.settings)
+            .map_err(fd_limit::explain)?;
+        Ok(Self {
             core: Here::new(core),
             reconnect,
         })
