@@ -17,9 +17,7 @@ use crate::endpoint::fabric_link::FabricLink;
 use crate::endpoint::fd_limit;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::liveness::Patience;
-use crate::endpoint::receive_core::{
-    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
-};
+use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, check_windows, config};
 use crate::endpoint::socket::{Keepalive, TcpWatch};
 use crate::endpoint::window::{
@@ -352,7 +350,8 @@ impl ReceiveEndpoint {
             Some(pool) => pool.clone(),
             None => SharedBufferManager::allocate(config.slots, config.max_message)?,
         };
-        let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
+        let controls =
+            (config.windows.controls() * config.max_connections + CONTROL_SENDS) as usize;
         let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());
         let mut operations = 0;
         if config.windows.enabled() {

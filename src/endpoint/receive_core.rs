@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::conn_table::{CONNECTIONS_MAX, ConnTable};
-use crate::endpoint::connection::{
-    Action, Arrival, CloseReason, Connection, LocalParams, State, WINDOW_MESSAGES_MAX,
-};
+use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
 use crate::endpoint::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
@@ -47,9 +45,9 @@ pub(crate) use windows::WindowSettings;
 /// that a dead peer is noticed while every message is held.
 pub(crate) const RESERVE: u32 = 2;
 
-/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, a last refusal,
-/// and what is said of windows.
-pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6 + WINDOW_MESSAGES_MAX as u32;
+/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
+/// refusal; what is said of windows comes on top (`WindowSettings::controls`).
+const CONTROLS_PER_CONNECTION: u32 = 6;
 
 /// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
@@ -219,7 +217,7 @@ impl<L: Link> ReceiveCore<L> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
-        let controls = CONTROL_SENDS.max(CONTROLS_PER_CONNECTION * settings.max_connections);
+        let controls = CONTROL_SENDS.max(settings.windows.controls() * settings.max_connections);
         let control = ControlBuffers::new(controls)?;
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
