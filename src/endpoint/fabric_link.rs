@@ -21,7 +21,7 @@ use crate::endpoint::link::{
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
-use crate::fabric::{Cq, Domain, Ep, Eq, Fabric, Info, Pep, RawEvent};
+use crate::fabric::{Cq, Domain, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
@@ -322,7 +322,7 @@ impl Link for FabricLink {
         post: &SendPost<'_>,
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises; cores post sends on established connections only (`Connection::may_send`).
-        unsafe { conn.ep.send(post) }
+        unsafe { conn.ep.send(FiAddr::UNSPECIFIED, post) }
     }
 
     #[inline]

@@ -24,6 +24,10 @@ mod id_map;
 mod iov;
 pub(crate) mod link;
 mod message;
+mod peer_book;
+mod provider_link;
+mod rdm_hello;
+mod rdm_link;
 mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]

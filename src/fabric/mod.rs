@@ -1,7 +1,7 @@
 //! Safe handles over libfabric: what is opened, by which provider, with which limits.
 //!
 //! ```text
-//!  Fabric ◄── Domain ◄── Mr, Cq, Ep        an arrow is an Arc: a child keeps its parent open
+//!  Fabric ◄── Domain ◄── Mr, Cq, Av, Ep    an arrow is an Arc: a child keeps its parent open
 //!     ▲─────── Eq, Pep ◄──┘ (Ep)
 //! ```
 //!
@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 mod address;
+mod av;
 mod builder;
 mod diagnosis;
 mod domain;
@@ -38,13 +39,15 @@ pub use domain::Domain;
 pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
 pub use report::{Progress, Report, WaitObject};
 
+pub(crate) use address::{AddrForm, NAME_MAX};
+pub(crate) use av::{Av, FiAddr, fits};
 pub(crate) use ep::Ep;
 pub(crate) use info::Info;
 pub use operation::Level;
 pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
 };
-pub(crate) use pep::Pep;
+pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 
 use crate::Error;
@@ -63,6 +66,7 @@ pub struct Fabric {
     raw: NonNull<sys::fid_fabric>,
     info: Info,
     provider: &'static Provider,
+    endpoint_kind: EndpointKind,
     settings: builder::Settings,
 }
 
@@ -91,6 +95,11 @@ impl Fabric {
     /// The provider's row in the table.
     pub fn provider(&self) -> &'static Provider {
         self.provider
+    }
+
+    /// What connections are made of.
+    pub fn endpoint_kind(&self) -> EndpointKind {
+        self.endpoint_kind
     }
 
     /// What was got: provider, versions, limits.
@@ -128,6 +137,7 @@ impl Fabric {
     fn open(
         info: Info,
         provider: &'static Provider,
+        endpoint_kind: EndpointKind,
         settings: builder::Settings,
     ) -> Result<Arc<Self>, Error> {
         let mut raw = ptr::null_mut();
@@ -143,6 +153,7 @@ impl Fabric {
             raw,
             info,
             provider,
+            endpoint_kind,
             settings,
         };
         tracing::info!(report = %fabric.report(), "fabric opened");
