@@ -175,6 +175,7 @@ impl<T> InFlight<T> {
     ///
     /// # Errors
     /// Gives the operation back when the slab is full.
+    #[inline]
     pub fn begin(&mut self, op: T) -> Result<usize, T> {
         let Some(index) = self.free.pop_front() else {
             return Err(op);
@@ -207,9 +208,16 @@ impl<T> InFlight<T> {
     ///
     /// # Errors
     /// [`ContextError`] when the context is not that of an operation in flight; the slab is then unchanged.
+    #[inline]
     pub fn finish(&mut self, context: usize) -> Result<T, ContextError> {
         let index = self.index_of(context)?;
-        self.take(index).ok_or(ContextError::Idle)
+        match self.slots[index as usize].op.take() {
+            Some(op) => {
+                self.give_back(index);
+                Ok(op)
+            }
+            None => Err(ContextError::Idle),
+        }
     }
 
     /// The operation in flight with this context.
@@ -279,6 +287,7 @@ impl<T> InFlight<T> {
     }
 
     /// The index that a context stands for; it may be idle.
+    #[inline]
     fn index_of(&self, context: usize) -> Result<u32, ContextError> {
         if context == 0 {
             return Err(ContextError::Null);
@@ -300,13 +309,21 @@ impl<T> InFlight<T> {
     }
 
     fn take(&mut self, index: u32) -> Option<T> {
-        let slot = &mut self.slots[index as usize];
-        let op = slot.op.take()?;
+        let op = self.slots[index as usize].op.take()?;
+        self.give_back(index);
+        Some(op)
+    }
+
+    /// The index, and its cell, are free again.
+    #[inline]
+    fn give_back(&mut self, index: u32) {
         if let Some(cells) = &mut self.cells {
-            cells.put(std::mem::replace(&mut slot.cell, NONE));
+            cells.put(std::mem::replace(
+                &mut self.slots[index as usize].cell,
+                NONE,
+            ));
         }
         self.free.push_back(index);
-        Some(op)
     }
 }
 

@@ -68,6 +68,34 @@ struct Inner {
     claim: Claim,
 }
 
+impl Inner {
+    fn start(&self, taken: &TakenSlot) -> *const u8 {
+        let region = self.claim.region();
+        region.at(taken.index as usize * self.stride).as_ptr()
+    }
+
+    #[inline]
+    fn give_back(&self, taken: &TakenSlot) {
+        self.owners[taken.index as usize].store(NOBODY, Ordering::Release);
+        self.table.release(taken.index);
+    }
+}
+
+/// A slot with its header, by number: nothing gives it back by itself. An operation holds it, which saves counting its manager's
+/// owners for each message.
+#[derive(Debug)]
+#[must_use = "the slot stays taken until it is given back"]
+pub(crate) struct TakenSlot {
+    index: u32,
+    len: u32,
+}
+
+impl TakenSlot {
+    pub(crate) fn len(&self) -> usize {
+        self.len as usize
+    }
+}
+
 /// Header slots that any number of threads and endpoints share; no call takes a lock, except while somebody waits for a wake-up.
 ///
 /// Clones are handles on the same slots.
@@ -141,6 +169,21 @@ impl HeaderSlotManager {
         key: u64,
         endpoint: EndpointId,
     ) -> Result<HeaderSlot, HeaderError> {
+        self.take(parts, key, endpoint).map(|taken| HeaderSlot {
+            inner: Arc::clone(&self.0),
+            taken,
+            key,
+        })
+    }
+
+    /// As [`acquire_parts`](Self::acquire_parts), for an owner that keeps the manager and gives the slot back to it itself.
+    #[inline]
+    pub(crate) fn take(
+        &self,
+        parts: &[&[u8]],
+        key: u64,
+        endpoint: EndpointId,
+    ) -> Result<TakenSlot, HeaderError> {
         let max = self.slot_size();
         let len = parts
             .iter()
@@ -160,13 +203,21 @@ impl HeaderSlotManager {
         self.0.keys[index as usize].store(key, Ordering::Relaxed);
         // Release pairs with the Acquire of `pending`: who sees the owner sees the key.
         self.0.owners[index as usize].store(endpoint.get(), Ordering::Release);
-        Ok(HeaderSlot {
-            inner: Arc::clone(&self.0),
-            index,
-            // At most `SLOT_SIZE_MAX`, just checked.
-            len: len as u32,
-            key,
-        })
+        // At most `SLOT_SIZE_MAX`, just checked.
+        let len = len as u32;
+        Ok(TakenSlot { index, len })
+    }
+
+    /// Gives back what [`take`](Self::take) gave.
+    #[inline]
+    pub(crate) fn give_back(&self, taken: TakenSlot) {
+        self.0.give_back(&taken);
+    }
+
+    /// Where the header of a slot of this manager lies: its first byte, derived from the whole region.
+    #[inline]
+    pub(crate) fn start(&self, taken: &TakenSlot) -> *const u8 {
+        self.0.start(taken)
     }
 
     /// Gives a slot back and says its key. Dropping the slot gives it back too.
@@ -249,25 +300,24 @@ impl fmt::Debug for HeaderSlotManager {
 /// One header in its slot. Dropping it gives the slot back.
 pub struct HeaderSlot {
     inner: Arc<Inner>,
-    index: u32,
-    len: u32,
+    taken: TakenSlot,
     key: u64,
 }
 
 impl HeaderSlot {
     /// The number of the slot, below the manager's capacity.
     pub fn index(&self) -> u32 {
-        self.index
+        self.taken.index
     }
 
     /// The length of the header, in bytes.
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.taken.len()
     }
 
     /// Whether the header has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.taken.len == 0
     }
 
     /// The key that was given with the header.
@@ -277,32 +327,22 @@ impl HeaderSlot {
 
     /// The header.
     pub fn as_bytes(&self) -> &[u8] {
-        // SAFETY: `len` bytes of this slot were written by `acquire_parts`, and nobody writes there before the slot is given back.
-        unsafe { std::slice::from_raw_parts(self.start(), self.len()) }
-    }
-
-    /// Where the header lies: its first byte, derived from the whole region.
-    pub(crate) fn start(&self) -> *const u8 {
-        self.inner
-            .claim
-            .region()
-            .at(self.index as usize * self.inner.stride)
-            .as_ptr()
+        // SAFETY: `len` bytes of this slot were written by `take`, and nobody writes there before the slot is given back.
+        unsafe { std::slice::from_raw_parts(self.inner.start(&self.taken), self.len()) }
     }
 }
 
 impl Drop for HeaderSlot {
     fn drop(&mut self) {
-        self.inner.owners[self.index as usize].store(NOBODY, Ordering::Release);
-        self.inner.table.release(self.index);
+        self.inner.give_back(&self.taken);
     }
 }
 
 impl fmt::Debug for HeaderSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HeaderSlot")
-            .field("index", &self.index)
-            .field("len", &self.len)
+            .field("index", &self.taken.index)
+            .field("len", &self.taken.len)
             .field("key", &self.key)
             .finish()
     }

@@ -28,4 +28,5 @@ pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferConfig, SharedBuff
 pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 
-pub(crate) use payload::{LeaseError, LeasedPayload};
+pub(crate) use header_slots::TakenSlot;
+pub(crate) use payload::{LeaseError, LeasedPayload, Leases};

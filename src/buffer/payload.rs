@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::mem::ManuallyDrop;
 
 use smallvec::SmallVec;
 
@@ -93,30 +94,28 @@ impl Payload {
 
     /// Keeps the registrations of all segments open for one operation, and names each run: address, length in bytes, descriptor.
     ///
-    /// On an error no registration is kept; runs that were named by then are void.
+    /// What it gives goes to [`LeasedPayload::new`] with this same payload. On an error no registration is kept, and runs that were
+    /// named by then are void.
+    #[inline]
     pub(crate) fn lease(
-        self,
+        &self,
         scope: Scope,
         out: &mut impl FnMut(*const u8, usize, *mut c_void),
-    ) -> Result<LeasedPayload, (Self, LeaseError)> {
-        let mut leased = LeasedPayload {
-            payload: self,
-            scope,
-            leases: 0,
-        };
-        for index in 0..leased.payload.0.len() {
-            let region = leased.payload.0[index].region();
+    ) -> Result<Leases, LeaseError> {
+        let mut leases = Leases { scope, count: 0 };
+        for segment in &self.0 {
+            let region = segment.region();
             let Some(desc) = region.lease(scope) else {
-                let error = LeaseError::of(region.is_registered_anywhere(), index);
-                return Err((leased.into_payload(), error));
+                let error = LeaseError::of(region.is_registered_anywhere(), leases.count as usize);
+                leases.end(self);
+                return Err(error);
             };
-            leased.leases += 1;
-            let segment = &leased.payload.0[index];
+            leases.count += 1;
             for run in segment.runs() {
-                out(segment.region().at(run.start).as_ptr(), run.len(), desc);
+                out(region.at(run.start).as_ptr(), run.len(), desc);
             }
         }
-        Ok(leased)
+        Ok(leases)
     }
 }
 
@@ -169,39 +168,61 @@ impl LeaseError {
     }
 }
 
+/// The leases of a payload's segments, from the first on. Apart from the payload, so that taking them does not move it.
+#[derive(Debug)]
+#[must_use = "the registrations stay open until the leases are ended"]
+pub(crate) struct Leases {
+    scope: Scope,
+    count: u32,
+}
+
+impl Leases {
+    #[inline]
+    fn end(&mut self, payload: &Payload) {
+        let count = std::mem::take(&mut self.count);
+        for segment in &payload.0[..count as usize] {
+            // SAFETY: `Payload::lease` took one for each of the first `count` segments of this payload, and that count is 0 from
+            // here on.
+            unsafe { segment.region().release(self.scope) };
+        }
+    }
+}
+
 /// A payload in an operation; its registrations stay open while this lives.
 #[derive(Debug)]
 pub(crate) struct LeasedPayload {
     payload: Payload,
-    scope: Scope,
-    /// How many segments, from the first on, hold a lease.
-    leases: usize,
+    leases: Leases,
 }
 
 impl LeasedPayload {
+    /// # Safety
+    ///
+    /// * `leases` is what [`Payload::lease`] gave for this very payload.
+    #[inline]
+    pub(crate) unsafe fn new(payload: Payload, leases: Leases) -> Self {
+        Self { payload, leases }
+    }
+
     #[cfg(test)]
     pub(crate) fn payload(&self) -> &Payload {
         &self.payload
     }
 
     /// Ends the leases; to be called when the operation is over.
-    pub(crate) fn into_payload(mut self) -> Payload {
-        self.end();
-        std::mem::take(&mut self.payload)
-    }
-
-    fn end(&mut self) {
-        let leases = std::mem::take(&mut self.leases);
-        for segment in &self.payload.0[..leases] {
-            // SAFETY: `Payload::lease` took one for each of the first `leases` segments, and that count is 0 from here on.
-            unsafe { segment.region().release(self.scope) };
-        }
+    #[inline]
+    pub(crate) fn into_payload(self) -> Payload {
+        let mut this = ManuallyDrop::new(self);
+        let this = &mut *this;
+        this.leases.end(&this.payload);
+        // SAFETY: moved out once, of what is never dropped; the leases own nothing.
+        unsafe { std::ptr::read(&raw const this.payload) }
     }
 }
 
 impl Drop for LeasedPayload {
     fn drop(&mut self) {
-        self.end();
+        self.leases.end(&self.payload);
     }
 }
 

@@ -19,10 +19,14 @@ fn lease(
     scope: Scope,
 ) -> Result<(Vec<Run>, LeasedPayload), (Payload, LeaseError)> {
     let mut runs = Vec::new();
-    let leased = payload.lease(scope, &mut |address, len, desc| {
+    let leases = payload.lease(scope, &mut |address, len, desc| {
         runs.push((address.addr(), len, desc.addr()))
-    })?;
-    Ok((runs, leased))
+    });
+    match leases {
+        // SAFETY: the leases are this payload's.
+        Ok(leases) => Ok((runs, unsafe { LeasedPayload::new(payload, leases) })),
+        Err(error) => Err((payload, error)),
+    }
 }
 
 #[test]

@@ -11,7 +11,12 @@ use std::time::Duration;
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::credit::CREDIT_MESSAGES_MAX;
-use crate::endpoint::wire::CONTROL_LEN_MAX;
+use crate::endpoint::event::Level;
+use crate::endpoint::iov::IovList;
+use crate::endpoint::link::{Link, PostRefused, SendPost};
+use crate::endpoint::wire::{self, CONTROL_LEN_MAX, ControlBody, ControlKind};
+use crate::error::FabricErrno;
+use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
 
 /// Control messages that the peer may have on the way to us: grants are bounded by the protocol, and there is one bye.
@@ -48,6 +53,34 @@ impl ControlBuffers {
     pub(crate) fn take(&self) -> Option<BufferMut> {
         self.pool.try_acquire()
     }
+}
+
+/// Posts a control message of its own buffer; `op` makes the operation that keeps the buffer.
+pub(crate) fn post_control<L: Link, T>(
+    link: &mut L,
+    conn: &L::Conn,
+    in_flight: &mut InFlight<T>,
+    (buffers, desc): (&ControlBuffers, &HeldDescriptor),
+    (cq_data, body): (u32, &ControlBody),
+    op: impl FnOnce(ControlKind, BufferMut) -> T,
+) -> Result<(), PostRefused> {
+    let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
+    let mut buffer = buffers.take().ok_or_else(full)?;
+    let bytes = body.as_slice();
+    buffer[..bytes.len()].copy_from_slice(bytes);
+    let mut iov = IovList::new();
+    iov.push(buffer.as_ptr(), bytes.len(), desc.desc());
+    let kind = wire::split_cq_data(cq_data).0;
+    let context = in_flight.begin(op(kind, buffer)).map_err(|_| full())?;
+    let post = SendPost {
+        iov: iov.iov(),
+        desc: iov.desc(),
+        context,
+        data: Some(cq_data),
+        level: Level::Sent,
+    };
+    // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
+    unsafe { link.post_send(conn, &post) }.inspect_err(|_| drop(in_flight.abort(context)))
 }
 
 /// A region's descriptor, held: the region stays registered in this scope until this is dropped.

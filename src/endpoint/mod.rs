@@ -7,6 +7,7 @@
 //!                     link                     the one seam: fabric_link is real, the tests have a fake one
 //! ```
 
+mod conn_table;
 pub(crate) mod connection;
 mod control;
 pub(crate) mod credit;
@@ -20,7 +21,6 @@ mod fake_rig;
 mod fake_walk_tests;
 mod half_open;
 mod id;
-mod id_map;
 mod iov;
 pub(crate) mod link;
 mod message;

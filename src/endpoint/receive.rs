@@ -9,6 +9,7 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::buffer::SharedBufferManager;
+use crate::endpoint::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::control::CONTROL_SENDS;
 use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::fabric_link::FabricLink;
@@ -163,7 +164,7 @@ impl ReceiveConfig {
                 "must be 1 to 65536 messages",
             ));
         }
-        if !(1..=65_536).contains(&max_connections) {
+        if !(1..=CONNECTIONS_MAX).contains(&max_connections) {
             return Err(config(
                 "max_connections",
                 max_connections.to_string(),

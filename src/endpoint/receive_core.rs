@@ -9,15 +9,16 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
+use crate::endpoint::conn_table::{CONNECTIONS_MAX, ConnTable};
 use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
-use crate::endpoint::control::{CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor};
-use crate::endpoint::event::{ConnectionInfo, Level, ReceiveEvent};
+use crate::endpoint::control::{
+    CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
+};
+use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::id_map::IdMap;
-use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
-    LinkConn, PostRefused, SendPost,
+    LinkConn, PostRefused,
 };
 use crate::endpoint::message::Message;
 use crate::endpoint::scoped::ScopedRegistrations;
@@ -82,6 +83,8 @@ struct Conn<C> {
     hungry: bool,
     starved: bool,
     established: bool,
+    /// When its machine wants to be looked at, as the endpoint's timer knows it.
+    deadline: Option<Instant>,
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
     /// A control message that the provider's full queue did not take.
@@ -122,8 +125,7 @@ struct Waiting<R> {
 /// A listener and every connection that it accepted.
 pub(crate) struct ReceiveCore<L: Link> {
     settings: ReceiveSettings,
-    /// Boxed, so that `feed` takes one out and puts it back without moving it.
-    conns: IdMap<Box<Conn<L::Conn>>>,
+    conns: ConnTable<Conn<L::Conn>>,
     by_key: HashMap<ConnKey, ConnectionId>,
     waiting: HashMap<ConnectionId, Waiting<L::Request>>,
     hungry: Vec<ConnectionId>,
@@ -136,6 +138,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     touched: Vec<ConnectionId>,
     /// The provider's queue was full: something is to be offered to it again.
     retry: bool,
+    /// The timer is to be set anew: a deadline came, went or moved.
+    timer_stale: bool,
     closing: bool,
     /// Why the endpoint failed, for good.
     failed: Option<&'static str>,
@@ -165,7 +169,7 @@ impl<L: Link> ReceiveCore<L> {
             .saturating_add(controls);
         let next_reap = Instant::now() + settings.handshake_timeout;
         let core = Self {
-            conns: IdMap::default(),
+            conns: ConnTable::new(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
             hungry: Vec::new(),
@@ -176,6 +180,7 @@ impl<L: Link> ReceiveCore<L> {
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
             retry: false,
+            timer_stale: false,
             closing: false,
             failed: None,
             leaked: false,
@@ -207,7 +212,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(crate) fn conn(&self, id: ConnectionId) -> Option<&L::Conn> {
-        self.conns.get(&id).map(|conn| &conn.link)
+        self.conns.get(id).map(|conn| &conn.link)
     }
 
     // ---- polling -------------------------------------------------------------------------------------------------
@@ -228,18 +233,18 @@ impl<L: Link> ReceiveCore<L> {
             }
             return;
         }
-        let found = self.read_completions(events);
+        self.read_completions(events);
         if look_everywhere || self.cm_is_due() {
             self.read_cm(events);
             self.on_time(events);
         }
         if std::mem::take(&mut self.retry) {
             let unsent = self.conns.iter().filter(|(_, conn)| conn.unsent.is_some());
-            self.touched.extend(unsent.map(|(id, _)| *id));
+            self.touched.extend(unsent.map(|(id, _)| id));
         }
         self.feed(events);
         self.act_on_touched(events);
-        if look_everywhere || found > 0 || self.retry {
+        if look_everywhere || self.retry || std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
         }
     }
@@ -287,7 +292,7 @@ impl<L: Link> ReceiveCore<L> {
                 Some(error) => self.on_receive_failed(conn, error.errno),
             },
             Ok(Op::ControlSend { conn, kind, .. }) => {
-                let Some(state) = self.conns.get_mut(&conn) else {
+                let Some(state) = self.conns.get_mut(conn) else {
                     return;
                 };
                 match error {
@@ -305,7 +310,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
-        if let Some(conn) = self.conns.get_mut(&id) {
+        if let Some(conn) = self.conns.get_mut(id) {
             conn.posted -= 1;
             conn.machine.on_lost(Some(errno));
             self.touch(id);
@@ -322,7 +327,7 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         // A connection that is closed: what was still in its queue is dropped, the slot goes back to the pool.
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         conn.posted -= 1;
@@ -343,7 +348,9 @@ impl<L: Link> ReceiveCore<L> {
                 });
                 if let Some((sequence, (header, payload))) = split {
                     // The first message may come before the event queue says that the connection stands.
-                    self.tell_established(id, events);
+                    if !conn.established {
+                        self.tell_established(id, events);
+                    }
                     self.stats.messages += 1;
                     self.stats.bytes += len as u64;
                     let buffer = buffer.freeze(len);
@@ -380,11 +387,11 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Does what one connection asks for.
     fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let unsent = self.conns.get_mut(&id).and_then(|conn| conn.unsent.take());
+        let unsent = self.conns.get_mut(id).and_then(|conn| conn.unsent.take());
         if let Some((cq_data, body)) = unsent {
             self.send_control(id, cq_data, &body);
         }
-        while let Some(action) = self.conns.get_mut(&id).and_then(|conn| conn.next_action()) {
+        while let Some(action) = self.conns.get_mut(id).and_then(|conn| conn.next_action()) {
             match action {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
@@ -396,6 +403,11 @@ impl<L: Link> ReceiveCore<L> {
                 // The request is judged before there is a connection, and a listener does not connect.
                 Action::Reject { .. } | Action::Connect { .. } => {}
             }
+        }
+        if let Some(conn) = self.conns.get_mut(id) {
+            let deadline = conn.machine.next_deadline();
+            self.timer_stale |= conn.deadline != deadline;
+            conn.deadline = deadline;
         }
     }
 
@@ -435,7 +447,7 @@ impl<L: Link> ReceiveCore<L> {
         let Some(&id) = self.by_key.get(&key) else {
             return;
         };
-        if let Some(conn) = self.conns.get_mut(&id) {
+        if let Some(conn) = self.conns.get_mut(id) {
             f(&mut conn.machine);
             self.touch(id);
         }
@@ -445,11 +457,18 @@ impl<L: Link> ReceiveCore<L> {
         if let Err(refusal) = self.judge(&data) {
             return self.refuse(request, refusal);
         }
+        let Some(id) = self.conns.reserve() else {
+            let details = [CONNECTIONS_MAX.into(), 0];
+            return self.refuse(
+                request,
+                Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details),
+            );
+        };
         if !self.settings.ask {
-            return self.admit(next_id(), request, &data, events);
+            return self.admit(id, request, &data, events);
         }
-        let id = next_id();
         let deadline = Instant::now() + self.settings.handshake_timeout;
+        self.timer_stale = true;
         let peer = self.link.peer_of(&request);
         self.waiting.insert(
             id,
@@ -509,6 +528,7 @@ impl<L: Link> ReceiveCore<L> {
         let link = match self.link.prepare_accept(request) {
             Ok(link) => link,
             Err((request, error)) => {
+                self.conns.remove(id);
                 tracing::warn!(%error, "a connection could not be made");
                 return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
             }
@@ -516,6 +536,7 @@ impl<L: Link> ReceiveCore<L> {
         let mut conn = match self.make_conn(link, data) {
             Ok(conn) => Box::new(conn),
             Err(error) => {
+                self.conns.remove(id);
                 self.stats.refused += 1;
                 return tracing::warn!(%error, "a connection could not be made");
             }
@@ -525,7 +546,7 @@ impl<L: Link> ReceiveCore<L> {
         if conn.posted < RECEIVES_MIN {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
-            self.conns.insert(id, conn);
+            self.conns.put(id, conn);
             return self.act(id, events);
         }
         // The credits promised are receives that are posted, less the reserve.
@@ -539,7 +560,7 @@ impl<L: Link> ReceiveCore<L> {
             Instant::now(),
         );
         self.by_key.insert(conn.link.key(), id);
-        self.conns.insert(id, conn);
+        self.conns.put(id, conn);
         self.act(id, events);
     }
 
@@ -565,6 +586,7 @@ impl<L: Link> ReceiveCore<L> {
             hungry: false,
             starved: false,
             established: false,
+            deadline: None,
             covered: 0,
             unsent: None,
             header_mode,
@@ -605,7 +627,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         if let Err(error) = self.link.accept(&mut conn.link, data) {
@@ -617,13 +639,12 @@ impl<L: Link> ReceiveCore<L> {
     /// Once in a connection's life.
     #[inline]
     fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        match self.conns.get_mut(&id) {
-            Some(conn) if !conn.established => conn.established = true,
-            _ => return,
-        }
-        let Some(conn) = self.conns.get(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
+        if std::mem::replace(&mut conn.established, true) {
+            return;
+        }
         self.stats.connections += 1;
         let peer = conn.machine.peer();
         let info = ConnectionInfo {
@@ -652,7 +673,10 @@ impl<L: Link> ReceiveCore<L> {
             return false;
         };
         match refusal {
-            Some(refusal) => self.refuse(request, refusal),
+            Some(refusal) => {
+                self.conns.remove(id);
+                self.refuse(request, refusal);
+            }
             None => self.admit(id, request, &data, events),
         }
         true
@@ -660,7 +684,7 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Begins the polite close of one connection: true if there is such a connection.
     pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return false;
         };
         conn.machine.close(ByeReason::CLOSING, deadline);
@@ -678,7 +702,7 @@ impl<L: Link> ReceiveCore<L> {
             let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
             self.answer(id, Some(refusal), &mut events);
         }
-        let ids: Vec<_> = self.conns.keys().copied().collect();
+        let ids = self.conns.ids();
         for id in ids {
             self.begin_close(id, deadline);
         }
@@ -698,10 +722,11 @@ impl<L: Link> ReceiveCore<L> {
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(mut conn) = self.conns.remove(&id) else {
+        let Some(mut conn) = self.conns.remove(id) else {
             return;
         };
         self.by_key.remove(&conn.link.key());
+        self.timer_stale |= conn.deadline.is_some();
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
@@ -744,9 +769,9 @@ impl<L: Link> ReceiveCore<L> {
     /// The endpoint is not to be believed any more: every connection is closed, requests are refused.
     fn fail(&mut self, reason: &'static str) {
         self.failed.get_or_insert(reason);
-        for (id, conn) in &mut self.conns {
+        for (id, conn) in self.conns.iter_mut() {
             conn.machine.abort(CloseReason::EndpointFailed(reason));
-            self.touched.push(*id);
+            self.touched.push(id);
         }
         self.wait.wake();
     }
@@ -758,13 +783,13 @@ impl<L: Link> ReceiveCore<L> {
         let mut i = 0;
         while i < self.hungry.len() {
             let id = self.hungry[i];
-            let Some(mut conn) = self.conns.remove(&id) else {
+            let Some(mut conn) = self.conns.take(id) else {
                 self.hungry.swap_remove(i);
                 continue;
             };
             let full = self.feed_conn(&mut conn, id, events);
             conn.hungry = !full;
-            self.conns.insert(id, conn);
+            self.conns.put(id, conn);
             if full {
                 self.hungry.swap_remove(i);
             } else {
@@ -831,7 +856,7 @@ impl<L: Link> ReceiveCore<L> {
 
     fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
         let sent = self.try_send_control(id, cq_data, body);
-        let Some(conn) = self.conns.get_mut(&id) else {
+        let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         match sent {
@@ -850,41 +875,31 @@ impl<L: Link> ReceiveCore<L> {
         cq_data: u32,
         body: &ControlBody,
     ) -> Result<(), PostRefused> {
-        let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
-        let Some(conn) = self.conns.get(&id) else {
+        let Some(conn) = self.conns.get(id) else {
             return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
         };
-        let mut buffer = self.control.take().ok_or_else(full)?;
-        let bytes = body.as_slice();
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        let mut iov = IovList::new();
-        iov.push(buffer.as_ptr(), bytes.len(), conn.control_desc.desc());
-        let op = Op::ControlSend {
-            conn: id,
-            kind: wire::split_cq_data(cq_data).0,
-            _buffer: buffer,
-        };
-        let context = self.in_flight.begin(op).map_err(|_| full())?;
-        let post = SendPost {
-            iov: iov.iov(),
-            desc: iov.desc(),
-            context,
-            data: Some(cq_data),
-            level: Level::Sent,
-        };
-        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
-        unsafe { self.link.post_send(&conn.link, &post) }
-            .inspect_err(|_| drop(self.in_flight.abort(context)))
+        post_control(
+            &mut self.link,
+            &conn.link,
+            &mut self.in_flight,
+            (&self.control, &conn.control_desc),
+            (cq_data, body),
+            |kind, _buffer| Op::ControlSend {
+                conn: id,
+                kind,
+                _buffer,
+            },
+        )
     }
 
     // ---- time ----------------------------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
         let now = Instant::now();
-        for (id, conn) in &mut self.conns {
+        for (id, conn) in self.conns.iter_mut() {
             if conn.machine.next_deadline().is_some_and(|at| at <= now) {
                 conn.machine.tick(now);
-                self.touched.push(*id);
+                self.touched.push(id);
             }
         }
         let late: Vec<_> = self
@@ -911,8 +926,8 @@ impl<L: Link> ReceiveCore<L> {
     fn arm_timer(&self) {
         let machines = self
             .conns
-            .values()
-            .filter_map(|conn| conn.machine.next_deadline());
+            .iter()
+            .filter_map(|(_, conn)| conn.machine.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let all = machines.chain(waiting).chain([self.next_reap]).chain(retry);
@@ -935,17 +950,13 @@ impl Op {
     }
 }
 
-fn next_id() -> ConnectionId {
-    ConnectionId(crate::endpoint::next_connection())
-}
-
 impl<L: Link> Drop for ReceiveCore<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
-        let ids: Vec<_> = self.conns.keys().copied().collect();
+        let ids = self.conns.ids();
         for id in ids {
-            let Some(mut conn) = self.conns.remove(&id) else {
+            let Some(mut conn) = self.conns.remove(id) else {
                 continue;
             };
             if self.link.close(conn.link).is_ok() {

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{
-    BufferMut, HeaderError, HeaderSlot, HeaderSlotManager, LeaseError, LeasedPayload, Payload,
+    BufferMut, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
+    TakenSlot,
 };
 use crate::endpoint::connection::{
     self, Action, Arrival, CloseReason, Connection, LocalParams, State,
 };
 use crate::endpoint::control::{
-    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor,
+    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
@@ -81,12 +82,12 @@ impl Op {
 struct DataOp {
     key: u64,
     payload: LeasedPayload,
-    _slot: Option<HeaderSlot>,
+    /// Given back to the endpoint's manager by whoever takes the operation out of the slab.
+    slot: Option<TakenSlot>,
     /// Its number on the connection: failed sends are reported in the order in which they were posted.
     sequence: u64,
-    /// When it was posted; kept only where there is a deadline.
+    /// When it was posted; kept only where there is a deadline, and until it was found late.
     posted: Option<Instant>,
-    late: bool,
 }
 
 /// One connection to one peer, and the sends on it.
@@ -244,23 +245,29 @@ impl<L: Link> SendCore<L> {
             Ok(slot) => slot,
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
-        let payload = match self.lease(payload, &mut iov) {
-            Ok(payload) => payload,
-            Err((payload, kind)) => return Err(self.refuse(kind, payload, key)),
+        let leases = match self.lease(&payload, &mut iov) {
+            Ok(leases) => leases,
+            Err(kind) => {
+                self.give_back(slot);
+                return Err(self.refuse(kind, payload, key));
+            }
         };
+        let posted = self.posted_at();
         let sequence = self.machine.sent();
-        self.post(
-            DataOp {
-                key,
-                payload,
-                _slot: slot,
-                sequence,
-                posted: None,
-                late: false,
-            },
-            &iov,
-            len,
-        )
+        // SAFETY: the leases are this payload's.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        let op = DataOp {
+            key,
+            payload,
+            slot,
+            sequence,
+            posted,
+        };
+        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
+            // The slab has room for `depth` sends, and `admit` counted them.
+            unreachable!("the slab is larger than the depth");
+        };
+        self.post(context, &iov, len)
     }
 
     /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
@@ -334,7 +341,7 @@ impl<L: Link> SendCore<L> {
         key: u64,
         only_segment: bool,
         iov: &mut IovList,
-    ) -> Result<Option<HeaderSlot>, SendErrorKind> {
+    ) -> Result<Option<TakenSlot>, SendErrorKind> {
         let prefix = match self.settings.header_mode {
             // `check_header` bounded the length by the slot's, which is at most 4096.
             HeaderMode::Prefixed => Some(wire::prefix(header.len() as u16)),
@@ -344,36 +351,40 @@ impl<L: Link> SendCore<L> {
             return Ok(None);
         }
         let prefix = prefix.as_ref().map_or(&[][..], |prefix| &prefix[..]);
-        let slot = self
-            .headers
-            .acquire_parts(&[prefix, header], key, self.id)
-            .map_err(|error| match error {
-                HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
-                HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
-            })?;
-        iov.push(slot.start(), slot.len(), self.header_desc.desc());
+        let slot =
+            self.headers
+                .take(&[prefix, header], key, self.id)
+                .map_err(|error| match error {
+                    HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
+                    HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
+                })?;
+        iov.push(
+            self.headers.start(&slot),
+            slot.len(),
+            self.header_desc.desc(),
+        );
         Ok(Some(slot))
+    }
+
+    #[inline]
+    fn give_back(&self, slot: Option<TakenSlot>) {
+        if let Some(slot) = slot {
+            self.headers.give_back(slot);
+        }
     }
 
     /// Makes sure that every segment is registered here, and stays so.
     #[inline]
-    fn lease(
-        &mut self,
-        mut payload: Payload,
-        iov: &mut IovList,
-    ) -> Result<LeasedPayload, (Payload, SendErrorKind)> {
+    fn lease(&mut self, payload: &Payload, iov: &mut IovList) -> Result<Leases, SendErrorKind> {
         let header_len = iov.len();
         loop {
             let scope = self.scoped.scope();
             match payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc)) {
-                Ok(leased) => return Ok(leased),
-                Err((back, error)) => {
+                Ok(leases) => return Ok(leases),
+                Err(error) => {
                     iov.truncate(header_len);
-                    payload = back;
                     // Each round registers one region more, or gives up.
-                    if let Err(kind) = self.register_here(&payload, error) {
-                        return Err((payload, kind));
-                    }
+                    self.register_here(payload, error)?;
                 }
             }
         }
@@ -405,19 +416,19 @@ impl<L: Link> SendCore<L> {
         }
     }
 
+    /// The time that a send of now counts its deadline from, where there is one.
     #[inline]
-    fn post(&mut self, mut op: DataOp, iov: &IovList, len: u64) -> Result<(), SendError> {
-        if let Some(deadline) = self.settings.send_deadline {
-            if self.data_in_flight == 0 {
-                self.clock = Instant::now();
-            }
-            op.posted = Some(self.clock);
-            self.next_late.get_or_insert(self.clock + deadline);
+    fn posted_at(&mut self) -> Option<Instant> {
+        let deadline = self.settings.send_deadline?;
+        if self.data_in_flight == 0 {
+            self.clock = Instant::now();
         }
-        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
-            // The slab has room for `depth` sends, and `admit` counted them.
-            unreachable!("the slab is larger than the depth");
-        };
+        self.next_late.get_or_insert(self.clock + deadline);
+        Some(self.clock)
+    }
+
+    #[inline]
+    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), SendError> {
         // The credit is taken first, so that a completion can never come before its post is counted.
         let taken = self.machine.on_data_posted();
         debug_assert!(taken.is_ok(), "admit asked the same");
@@ -450,9 +461,13 @@ impl<L: Link> SendCore<L> {
     #[cold]
     fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
         self.machine.on_post_undone();
-        let Op::Data(DataOp { key, payload, .. }) = self.in_flight.abort(context) else {
+        let Op::Data(DataOp {
+            key, payload, slot, ..
+        }) = self.in_flight.abort(context)
+        else {
             unreachable!("the context is the one of `post`");
         };
+        self.give_back(slot);
         let kind = match refused {
             PostRefused::Again => {
                 self.stats.eagain += 1;
@@ -593,8 +608,11 @@ impl<L: Link> SendCore<L> {
     ) {
         self.data_in_flight -= 1;
         self.machine.on_data_done();
-        let DataOp { key, payload, .. } = op;
+        let DataOp {
+            key, payload, slot, ..
+        } = op;
         let payload = payload.into_payload();
+        self.give_back(slot);
         match error {
             None => {
                 self.stats.completed += 1;
@@ -735,30 +753,17 @@ impl<L: Link> SendCore<L> {
     }
 
     fn try_send_control(&mut self, cq_data: u32, body: &ControlBody) -> Result<(), PostRefused> {
-        let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
         let Some(conn) = &self.conn else {
             return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
         };
-        let mut buffer = self.control.take().ok_or_else(full)?;
-        let bytes = body.as_slice();
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        let mut iov = IovList::new();
-        iov.push(buffer.as_ptr(), bytes.len(), self.control_desc.desc());
-        let op = Op::ControlSend {
-            kind: wire::split_cq_data(cq_data).0,
-            _buffer: buffer,
-        };
-        let context = self.in_flight.begin(op).map_err(|_| full())?;
-        let post = SendPost {
-            iov: iov.iov(),
-            desc: iov.desc(),
-            context,
-            data: Some(cq_data),
-            level: Level::Sent,
-        };
-        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
-        unsafe { self.link.post_send(conn, &post) }
-            .inspect_err(|_| drop(self.in_flight.abort(context)))
+        post_control(
+            &mut self.link,
+            conn,
+            &mut self.in_flight,
+            (&self.control, &self.control_desc),
+            (cq_data, body),
+            |kind, _buffer| Op::ControlSend { kind, _buffer },
+        )
     }
 
     // ---- deadlines and wake-ups ----------------------------------------------------------------------------------
@@ -785,8 +790,8 @@ impl<L: Link> SendCore<L> {
             };
             if now < due {
                 earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
-            } else if !op.late {
-                op.late = true;
+            } else {
+                op.posted = None;
                 any_late = true;
                 if self.settings.deadline_policy == DeadlinePolicy::Notify {
                     events.push(SendEvent::Late { key: op.key });
@@ -964,8 +969,12 @@ impl<L: Link> Drop for SendCore<L> {
         });
         let keys: Vec<_> = match closed {
             Ok(()) => {
-                let ops = self.in_flight.drain();
-                ops.filter_map(Op::into_data).map(|op| op.key).collect()
+                let ops: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
+                let over = ops.into_iter().map(|op| {
+                    self.give_back(op.slot);
+                    op.key
+                });
+                over.collect()
             }
             Err(CloseFailed(_)) => self.forget_in_flight().keys,
         };

@@ -1,0 +1,177 @@
+//! `ConnTable`: the connections of one endpoint, found by their ids without a search.
+
+use std::collections::VecDeque;
+
+use crate::endpoint::id::ConnectionId;
+
+/// Bits of an id that name the place in the table; the others make it unique in the process.
+const PLACE_BITS: u32 = 16;
+
+/// The most connections that one endpoint can have.
+pub(crate) const CONNECTIONS_MAX: u32 = 1 << PLACE_BITS;
+
+/// Connections, each at the place that its id names.
+///
+/// A place is first reserved, so that the application can be asked about a connection that is not made yet. Free places take turns.
+#[derive(Debug)]
+pub(crate) struct ConnTable<T> {
+    places: Vec<Place<T>>,
+    free: VecDeque<u32>,
+    len: usize,
+}
+
+/// Boxed: a connection is taken out and put back without being moved.
+#[derive(Debug)]
+struct Place<T> {
+    id: Option<ConnectionId>,
+    conn: Option<Box<T>>,
+}
+
+impl<T> ConnTable<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            places: Vec::new(),
+            free: VecDeque::new(),
+            len: 0,
+        }
+    }
+
+    /// An id that nothing in this process had before, and its place; `None` when all are taken.
+    pub(crate) fn reserve(&mut self) -> Option<ConnectionId> {
+        let place = match self.free.pop_front() {
+            Some(place) => place,
+            None if self.places.len() < CONNECTIONS_MAX as usize => {
+                self.places.push(Place {
+                    id: None,
+                    conn: None,
+                });
+                self.places.len() as u32 - 1
+            }
+            None => return None,
+        };
+        let id = ConnectionId(crate::endpoint::next_connection() << PLACE_BITS | u64::from(place));
+        self.places[place as usize].id = Some(id);
+        Some(id)
+    }
+
+    /// Fills a reserved place.
+    pub(crate) fn put(&mut self, id: ConnectionId, conn: Box<T>) {
+        if let Some(place) = self.place_mut(id) {
+            debug_assert!(place.conn.is_none(), "one connection a place");
+            place.conn = Some(conn);
+            self.len += 1;
+        }
+    }
+
+    /// Takes a connection out; its place stays reserved.
+    #[inline]
+    pub(crate) fn take(&mut self, id: ConnectionId) -> Option<Box<T>> {
+        let conn = self.place_mut(id)?.conn.take()?;
+        self.len -= 1;
+        Some(conn)
+    }
+
+    /// Takes a connection out, if there is one, and ends the reservation.
+    pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Box<T>> {
+        let conn = self.take(id);
+        if let Some(place) = self.place_mut(id) {
+            place.id = None;
+            self.free.push_back(place_of(id));
+        }
+        conn
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, id: ConnectionId) -> Option<&T> {
+        let place = self.places.get(place_of(id) as usize)?;
+        place.conn.as_deref().filter(|_| place.id == Some(id))
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut T> {
+        self.place_mut(id)?.conn.as_deref_mut()
+    }
+
+    #[inline]
+    fn place_mut(&mut self, id: ConnectionId) -> Option<&mut Place<T>> {
+        let place = self.places.get_mut(place_of(id) as usize)?;
+        (place.id == Some(id)).then_some(place)
+    }
+
+    /// Connections, reserved places not counted.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &T)> {
+        let present = |place: &'_ Place<T>| place.id.is_some() && place.conn.is_some();
+        self.places
+            .iter()
+            .filter(move |place| present(place))
+            .filter_map(|place| place.id.zip(place.conn.as_deref()))
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut T)> {
+        self.places
+            .iter_mut()
+            .filter_map(|place| place.id.zip(place.conn.as_deref_mut()))
+    }
+
+    pub(crate) fn ids(&self) -> Vec<ConnectionId> {
+        self.iter().map(|(id, _)| id).collect()
+    }
+}
+
+fn place_of(id: ConnectionId) -> u32 {
+    id.0 as u32 & (CONNECTIONS_MAX - 1)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_finds_its_connection_and_no_later_one() {
+        let mut table = ConnTable::new();
+        let a = table.reserve().unwrap();
+        let b = table.reserve().unwrap();
+        assert!(table.get(a).is_none() && table.is_empty());
+        table.put(a, Box::new('a'));
+        table.put(b, Box::new('b'));
+        assert_eq!((table.get(a), table.get(b)), (Some(&'a'), Some(&'b')));
+        assert_eq!(table.remove(a).as_deref(), Some(&'a'));
+        assert!(table.remove(a).is_none(), "once");
+        let c = table.reserve().unwrap();
+        table.put(c, Box::new('c'));
+        assert_eq!(place_of(a), place_of(c), "the place is used again");
+        assert!(table.get(a).is_none() && table.get_mut(a).is_none());
+        assert!(table.take(a).is_none());
+        table.put(a, Box::new('x'));
+        assert_eq!((table.get(c), table.len()), (Some(&'c'), 2));
+        assert_eq!(table.ids(), [c, b]);
+    }
+
+    #[test]
+    fn a_connection_taken_out_keeps_its_place() {
+        let mut table = ConnTable::new();
+        let a = table.reserve().unwrap();
+        table.put(a, Box::new(1));
+        let conn = table.take(a).unwrap();
+        assert!(table.is_empty() && table.take(a).is_none());
+        let b = table.reserve().unwrap();
+        assert_ne!(place_of(a), place_of(b));
+        table.put(a, conn);
+        *table.get_mut(a).unwrap() += 1;
+        assert_eq!(table.iter().collect::<Vec<_>>(), [(a, &2)]);
+        for (_, conn) in table.iter_mut() {
+            *conn = 7;
+        }
+        assert_eq!(table.remove(a).as_deref(), Some(&7));
+        assert!(table.remove(b).is_none(), "a reservation can be given up");
+        assert_eq!(table.free.len(), 2);
+    }
+}
