@@ -177,6 +177,7 @@ fn limits(info: &Info) -> LinkLimits {
         } else {
             ContextKind::Opaque
         },
+        shared_receives: 0,
     }
 }
 

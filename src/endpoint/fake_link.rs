@@ -21,7 +21,7 @@ use crate::endpoint::link::{
     PostRefused, SendPost,
 };
 use crate::endpoint::wait::LinkWait;
-use crate::endpoint::wire::{self, ControlKind, Hello};
+use crate::endpoint::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
 use crate::fabric::PeerAddr;
 use crate::in_flight::ContextKind;
@@ -232,6 +232,7 @@ struct Sent {
 struct Receive {
     run: Run,
     context: usize,
+    registrar: usize,
 }
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -275,6 +276,9 @@ struct LinkState {
     close: CloseMode,
     /// So many completions are reported twice.
     double: usize,
+    /// RDM form, listening: the receives that all connections share; none once the endpoint is closed.
+    shared: Option<VecDeque<Receive>>,
+    registrar: usize,
 }
 
 #[derive(Debug)]
@@ -348,7 +352,7 @@ impl State {
             (Some(peer), _) => peer,
             _ => return false,
         };
-        let Some(receive) = self.conns[peer].receives.pop_front() else {
+        let Some(receive) = self.receives_at(peer).pop_front() else {
             return false;
         };
         let Some(sent) = self.conns[conn].sends.pop_front() else {
@@ -360,29 +364,44 @@ impl State {
         true
     }
 
+    /// Where a message for this connection is received: at its own receives, or at those of its listener.
+    fn receives_at(&mut self, conn: ConnKey) -> &mut VecDeque<Receive> {
+        let state = &mut self.conns[conn];
+        match &mut self.links[state.link].shared {
+            Some(shared) => shared,
+            None => &mut state.receives,
+        }
+    }
+
+    /// RDM form: a hello takes whichever receive of the listener is next.
     fn deliver_hello(&mut self, conn: ConnKey, listener: usize) -> bool {
+        let shared = self.links[listener].shared.as_mut();
+        let Some(receive) = shared.and_then(VecDeque::pop_front) else {
+            return false;
+        };
         let Some(sent) = self.conns[conn].sends.pop_front() else {
             return false;
         };
-        let hello = self.gather(conn, &sent);
+        let bytes = self.gather(conn, &sent);
         self.finish_send(conn, &sent, None);
-        let initiator = conn;
-        self.links[listener]
-            .cm
-            .push_back(Cm::Request { initiator, hello });
+        self.receive_at(listener, receive, &bytes, sent.data);
         true
     }
 
     fn receive(&mut self, conn: ConnKey, receive: Receive, bytes: &[u8], data: Option<u32>) {
+        self.receive_at(self.conns[conn].link, receive, bytes, data);
+    }
+
+    fn receive_at(&mut self, link: usize, receive: Receive, bytes: &[u8], data: Option<u32>) {
         let (base, room, _) = receive.run;
-        lock(&self.ledger).check("receive", receive.run, self.conns[conn].registrar);
+        lock(&self.ledger).check("receive", receive.run, receive.registrar);
         let len = bytes.len().min(room);
         let to = std::ptr::with_exposed_provenance_mut::<u8>(base);
         // SAFETY: the contract of `Link::post_receive`; where a core breaks it, this finds out.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), len) };
         let errno = (bytes.len() > room).then_some(libc::EMSGSIZE);
         let done = completion(receive.context, len, data.map(u64::from), errno);
-        self.report(self.conns[conn].link, done);
+        self.report(link, done);
     }
 
     fn deliver(&mut self, limit: usize) -> usize {
@@ -440,25 +459,74 @@ impl State {
         self.receive(initiator, receive, data, Some(mark));
     }
 
+    /// RDM form: the endpoint that all connections of a listener share.
+    fn close_all(&mut self, link: usize) -> Result<(), CloseFailed> {
+        let Some(receives) = self.links[link].shared.take() else {
+            return Ok(());
+        };
+        let its: Vec<_> = (0..self.conns.len())
+            .filter(|&conn| self.conns[conn].link == link && !self.conns[conn].by_hand)
+            .collect();
+        match self.links[link].close {
+            CloseMode::Fails => {
+                for &conn in &its {
+                    self.conns[conn].phase = Phase::Stuck;
+                }
+                // Where `use_stuck` finds them.
+                match its.first() {
+                    Some(&conn) => self.conns[conn].receives = receives,
+                    None => self.links[link].shared = Some(receives),
+                }
+                return Err(CloseFailed(FabricErrno::new(libc::EBUSY)));
+            }
+            mode => {
+                for &conn in &its {
+                    self.end_sends(conn, mode == CloseMode::Reports);
+                    lock(&self.ledger).log.push(Step::EpClosed(conn));
+                }
+                for receive in receives {
+                    if mode == CloseMode::Reports {
+                        let code = Some(libc::ECANCELED);
+                        self.report(link, completion(receive.context, 0, None, code));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sends of a connection whose endpoint closes; in the RDM form its last words are on the wire already.
+    fn end_sends(&mut self, conn: ConnKey, reports: bool) {
+        self.keep_last_words(conn);
+        let sends = std::mem::take(&mut self.conns[conn].sends);
+        let (last, cancelled): (VecDeque<_>, VecDeque<_>) =
+            sends.into_iter().partition(|sent| sent.context.is_none());
+        self.conns[conn].sends = last;
+        for sent in cancelled.iter().filter(|_| reports) {
+            self.finish_send(conn, sent, Some(libc::ECANCELED));
+        }
+    }
+
     fn close(&mut self, conn: ConnKey) -> Result<(), CloseFailed> {
         let link = self.conns[conn].link;
+        if self.links[link].shared.is_some() {
+            // What is in flight stays in flight.
+            self.conns[conn].phase = Phase::Closed;
+            return Ok(());
+        }
         match self.links[link].close {
             CloseMode::Fails => {
                 self.conns[conn].phase = Phase::Stuck;
                 return Err(CloseFailed(FabricErrno::new(libc::EBUSY)));
             }
             CloseMode::Reports => {
-                self.keep_last_words(conn);
-                let kept = std::mem::take(&mut self.conns[conn].sends);
-                let (last, cancelled): (Vec<_>, Vec<_>) =
-                    kept.into_iter().partition(|sent| sent.context.is_none());
-                self.conns[conn].sends = VecDeque::from(cancelled);
+                self.end_sends(conn, true);
+                let last = std::mem::take(&mut self.conns[conn].sends);
                 self.flush(conn, libc::ECANCELED);
-                self.conns[conn].sends = last.into();
+                self.conns[conn].sends = last;
             }
             CloseMode::Silent => {
-                self.keep_last_words(conn);
-                self.conns[conn].sends.retain(|sent| sent.context.is_none());
+                self.end_sends(conn, false);
                 self.conns[conn].receives.clear();
             }
         }
@@ -590,7 +658,12 @@ impl Net {
     /// The link that listens.
     pub(crate) fn listen(&self) -> FakeLink {
         let link = self.add_link(&self.far);
-        self.state().listener = Some(link.id);
+        let mut state = self.state();
+        state.listener = Some(link.id);
+        if state.config.form == Form::Rdm {
+            state.links[link.id].shared = Some(VecDeque::new());
+        }
+        drop(state);
         link
     }
 
@@ -606,6 +679,8 @@ impl Net {
             receive_always: None,
             close: CloseMode::Reports,
             double: 0,
+            shared: None,
+            registrar: domain.id,
         });
         let NetConfig {
             form,
@@ -621,7 +696,9 @@ impl Net {
                 iov_limit,
                 max_message,
                 contexts,
+                shared_receives: u32::MAX,
             },
+            tail: (state.links.len() as u64 - 1).to_le_bytes(),
             domain: Arc::clone(domain),
             net: self.clone(),
         }
@@ -695,7 +772,7 @@ impl Net {
 
     /// How many receives are posted on a connection.
     pub(crate) fn receives_of(&self, conn: ConnKey) -> usize {
-        self.state().conns[conn].receives.len()
+        self.state().receives_at(conn).len()
     }
 
     /// The oldest send of a connection fails. False: there is none.
@@ -808,6 +885,8 @@ pub(crate) struct FakeLink {
     id: usize,
     form: Form,
     limits: LinkLimits,
+    /// Its number, as the address that a hello tells.
+    tail: [u8; 8],
     domain: Arc<FakeMemory>,
     net: Net,
 }
@@ -820,9 +899,9 @@ impl FakeLink {
 
     fn add_conn(&self, peer: Option<ConnKey>) -> FakeConn {
         let mut state = self.net.state();
-        let own = state
-            .config
-            .endpoint_scope
+        // Connections that share an endpoint have no registrations of their own.
+        let shares = state.links[self.id].shared.is_some();
+        let own = (state.config.endpoint_scope && !shares)
             .then(|| FakeMemory::new(&self.net.ledger));
         let key = state.conns.len();
         state.conns.push(ConnState {
@@ -845,7 +924,7 @@ impl Drop for FakeLink {
             let over = matches!(conn.phase, Phase::Closed | Phase::Stuck);
             conn.link == self.id && !conn.by_hand && !over
         };
-        if state.conns.iter().any(open) {
+        if state.conns.iter().any(open) || state.links[self.id].shared.is_some() {
             state.offence(format!("link {} closed before its connections", self.id));
         }
         let unread = std::mem::take(&mut state.links[self.id].cm);
@@ -1038,11 +1117,66 @@ impl Link for FakeLink {
             return Err(refused);
         }
         state.touch_cell(context);
+        let registrar = state.conns[conn.key].registrar;
         state.conns[conn.key].receives.push_back(Receive {
             run: (base.expose_provenance(), len, desc.addr()),
             context,
+            registrar,
         });
         Ok(())
+    }
+
+    unsafe fn post_shared_receive(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        let mut state = self.net.state();
+        if let Some(refused) = state.links[self.id].receive_always {
+            return Err(refused);
+        }
+        state.touch_cell(context);
+        let link = &mut state.links[self.id];
+        let registrar = link.registrar;
+        let Some(shared) = &mut link.shared else {
+            state.offence("a receive on an endpoint that is closed, or shares none".to_owned());
+            return Ok(());
+        };
+        shared.push_back(Receive {
+            run: (base.expose_provenance(), len, desc.addr()),
+            context,
+            registrar,
+        });
+        Ok(())
+    }
+
+    fn hello_tail(&self) -> &[u8] {
+        match self.form {
+            Form::Msg => &[],
+            Form::Rdm => &self.tail,
+        }
+    }
+
+    fn take_hello(&mut self, message: &[u8]) {
+        let Some((hello, tail)) = message.split_at_checked(HELLO_LEN) else {
+            return;
+        };
+        let mut state = self.net.state();
+        let from = tail.first_chunk().map(|tail| u64::from_le_bytes(*tail));
+        let is_its = |conn: &ConnState| Some(conn.link as u64) == from;
+        let Some(initiator) = state.conns.iter().position(is_its) else {
+            return;
+        };
+        let hello = hello.to_vec();
+        state.links[self.id]
+            .cm
+            .push_back(Cm::Request { initiator, hello });
+    }
+
+    fn close_all(&mut self) -> Result<(), CloseFailed> {
+        self.net.state().close_all(self.id)
     }
 
     fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {

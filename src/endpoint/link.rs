@@ -32,6 +32,8 @@ pub(crate) struct LinkLimits {
     pub(crate) max_message: u64,
     /// What an operation context must be.
     pub(crate) contexts: ContextKind,
+    /// RDM form: receives that the endpoint takes, for all its connections.
+    pub(crate) shared_receives: u32,
 }
 
 /// Names one connection of a link while it lives; a later connection may get the same value.

@@ -35,6 +35,7 @@ mod receive_core_tests;
 mod scoped;
 mod send;
 mod send_core;
+mod shared_receives;
 #[cfg(all(test, not(loom)))]
 mod send_core_tests;
 mod wait;
@@ -71,6 +72,17 @@ fn incarnation() -> u64 {
             }
         }
     })
+}
+
+/// What this side calls a connection in its hello: unique in this process; in the RDM form it ends in the index by which
+/// the peer is to address it.
+fn hello_connection(form: connection::Form, key: link::ConnKey) -> u64 {
+    match form {
+        connection::Form::Msg => next_connection(),
+        connection::Form::Rdm => {
+            next_connection() << wire::INDEX_BITS | key as u64 & u64::from(wire::INDEX_MASK)
+        }
+    }
 }
 
 /// A number for a connection, unique in this process.

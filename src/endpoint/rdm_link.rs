@@ -137,6 +137,7 @@ impl RdmLink {
                 } else {
                     ContextKind::Opaque
                 },
+                shared_receives: u32::try_from(info.rx().size).unwrap_or(u32::MAX),
             },
             local,
             tail,

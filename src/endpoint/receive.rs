@@ -12,14 +12,14 @@ use crate::buffer::SharedBufferManager;
 use crate::endpoint::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::control::CONTROL_SENDS;
 use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
-use crate::endpoint::fabric_link::FabricLink;
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::provider_link::ProviderLink;
+use crate::endpoint::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::receive_core::{RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveSettings};
 use crate::endpoint::send::{check_timeout, config};
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::Domain;
-use crate::fabric::PeerAddr;
+use crate::fabric::{Domain, EndpointKind, PeerAddr};
 use crate::stats::ReceiveStats;
 
 /// Who decides about connection requests.
@@ -191,13 +191,13 @@ impl ReceiveConfig {
 /// any thread. See [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
 #[derive(Debug)]
 pub struct ReceiveEndpoint {
-    core: ReceiveCore<FabricLink>,
+    core: ReceiveCore<ProviderLink>,
     local: PeerAddr,
 }
 
 impl ReceiveEndpoint {
-    /// Listens at an address of this machine. Port 0 lets the system choose; [`local_addr`](Self::local_addr) says
-    /// which it is.
+    /// Listens at an address of this machine. Port 0 and [`PeerAddr::any`] let the system choose;
+    /// [`local_addr`](Self::local_addr) says which it is.
     ///
     /// # Errors
     ///
@@ -209,12 +209,26 @@ impl ReceiveEndpoint {
         config: ReceiveConfig,
     ) -> Result<Self, Error> {
         config.check()?;
-        let pool = match &config.pool {
-            Some(pool) => pool.clone(),
-            None => SharedBufferManager::allocate(config.slots, config.max_message)?,
+        // Over FI_EP_RDM a hello takes whichever receive is next.
+        let slot_min = match domain.fabric().endpoint_kind() {
+            EndpointKind::Msg => 0,
+            EndpointKind::Rdm => HELLO_MESSAGE_MAX,
         };
+        let (pool, max_message) = match &config.pool {
+            Some(pool) => (pool.clone(), pool.slot_size()),
+            None => {
+                let slot_size = config.max_message.max(slot_min);
+                let pool = SharedBufferManager::allocate(config.slots, slot_size)?;
+                let max_message = config.max_message.min(pool.slot_size());
+                (pool, max_message)
+            }
+        };
+        if pool.slot_size() < slot_min {
+            let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
+            return Err(super::send::config("pool", pool.slot_size().to_string(), reason));
+        }
         let controls = 2 * config.max_connections as usize + 64;
-        let link = FabricLink::listen(
+        let link = ProviderLink::listen(
             domain,
             &addr,
             controls,
@@ -225,7 +239,7 @@ impl ReceiveEndpoint {
         let settings = ReceiveSettings {
             depth: config.depth,
             max_connections: config.max_connections,
-            max_message: pool.slot_size() as u64,
+            max_message: max_message as u64,
             ask: config.accept == AcceptPolicy::Ask,
             handshake_timeout: config.handshake_timeout,
             close_timeout: config.close_timeout,

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::conn_table::{CONNECTIONS_MAX, ConnTable};
-use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
+use crate::endpoint::connection::{
+    Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+};
 use crate::endpoint::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
@@ -22,12 +24,13 @@ use crate::endpoint::link::{
 };
 use crate::endpoint::message::Message;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::shared_receives::SharedReceives;
 
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
     self, ByeReason, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
-use crate::error::FabricErrno;
+use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
@@ -41,6 +44,16 @@ pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
 
 /// Control messages of one connection that can be on the way at once: answer, credit, goodbye, and a last refusal.
 const CONTROLS_PER_CONNECTION: u32 = 4;
+
+/// RDM form: connections that are over while control messages of theirs are not, from which on no new ones are taken. A
+/// provider may never report what it sent to a peer that died.
+const ORPHANS_MAX: usize = 64;
+
+/// RDM form: receives that fail one after the other until the endpoint is given up.
+const FAILURES_MAX: u32 = 1000;
+
+/// RDM form: whose receives they are that all connections share.
+const NOBODY: ConnectionId = ConnectionId(0);
 
 /// As for send endpoints: reads of the completion queue between two looks at the event queue.
 const CM_INTERVAL: u32 = 64;
@@ -75,8 +88,10 @@ enum Op {
 struct Conn<C> {
     machine: Connection,
     link: C,
-    /// Receives posted now.
+    /// Receives posted now; in the RDM form those of the shared ones that were promised to it.
     posted: u32,
+    /// Control messages in flight.
+    controls: u32,
     /// Receives that this connection should have posted.
     target: u32,
     /// In the list of connections that want buffers.
@@ -122,6 +137,20 @@ struct Waiting<R> {
     deadline: Instant,
 }
 
+/// What a listener has in the RDM form: one endpoint for all connections, whose receives they share.
+struct Shared<C> {
+    receives: SharedReceives,
+    /// Receives that failed since one was good.
+    failures: u32,
+    /// A hello came, and the link has a request.
+    asked: bool,
+    /// Connections that are over while so many control messages of theirs are in flight: their addresses must stay.
+    orphans: HashMap<ConnectionId, (C, u32)>,
+    pool_desc: HeldDescriptor,
+    /// Held until the endpoint is closed: control messages may outlive their connections.
+    control_desc: HeldDescriptor,
+}
+
 /// A listener and every connection that it accepted.
 pub(crate) struct ReceiveCore<L: Link> {
     settings: ReceiveSettings,
@@ -145,6 +174,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     failed: Option<&'static str>,
     /// An endpoint would not close: the slab holds operations that the provider may still touch.
     leaked: bool,
+    /// In the RDM form.
+    shared: Option<Shared<L::Conn>>,
     pool: SharedBufferManager,
     pool_waker: WakerId,
     control: ControlBuffers,
@@ -162,13 +193,19 @@ impl<L: Link> ReceiveCore<L> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
-        let controls = CONTROL_SENDS.max(CONTROLS_PER_CONNECTION * settings.max_connections);
+        let orphans = match link.form() {
+            Form::Msg => 0,
+            Form::Rdm => ORPHANS_MAX as u32,
+        };
+        let controls =
+            CONTROL_SENDS.max(CONTROLS_PER_CONNECTION * (settings.max_connections + orphans));
         let control = ControlBuffers::new(controls)?;
+        let shared = share(&link, &pool, &control)?;
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
             .saturating_add(controls);
         let next_reap = Instant::now() + settings.handshake_timeout;
-        let core = Self {
+        let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
@@ -184,6 +221,7 @@ impl<L: Link> ReceiveCore<L> {
             closing: false,
             failed: None,
             leaked: false,
+            shared,
             pool,
             pool_waker,
             control,
@@ -191,6 +229,7 @@ impl<L: Link> ReceiveCore<L> {
             link,
             settings,
         };
+        core.feed_shared();
         core.arm_timer();
         Ok(core)
     }
@@ -234,7 +273,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         self.read_completions(events);
-        if look_everywhere || self.cm_is_due() {
+        if self.cm_is_due(look_everywhere) {
             self.read_cm(events);
             self.on_time(events);
         }
@@ -249,7 +288,14 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn cm_is_due(&mut self) -> bool {
+    fn cm_is_due(&mut self, look_everywhere: bool) -> bool {
+        let asked = self
+            .shared
+            .as_mut()
+            .is_some_and(|shared| std::mem::take(&mut shared.asked));
+        if look_everywhere || asked {
+            return true;
+        }
         self.polls_without_cm += 1;
         let handshakes =
             self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
@@ -287,14 +333,19 @@ impl<L: Link> ReceiveCore<L> {
             error,
         } = completion;
         match self.in_flight.finish(context) {
+            Ok(Op::Receive {
+                conn: NOBODY,
+                buffer,
+            }) => self.on_shared(buffer, len, data, error, events),
             Ok(Op::Receive { conn, buffer }) => match error {
                 None => self.on_received(conn, buffer, len, data, events),
                 Some(error) => self.on_receive_failed(conn, error.errno),
             },
             Ok(Op::ControlSend { conn, kind, .. }) => {
                 let Some(state) = self.conns.get_mut(conn) else {
-                    return;
+                    return self.on_orphan(conn);
                 };
+                state.controls -= 1;
                 match error {
                     None => state.machine.on_control_done(kind),
                     Some(error) => state.machine.on_lost(Some(error.errno)),
@@ -306,6 +357,63 @@ impl<L: Link> ReceiveCore<L> {
                 tracing::error!(context, ?reason, "a completion that names no operation");
                 self.fail("a completion named no operation in flight");
             }
+        }
+    }
+
+    /// RDM form: a message belongs to the connection that it names, whoever posted the receive.
+    fn on_shared(
+        &mut self,
+        buffer: BufferMut,
+        len: usize,
+        data: Option<u64>,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        shared.receives.on_over();
+        if let Some(error) = error {
+            // Whoever sends can end a receive like this, with a message that is too long: it says nothing of any peer.
+            tracing::debug!(%error, "a receive failed");
+            self.stats.strays += 1;
+            shared.failures += 1;
+            if shared.failures > FAILURES_MAX {
+                self.fail("no receive succeeds any more");
+            }
+            return;
+        }
+        shared.failures = 0;
+        let mark = data.and_then(|data| u32::try_from(data).ok());
+        let (kind, index) = match mark.map(wire::split_cq_data) {
+            Some(mark) => mark,
+            None => (ControlKind::HELLO_ACK, 0),
+        };
+        if kind == ControlKind::HELLO {
+            shared.asked = true;
+            return self.link.take_hello(&buffer[..len.min(buffer.len())]);
+        }
+        match self.by_key.get(&(index as ConnKey)) {
+            Some(&id) => self.on_received(id, buffer, len, data, events),
+            // For a connection that is over, or of another life of this address.
+            None => self.stats.strays += 1,
+        }
+    }
+
+    /// A control message is over whose connection is, too. With its last one, the address goes.
+    fn on_orphan(&mut self, id: ConnectionId) {
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        let Some((_, controls)) = shared.orphans.get_mut(&id) else {
+            return;
+        };
+        *controls -= 1;
+        if *controls == 0
+            && let Some((link, _)) = shared.orphans.remove(&id)
+        {
+            // A listener's connection of the RDM form has nothing that could refuse to close.
+            let _ = self.link.close(link);
         }
     }
 
@@ -330,7 +438,11 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        conn.posted -= 1;
+        let counted = conn.posted.min(1);
+        conn.posted -= counted;
+        if let Some(shared) = &mut self.shared {
+            shared.receives.release(counted);
+        }
         if !conn.hungry {
             conn.hungry = true;
             self.hungry.push(id);
@@ -497,12 +609,12 @@ impl<L: Link> ReceiveCore<L> {
             let details = [limit.into(), 0];
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
-        let free = self.pool.free_count() as u64;
+        let free = self.free_receives() as u64;
         if free < RECEIVES_MIN.into() {
             let details = [free, RECEIVES_MIN.into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
-        let params = self.params(0);
+        let params = self.params(0, 0);
         match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now())
             .close_reason()
         {
@@ -542,7 +654,7 @@ impl<L: Link> ReceiveCore<L> {
             }
         };
         let want = self.first_target();
-        while conn.posted < want && self.post_receive(&mut conn, id) == Posted::Yes {}
+        while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
         if conn.posted < RECEIVES_MIN {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
@@ -555,7 +667,7 @@ impl<L: Link> ReceiveCore<L> {
         conn.covered = u64::from(credits);
         conn.machine = Connection::accept(
             self.link.form(),
-            self.params(credits),
+            self.params(credits, conn.link.key()),
             data.as_slice(),
             Instant::now(),
         );
@@ -571,7 +683,7 @@ impl<L: Link> ReceiveCore<L> {
         let control_desc = scoped.hold(self.control.region(), registrar)?;
         let machine = Connection::accept(
             self.link.form(),
-            self.params(0),
+            self.params(0, link.key()),
             data.as_slice(),
             Instant::now(),
         );
@@ -582,6 +694,7 @@ impl<L: Link> ReceiveCore<L> {
             machine,
             link,
             posted: 0,
+            controls: 0,
             target: 0,
             hungry: false,
             starved: false,
@@ -603,14 +716,25 @@ impl<L: Link> ReceiveCore<L> {
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
         let kept = (others * RECEIVES_MIN) as usize;
         let share = self
-            .pool
-            .free_count()
+            .free_receives()
             .saturating_sub(kept)
             .max(RECEIVES_MIN as usize);
         (self.settings.depth + RESERVE).min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
-    fn params(&self, credits: u32) -> LocalParams {
+    /// Receives that a new connection could have.
+    fn free_receives(&self) -> usize {
+        match &self.shared {
+            None => self.pool.free_count(),
+            Some(shared) if shared.orphans.len() >= ORPHANS_MAX => 0,
+            Some(Shared { receives, .. }) => {
+                let free = self.pool.free_count() + receives.surplus() as usize;
+                free.min(receives.room() as usize)
+            }
+        }
+    }
+
+    fn params(&self, credits: u32, key: ConnKey) -> LocalParams {
         LocalParams {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
@@ -619,7 +743,7 @@ impl<L: Link> ReceiveCore<L> {
             receive_depth: self.settings.depth,
             credits,
             incarnation: crate::endpoint::incarnation(),
-            connection: crate::endpoint::next_connection(),
+            connection: super::hello_connection(self.link.form(), key),
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
@@ -730,14 +854,18 @@ impl<L: Link> ReceiveCore<L> {
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
-        match self.link.close(conn.link) {
-            // The slab lets go of what the provider does not report by itself.
-            Ok(()) => self.forget_ops_of(id, events),
-            Err(CloseFailed(_)) => {
-                conn.pool_desc.leak();
-                conn.control_desc.leak();
-                conn.scoped.leak();
-                self.leak_ops_of(id);
+        if self.shared.is_some() {
+            self.leave_shared(id, conn.posted, conn.controls, conn.link);
+        } else {
+            match self.link.close(conn.link) {
+                // The slab lets go of what the provider does not report by itself.
+                Ok(()) => self.forget_ops_of(id, events),
+                Err(CloseFailed(_)) => {
+                    conn.pool_desc.leak();
+                    conn.control_desc.leak();
+                    conn.scoped.leak();
+                    self.leak_ops_of(id);
+                }
             }
         }
         if conn.established {
@@ -748,6 +876,20 @@ impl<L: Link> ReceiveCore<L> {
             });
         } else {
             self.stats.refused += 1;
+        }
+    }
+
+    /// RDM form: its receives stay posted, for others; its control messages in flight stay in the slab until they are over.
+    fn leave_shared(&mut self, id: ConnectionId, receives: u32, controls: u32, link: L::Conn) {
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        shared.receives.release(receives);
+        if controls > 0 {
+            shared.orphans.insert(id, (link, controls));
+        } else {
+            // A listener's connection of the RDM form has nothing that could refuse to close.
+            let _ = self.link.close(link);
         }
     }
 
@@ -778,8 +920,72 @@ impl<L: Link> ReceiveCore<L> {
 
     // ---- receives ------------------------------------------------------------------------------------------------
 
+    /// RDM form: fills the gaps first that messages left which name no connection, and keeps some for hellos.
+    fn feed_shared(&mut self) {
+        while self.shared.as_ref().is_some_and(|s| s.receives.lacks()) {
+            match self.post_shared() {
+                Posted::Yes => {}
+                Posted::PoolEmpty => return self.arm_pool(),
+                Posted::No => {
+                    self.retry = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn arm_pool(&mut self) {
+        self.pool.arm(self.pool_waker);
+        if self.pool.free_count() > 0 {
+            self.wait.wake();
+        }
+    }
+
+    fn post_shared(&mut self) -> Posted {
+        let (Some(mut buffer), Some(shared)) = (self.pool.try_acquire(), &mut self.shared) else {
+            return Posted::PoolEmpty;
+        };
+        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), shared.pool_desc.desc());
+        let op = Op::Receive {
+            conn: NOBODY,
+            buffer,
+        };
+        let Ok(context) = self.in_flight.begin(op) else {
+            return Posted::No;
+        };
+        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
+        // until its completion was read or the endpoint was closed (`drop`).
+        if unsafe { self.link.post_shared_receive(base, len, desc, context) }.is_ok() {
+            shared.receives.on_posted();
+            return Posted::Yes;
+        }
+        drop(self.in_flight.abort(context));
+        Posted::No
+    }
+
+    /// One receive more for a connection: posted on it, or promised to it.
+    fn give_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
+        let Some(shared) = &self.shared else {
+            return self.post_receive(conn, id);
+        };
+        if shared.receives.surplus() == 0 {
+            let posted = self.post_shared();
+            if posted != Posted::Yes {
+                return posted;
+            }
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.receives.promise();
+            conn.posted += 1;
+        }
+        Posted::Yes
+    }
+
     /// Posts receives for the connections that want some, as far as the pool goes.
     fn feed(&mut self, events: &mut Vec<ReceiveEvent>) {
+        if self.shared.is_some() {
+            self.feed_shared();
+        }
         let mut i = 0;
         while i < self.hungry.len() {
             let id = self.hungry[i];
@@ -808,17 +1014,14 @@ impl<L: Link> ReceiveCore<L> {
         let before = conn.posted;
         let mut last = Posted::Yes;
         while conn.posted < conn.target && last == Posted::Yes {
-            last = self.post_receive(conn, id);
+            last = self.give_receive(conn, id);
         }
         if conn.posted > before {
             conn.count_reposted();
             self.touch(id);
         }
         if last == Posted::PoolEmpty {
-            self.pool.arm(self.pool_waker);
-            if self.pool.free_count() > 0 {
-                self.wait.wake();
-            }
+            self.arm_pool();
             if !conn.starved {
                 conn.starved = true;
                 self.stats.starved += 1;
@@ -865,7 +1068,8 @@ impl<L: Link> ReceiveCore<L> {
                 self.retry = true;
             }
             Err(PostRefused::Errno(errno)) => conn.machine.on_lost(Some(errno)),
-            Ok(()) | Err(PostRefused::Again) => {}
+            Ok(()) => conn.controls += 1,
+            Err(PostRefused::Again) => {}
         }
     }
 
@@ -930,7 +1134,9 @@ impl<L: Link> ReceiveCore<L> {
             .filter_map(|(_, conn)| conn.machine.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
-        let all = machines.chain(waiting).chain([self.next_reap]).chain(retry);
+        let link = self.link.next_deadline();
+        let all = machines.chain(waiting).chain([self.next_reap]);
+        let all = all.chain(retry).chain(link);
         self.wait.set_deadline(all.min());
     }
 }
@@ -950,24 +1156,92 @@ impl Op {
     }
 }
 
+/// What a listener of the RDM form has, and others have not.
+fn share<L: Link>(
+    link: &L,
+    pool: &SharedBufferManager,
+    control: &ControlBuffers,
+) -> Result<Option<Shared<L::Conn>>, Error> {
+    if link.form() == Form::Msg {
+        return Ok(None);
+    }
+    let registrar = link.registrar();
+    Ok(Some(Shared {
+        receives: SharedReceives::new(pool.slots(), link.limits().shared_receives),
+        failures: 0,
+        asked: false,
+        orphans: HashMap::new(),
+        pool_desc: HeldDescriptor::new(pool.region(), registrar)?,
+        control_desc: HeldDescriptor::new(control.region(), registrar)?,
+    }))
+}
+
+impl<L: Link> ReceiveCore<L> {
+    /// RDM form: no transport tells the peers that this side is gone, so last messages do, if they are taken at once.
+    fn tell_peers(&mut self, ids: &[ConnectionId]) {
+        for &id in ids {
+            let refusal = self.conns.get_mut(id).and_then(|conn| {
+                conn.machine.abort(CloseReason::ClosedLocally);
+                conn.next_action()
+            });
+            if let Some(Action::SendControl { cq_data, body }) = refusal {
+                let _ = self.try_send_control(id, cq_data, &body);
+            }
+        }
+    }
+
+    fn close_one(&mut self, id: ConnectionId) {
+        let Some(mut conn) = self.conns.remove(id) else {
+            return;
+        };
+        let closed = self.link.close(conn.link);
+        if self.shared.is_some() {
+            return;
+        }
+        if closed.is_ok() {
+            drop(self.in_flight.take_where(|op| op.conn() == id));
+        } else {
+            conn.pool_desc.leak();
+            conn.control_desc.leak();
+            conn.scoped.leak();
+            self.leak_ops_of(id);
+        }
+    }
+
+    /// RDM form: the endpoint of all connections, with everything that is in flight on it.
+    fn close_shared(&mut self) {
+        let Some(mut shared) = self.shared.take() else {
+            return;
+        };
+        for (_, (link, _)) in shared.orphans.drain() {
+            let _ = self.link.close(link);
+        }
+        if self.link.close_all().is_err() {
+            shared.pool_desc.leak();
+            shared.control_desc.leak();
+            let leaked = self.in_flight.len() as u64;
+            self.leaked = true;
+            stats::count_leaked(leaked);
+        }
+        // Operations whose buffers are registered by these go first.
+        if !self.leaked {
+            drop(self.in_flight.take_where(|_| true));
+        }
+    }
+}
+
 impl<L: Link> Drop for ReceiveCore<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
         let ids = self.conns.ids();
-        for id in ids {
-            let Some(mut conn) = self.conns.remove(id) else {
-                continue;
-            };
-            if self.link.close(conn.link).is_ok() {
-                drop(self.in_flight.take_where(|op| op.conn() == id));
-            } else {
-                conn.pool_desc.leak();
-                conn.control_desc.leak();
-                conn.scoped.leak();
-                self.leak_ops_of(id);
-            }
+        if self.shared.is_some() {
+            self.tell_peers(&ids);
         }
+        for id in ids {
+            self.close_one(id);
+        }
+        self.close_shared();
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));

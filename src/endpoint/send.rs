@@ -12,8 +12,8 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBuffer
 use crate::endpoint::connection::{CloseReason, State};
 use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
-use crate::endpoint::fabric_link::FabricLink;
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::provider_link::ProviderLink;
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::wire::HeaderMode;
 use crate::error::SendError;
@@ -243,7 +243,7 @@ pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<()
 /// ```
 #[derive(Debug)]
 pub struct SendEndpointZeroCopy {
-    core: SendCore<FabricLink>,
+    core: SendCore<ProviderLink>,
 }
 
 impl SendEndpointZeroCopy {
@@ -265,7 +265,7 @@ impl SendEndpointZeroCopy {
             Headers::Shared(headers) => headers,
         };
         let tx = (config.settings.depth + CONTROL_SENDS) as usize;
-        let link = FabricLink::open(domain, tx, CONTROL_RECEIVES as usize)?;
+        let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize)?;
         let waiter = link.waiter();
         SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self { core })
     }

@@ -12,7 +12,7 @@ use crate::buffer::{
     TakenSlot,
 };
 use crate::endpoint::connection::{
-    self, Action, Arrival, CloseReason, Connection, LocalParams, State,
+    self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
 use crate::endpoint::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
@@ -143,13 +143,15 @@ impl<L: Link> SendCore<L> {
             });
         }
         let now = Instant::now();
-        let control = ControlBuffers::new(CONTROL_RECEIVES + CONTROL_SENDS)?;
+        let control = ControlBuffers::for_hellos(CONTROL_RECEIVES + CONTROL_SENDS)?;
         let conn = link.prepare_connect(&peer)?;
         let mut scoped = ScopedRegistrations::new(&conn, link.registrar());
         let registrar = conn.registrar().unwrap_or_else(|| link.registrar());
         let header_desc = scoped.hold(headers.region(), registrar)?;
         let control_desc = scoped.hold(control.region(), registrar)?;
-        let machine = Connection::initiate(link.form(), local_params(&settings), now);
+        let connection = super::hello_connection(link.form(), conn.key());
+        let params = local_params(&settings, connection);
+        let machine = Connection::initiate(link.form(), params, now);
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
         let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
@@ -591,6 +593,11 @@ impl<L: Link> SendCore<L> {
     /// a refused endpoint, and the completion queue is read first. The connect timeout bounds the wait for the event.
     #[cold]
     fn on_control_receive_failed(&mut self, errno: FabricErrno) {
+        if self.link.form() == Form::Rdm {
+            // Whoever sends can end a receive like this, with a message that is too long: it says nothing of the peer.
+            tracing::debug!(%errno, "a control receive failed");
+            return self.post_control_receive();
+        }
         if self.machine.state() == State::Connecting {
             self.read_cm();
         }
@@ -916,6 +923,17 @@ impl<L: Link> SendCore<L> {
         self.scoped.close();
     }
 
+    /// RDM form: no transport tells the peer that this side is gone, so a last message does, if it is taken at once.
+    fn tell_peer(&mut self) {
+        if self.link.form() == Form::Msg || self.machine.state() == State::Closed {
+            return;
+        }
+        self.machine.abort(CloseReason::ClosedLocally);
+        if let Some(Action::SendControl { cq_data, body }) = self.machine.next_action() {
+            let _ = self.try_send_control(cq_data, &body);
+        }
+    }
+
     /// Leaks every operation: nothing that the provider may touch is freed, deregistered or given back, the cells that
     /// it writes to included.
     fn forget_in_flight(&mut self) -> Leaked {
@@ -943,7 +961,7 @@ struct Leaked {
     keys: Vec<u64>,
 }
 
-fn local_params(settings: &SendSettings) -> LocalParams {
+fn local_params(settings: &SendSettings, connection: u64) -> LocalParams {
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
@@ -952,7 +970,7 @@ fn local_params(settings: &SendSettings) -> LocalParams {
         receive_depth: 0,
         credits: 0,
         incarnation: crate::endpoint::incarnation(),
-        connection: crate::endpoint::next_connection(),
+        connection,
         connect_timeout: settings.connect_timeout,
         close_timeout: settings.close_timeout,
         max_credit_window: wire::CREDIT_WINDOW_MAX,
@@ -963,6 +981,7 @@ impl<L: Link> Drop for SendCore<L> {
     /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
     fn drop(&mut self) {
         self.headers.remove_waker(self.headers_waker);
+        self.tell_peer();
         let closed = self.conn.take().map_or(Ok(()), |conn| {
             self.release_drained();
             self.link.close(conn)

@@ -588,8 +588,11 @@ impl fmt::Debug for ControlKind {
     }
 }
 
-/// Bits of the CQ data that are the connection index.
-pub(crate) const INDEX_MASK: u32 = 0x00ff_ffff;
+/// How many bits of the CQ data are the connection index: the low ones.
+pub(crate) const INDEX_BITS: u32 = 24;
+
+/// Which bits those are.
+pub(crate) const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
 /// The CQ data of a control message; the index is 0 where the endpoint itself is the connection.
 pub(crate) fn cq_data(kind: ControlKind, index: u32) -> u32 {

@@ -383,7 +383,6 @@ pub(crate) unsafe fn read_provider_address(
 /// An address as the provider wants it: a `sockaddr`, a text that ends with 0, or bytes.
 pub(crate) struct ProviderAddress {
     storage: libc::sockaddr_storage,
-    len: usize,
 }
 
 impl ProviderAddress {
@@ -391,7 +390,7 @@ impl ProviderAddress {
     pub(crate) fn new(addr: &PeerAddr) -> Option<Self> {
         // SAFETY: a struct of integers is valid when zeroed.
         let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-        let len = match addr.form() {
+        match addr.form() {
             AddrForm::Any => return None,
             AddrForm::Socket(socket) => write_socket_address(*socket, &mut storage),
             AddrForm::Text(name) | AddrForm::Raw(name) => {
@@ -403,25 +402,19 @@ impl ProviderAddress {
                         .cast::<u8>()
                         .copy_from_nonoverlapping(name.as_ptr(), name.len());
                 }
-                name.len()
             }
-        };
-        Some(Self { storage, len })
+        }
+        Some(Self { storage })
     }
 
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr_storage {
         &raw const self.storage
     }
-
-    /// How many of its bytes count.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
 }
 
 const _: () = assert!(NAME_MAX < size_of::<libc::sockaddr_storage>());
 
-fn write_socket_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) -> usize {
+fn write_socket_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) {
     match addr {
         SocketAddr::V4(v4) => {
             let raw = libc::sockaddr_in {
@@ -434,7 +427,6 @@ fn write_socket_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) 
             };
             // SAFETY: the storage is large and aligned enough for every kind of address.
             unsafe { (&raw mut *storage).cast::<libc::sockaddr_in>().write(raw) };
-            size_of::<libc::sockaddr_in>()
         }
         SocketAddr::V6(v6) => {
             let raw = libc::sockaddr_in6 {
@@ -448,7 +440,6 @@ fn write_socket_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) 
             };
             // SAFETY: the storage is large and aligned enough for every kind of address.
             unsafe { (&raw mut *storage).cast::<libc::sockaddr_in6>().write(raw) };
-            size_of::<libc::sockaddr_in6>()
         }
     }
 }
@@ -459,28 +450,31 @@ mod tests {
 
     #[test]
     fn addresses_survive_the_sockaddr() {
-        for text in ["127.0.0.1:7471", "[fe80::1]:80"] {
+        for (text, len) in [
+            ("127.0.0.1:7471", size_of::<libc::sockaddr_in>()),
+            ("[fe80::1]:80", size_of::<libc::sockaddr_in6>()),
+        ] {
             let addr: PeerAddr = text.parse().unwrap();
             let raw = ProviderAddress::new(&addr).unwrap();
             // SAFETY: `len` bytes of the storage were written.
-            let back = unsafe { read_address(raw.as_ptr().cast(), raw.len()) };
+            let back = unsafe { read_address(raw.as_ptr().cast(), len) };
             assert_eq!(back, Some(addr));
             // SAFETY: one byte less is readable, too.
-            let short = unsafe { read_address(raw.as_ptr().cast(), raw.len() - 1) };
+            let short = unsafe { read_address(raw.as_ptr().cast(), len - 1) };
             assert_eq!(short, None, "a cut address is no address");
         }
     }
 
     #[test]
     fn addresses_of_other_kinds_survive_the_provider_form() {
-        for (text, format) in [
-            ("fi_shm://12:0:3", sys::FI_ADDR_STR),
-            ("hex:00fe07", sys::FI_ADDR_EFA),
+        for (text, format, len) in [
+            ("fi_shm://12:0:3", sys::FI_ADDR_STR, 16),
+            ("hex:00fe07", sys::FI_ADDR_EFA, 3),
         ] {
             let addr: PeerAddr = text.parse().unwrap();
             let raw = ProviderAddress::new(&addr).unwrap();
             // SAFETY: `len` bytes of the storage were written.
-            let back = unsafe { read_provider_address(format, raw.as_ptr().cast(), raw.len()) };
+            let back = unsafe { read_provider_address(format, raw.as_ptr().cast(), len) };
             assert_eq!(back, Some(addr));
         }
         assert!(ProviderAddress::new(&PeerAddr::any()).is_none());
