@@ -91,7 +91,7 @@ pub(crate) fn post_control<L: Link, T>(
         iov: iov.iov(),
         desc: iov.desc(),
         context,
-        data: Some(cq_data),
+        data: Some(u64::from(cq_data)),
         level: Level::Sent,
     };
     // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.

@@ -225,7 +225,7 @@ struct Sent {
     body: Body,
     /// None: posted by nobody, so nobody hears of its completion.
     context: Option<usize>,
-    data: Option<u32>,
+    data: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -344,7 +344,7 @@ impl State {
         let Some(front) = self.conns[conn].sends.front() else {
             return false;
         };
-        let kind = front.data.map(|data| wire::split_cq_data(data).0);
+        let kind = front.data.map(kind_of);
         let peer = match (self.conns[conn].peer, self.listener) {
             (None, Some(listener)) if kind == Some(ControlKind::HELLO) => {
                 return self.deliver_hello(conn, listener);
@@ -388,11 +388,11 @@ impl State {
         true
     }
 
-    fn receive(&mut self, conn: ConnKey, receive: Receive, bytes: &[u8], data: Option<u32>) {
+    fn receive(&mut self, conn: ConnKey, receive: Receive, bytes: &[u8], data: Option<u64>) {
         self.receive_at(self.conns[conn].link, receive, bytes, data);
     }
 
-    fn receive_at(&mut self, link: usize, receive: Receive, bytes: &[u8], data: Option<u32>) {
+    fn receive_at(&mut self, link: usize, receive: Receive, bytes: &[u8], data: Option<u64>) {
         let (base, room, _) = receive.run;
         lock(&self.ledger).check("receive", receive.run, receive.registrar);
         let len = bytes.len().min(room);
@@ -400,7 +400,7 @@ impl State {
         // SAFETY: the contract of `Link::post_receive`; where a core breaks it, this finds out.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), len) };
         let errno = (bytes.len() > room).then_some(libc::EMSGSIZE);
-        let done = completion(receive.context, len, data.map(u64::from), errno);
+        let done = completion(receive.context, len, data, errno);
         self.report(link, done);
     }
 
@@ -456,7 +456,7 @@ impl State {
             return;
         };
         let mark = wire::cq_data(ControlKind::REFUSAL, index as u32);
-        self.receive(initiator, receive, data, Some(mark));
+        self.receive(initiator, receive, data, Some(mark.into()));
     }
 
     /// RDM form: the endpoint that all connections of a listener share.
@@ -546,7 +546,7 @@ impl State {
         }
         let mut copies = Vec::new();
         for sent in &self.conns[conn].sends {
-            let kind = sent.data.map(|data| wire::split_cq_data(data).0);
+            let kind = sent.data.map(kind_of);
             if kind != Some(ControlKind::DATA) {
                 copies.push(Sent {
                     body: Body::Copied(self.gather(conn, sent)),
@@ -584,6 +584,11 @@ impl State {
             ));
         }
     }
+}
+
+/// What kind of message CQ data tells of.
+fn kind_of(data: u64) -> ControlKind {
+    wire::split_cq_data(wire::split_numbered(data).0).0
 }
 
 impl Cm {
@@ -826,7 +831,7 @@ impl Net {
         self.state().conns[conn].sends.push_back(Sent {
             body: Body::Copied(bytes.to_vec()),
             context: None,
-            data,
+            data: data.map(u64::from),
         });
     }
 

@@ -28,6 +28,7 @@ mod peer_book;
 mod provider_link;
 mod rdm_hello;
 mod rdm_link;
+mod reorder;
 mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]

@@ -438,7 +438,7 @@ impl<L: Link> SendCore<L> {
             iov: iov.iov(),
             desc: iov.desc(),
             context,
-            data: self.machine.data_mark(),
+            data: self.machine.data_mark().map(|mark| wire::numbered(mark, taken.unwrap_or(0))),
             level: self.settings.level,
         };
         let posted = match &self.conn {

@@ -256,8 +256,8 @@ const RDM_REQUIREMENTS: &[Requirement] = &[
         set: Info::set_message_order,
     },
     Requirement {
-        what: "4 bytes of CQ data",
-        set: |hints| hints.set_cq_data_size(size_of::<u32>()),
+        what: "8 bytes of CQ data",
+        set: |hints| hints.set_cq_data_size(size_of::<u64>()),
     },
 ];
 

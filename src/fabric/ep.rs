@@ -213,7 +213,7 @@ impl Ep {
             iov_count: post.iov.len(),
             addr: peer.get(),
             context: post.context as *mut c_void,
-            data: u64::from(post.data.unwrap_or(0)),
+            data: post.data.unwrap_or(0),
         };
         let mut flags = sys::FI_COMPLETION;
         if post.data.is_some() {
