@@ -111,9 +111,7 @@ impl Payload {
                 return Err(error);
             };
             leases.count += 1;
-            for run in segment.runs() {
-                out(region.at(run.start).as_ptr(), run.len(), desc);
-            }
+            segment.name_runs(desc, out);
         }
         Ok(leases)
     }
@@ -177,6 +175,11 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
+    /// None: somebody else keeps the registrations open, for as long as the operation lives.
+    pub(crate) fn elsewhere(scope: Scope) -> Self {
+        Self { scope, count: 0 }
+    }
+
     #[inline]
     fn end(&mut self, payload: &Payload) {
         let count = std::mem::take(&mut self.count);
@@ -198,7 +201,7 @@ pub(crate) struct LeasedPayload {
 impl LeasedPayload {
     /// # Safety
     ///
-    /// * `leases` is what [`Payload::lease`] gave for this very payload.
+    /// * `leases` is what [`Payload::lease`] gave for this very payload, or [`Leases::elsewhere`].
     #[inline]
     pub(crate) unsafe fn new(payload: Payload, leases: Leases) -> Self {
         Self { payload, leases }

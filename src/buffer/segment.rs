@@ -1,5 +1,6 @@
 //! `Segment`: one owned piece of a payload; `RegionSlice`: a range of a region, by address only.
 
+use std::ffi::c_void;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -169,6 +170,18 @@ impl Segment {
         match self.0 {
             Kind::Fragment(fragment) => Ok(fragment),
             kind => Err(Self(kind)),
+        }
+    }
+
+    /// Names each of its runs: address, length in bytes, and the region's descriptor.
+    #[inline]
+    pub(crate) fn name_runs(
+        &self,
+        desc: *mut c_void,
+        out: &mut impl FnMut(*const u8, usize, *mut c_void),
+    ) {
+        for run in self.runs() {
+            out(self.region().at(run.start).as_ptr(), run.len(), desc);
         }
     }
 

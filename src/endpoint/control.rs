@@ -113,16 +113,25 @@ impl HeldDescriptor {
     /// Registers the region, if it is not yet, and holds its descriptor.
     pub(crate) fn new(region: &Arc<Region>, registrar: &dyn Registrar) -> Result<Self, Error> {
         region.register_with(registrar)?;
-        let scope = registrar.scope();
-        let desc = region
-            .lease(scope)
-            .ok_or(crate::error::RegisterError::Closing)?;
-        Ok(Self {
+        let closing = crate::error::RegisterError::Closing;
+        Ok(Self::lease(region, registrar.scope()).ok_or(closing)?)
+    }
+
+    /// Holds the descriptor of a region that is registered there.
+    pub(crate) fn lease(region: &Arc<Region>, scope: Scope) -> Option<Self> {
+        let desc = region.lease(scope)?;
+        Some(Self {
             region: Arc::clone(region),
             scope,
             desc,
             held: true,
         })
+    }
+
+    /// Whether it is this region's.
+    #[inline]
+    pub(crate) fn is_of(&self, region: &Arc<Region>) -> bool {
+        Arc::ptr_eq(&self.region, region)
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {
@@ -132,7 +141,7 @@ impl HeldDescriptor {
     /// Lets go of the registration before the drop does: nothing that uses the descriptor is posted, or will be.
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.held) {
-            // SAFETY: taken once, in `new`; `held` is false from here on.
+            // SAFETY: taken once, in `lease`; `held` is false from here on.
             unsafe { self.region.release(self.scope) };
         }
     }

@@ -6,13 +6,16 @@
 /// Most credit messages that one side can have under way before the other has read any of them.
 ///
 /// The peer must have a receive posted for each, besides those for data and for the goodbye. That there are never more
-/// follows from the rules of [`ReceiveCredits::take_grant`]. Let `w` be the window, `q = max(w / 4, 1)`, and let the peer
+/// follows from the rules of [`ReceiveCredits::take_grant`]. Let `w` be the window, `q = max(w / 4, 1)` or more, and let the peer
 /// have read grants up to `g`; so at most `g` data messages were ever sent. A grant is at most `w` above the number of data
 /// messages received, hence at most `g + w`. A grant that is early (fewer than `q` new buffers) is made only when everything
 /// granted has been received, so only when the peer has read every earlier grant: of the unread ones it can only be the
 /// first, and it adds at least 1. Each other one adds at least `q`. So `k` unread grants need `1 + (k - 1) q <= w`, which is
 /// `k <= 7` for every `w` (the worst is `w = 7`, `q = 1`). The model test counts them.
 pub(crate) const CREDIT_MESSAGES_MAX: usize = 8;
+
+/// From this many messages on, half of the window is granted at once, and not a quarter.
+const LARGE_WINDOW: u64 = 64;
 
 /// What is wrong with a peer's account of credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -162,10 +165,19 @@ impl ReceiveCredits {
         self.reposted = self.reposted.saturating_add(n).min(self.received);
     }
 
-    /// Whether a grant is worth a message now: a quarter of the window is new, or the peer may have run dry.
+    /// Whether a grant is worth a message now: a quarter of the window is new, half of a large one, or the peer may have run dry.
     pub(crate) fn is_due(&self) -> bool {
         let new = self.window + self.reposted - self.granted;
-        new >= (self.window / 4).max(1) || (new > 0 && self.granted == self.received)
+        new >= self.quantum() || (new > 0 && self.granted == self.received)
+    }
+
+    /// Receives that are worth a message. A grant costs both sides a system call on tcp; half of a large window lasts while it travels.
+    fn quantum(&self) -> u64 {
+        if self.window < LARGE_WINDOW {
+            (self.window / 4).max(1)
+        } else {
+            self.window / 2
+        }
     }
 
     /// The cumulative count to grant, if a grant is due; from then on it counts as granted.

@@ -33,6 +33,7 @@ mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
 mod receive_core_tests;
+mod recent_lease;
 mod scoped;
 mod send;
 mod send_core;

@@ -2,11 +2,14 @@
 
 #![allow(unsafe_code)]
 
+mod shared;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::shared::{Early, LateBye, NOBODY, ORPHANS_MAX, Shared, share};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::conn_table::{CONNECTIONS_MAX, ConnTable};
@@ -23,14 +26,14 @@ use crate::endpoint::link::{
     LinkConn, PostRefused,
 };
 use crate::endpoint::message::Message;
+use crate::endpoint::reorder::Reorder;
 use crate::endpoint::scoped::ScopedRegistrations;
-use crate::endpoint::shared_receives::SharedReceives;
 
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
     self, ByeReason, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
-use crate::error::{CompletionError, FabricErrno};
+use crate::error::FabricErrno;
 use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
@@ -45,18 +48,10 @@ pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
 /// Control messages of one connection that can be on the way at once: answer, credit, goodbye, and a last refusal.
 const CONTROLS_PER_CONNECTION: u32 = 4;
 
-/// RDM form: connections that are over while control messages of theirs are not, from which on no new ones are taken. A
-/// provider may never report what it sent to a peer that died.
-const ORPHANS_MAX: usize = 64;
-
-/// RDM form: receives that fail one after the other until the endpoint is given up.
-const FAILURES_MAX: u32 = 1000;
-
-/// RDM form: whose receives they are that all connections share.
-const NOBODY: ConnectionId = ConnectionId(0);
-
-/// As for send endpoints: reads of the completion queue between two looks at the event queue.
-const CM_INTERVAL: u32 = 64;
+/// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
+/// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
+const CM_INTERVAL: u32 = 1024;
+const EMPTY_READ: u32 = 16;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -105,6 +100,9 @@ struct Conn<C> {
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
+    /// RDM form: messages that came before their turn, and a goodbye that did.
+    early: Reorder<Early>,
+    late_bye: Option<LateBye>,
     pool_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
     scoped: ScopedRegistrations,
@@ -117,6 +115,13 @@ impl<C> Conn<C> {
             return None;
         }
         self.machine.next_action()
+    }
+
+    /// When it wants to be looked at.
+    fn next_deadline(&self) -> Option<Instant> {
+        let bye = self.late_bye.as_ref().map(|bye| bye.until);
+        let machine = self.machine.next_deadline();
+        [machine, bye].into_iter().flatten().min()
     }
 
     /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
@@ -135,20 +140,6 @@ struct Waiting<R> {
     request: R,
     data: CmData,
     deadline: Instant,
-}
-
-/// What a listener has in the RDM form: one endpoint for all connections, whose receives they share.
-struct Shared<C> {
-    receives: SharedReceives,
-    /// Receives that failed since one was good.
-    failures: u32,
-    /// A hello came, and the link has a request.
-    asked: bool,
-    /// Connections that are over while so many control messages of theirs are in flight: their addresses must stay.
-    orphans: HashMap<ConnectionId, (C, u32)>,
-    pool_desc: HeldDescriptor,
-    /// Held until the endpoint is closed: control messages may outlive their connections.
-    control_desc: HeldDescriptor,
 }
 
 /// A listener and every connection that it accepted.
@@ -272,8 +263,9 @@ impl<L: Link> ReceiveCore<L> {
             }
             return;
         }
-        self.read_completions(events);
-        if self.cm_is_due(look_everywhere) {
+        let found = self.read_completions(events);
+        let asked = self.take_asked();
+        if look_everywhere || asked || self.cm_is_due(found) {
             self.read_cm(events);
             self.on_time(events);
         }
@@ -288,15 +280,8 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn cm_is_due(&mut self, look_everywhere: bool) -> bool {
-        let asked = self
-            .shared
-            .as_mut()
-            .is_some_and(|shared| std::mem::take(&mut shared.asked));
-        if look_everywhere || asked {
-            return true;
-        }
-        self.polls_without_cm += 1;
+    fn cm_is_due(&mut self, found: usize) -> bool {
+        self.polls_without_cm += if found > 0 { 1 } else { EMPTY_READ };
         let handshakes =
             self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
         if handshakes || self.polls_without_cm >= CM_INTERVAL {
@@ -360,63 +345,6 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// RDM form: a message belongs to the connection that it names, whoever posted the receive.
-    fn on_shared(
-        &mut self,
-        buffer: BufferMut,
-        len: usize,
-        data: Option<u64>,
-        error: Option<Box<CompletionError>>,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
-        let Some(shared) = &mut self.shared else {
-            return;
-        };
-        shared.receives.on_over();
-        if let Some(error) = error {
-            // Whoever sends can end a receive like this, with a message that is too long: it says nothing of any peer.
-            tracing::debug!(%error, "a receive failed");
-            self.stats.strays += 1;
-            shared.failures += 1;
-            if shared.failures > FAILURES_MAX {
-                self.fail("no receive succeeds any more");
-            }
-            return;
-        }
-        shared.failures = 0;
-        let mark = data.and_then(|data| u32::try_from(data).ok());
-        let (kind, index) = match mark.map(wire::split_cq_data) {
-            Some(mark) => mark,
-            None => (ControlKind::HELLO_ACK, 0),
-        };
-        if kind == ControlKind::HELLO {
-            shared.asked = true;
-            return self.link.take_hello(&buffer[..len.min(buffer.len())]);
-        }
-        match self.by_key.get(&(index as ConnKey)) {
-            Some(&id) => self.on_received(id, buffer, len, data, events),
-            // For a connection that is over, or of another life of this address.
-            None => self.stats.strays += 1,
-        }
-    }
-
-    /// A control message is over whose connection is, too. With its last one, the address goes.
-    fn on_orphan(&mut self, id: ConnectionId) {
-        let Some(shared) = &mut self.shared else {
-            return;
-        };
-        let Some((_, controls)) = shared.orphans.get_mut(&id) else {
-            return;
-        };
-        *controls -= 1;
-        if *controls == 0
-            && let Some((link, _)) = shared.orphans.remove(&id)
-        {
-            // A listener's connection of the RDM form has nothing that could refuse to close.
-            let _ = self.link.close(link);
-        }
-    }
-
     fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
         if let Some(conn) = self.conns.get_mut(id) {
             conn.posted -= 1;
@@ -438,14 +366,13 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        let counted = conn.posted.min(1);
-        conn.posted -= counted;
-        if let Some(shared) = &mut self.shared {
-            shared.receives.release(counted);
-        }
-        if !conn.hungry {
-            conn.hungry = true;
-            self.hungry.push(id);
+        // Shared ones were counted when they were seen to be this connection's.
+        if self.shared.is_none() {
+            conn.posted -= 1;
+            if !conn.hungry {
+                conn.hungry = true;
+                self.hungry.push(id);
+            }
         }
         let len = len.min(buffer.len());
         match conn.machine.on_message(data) {
@@ -517,7 +444,7 @@ impl<L: Link> ReceiveCore<L> {
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
-            let deadline = conn.machine.next_deadline();
+            let deadline = conn.next_deadline();
             self.timer_stale |= conn.deadline != deadline;
             conn.deadline = deadline;
         }
@@ -703,6 +630,8 @@ impl<L: Link> ReceiveCore<L> {
             covered: 0,
             unsent: None,
             header_mode,
+            early: Reorder::new(self.settings.depth),
+            late_bye: None,
             pool_desc,
             control_desc,
             scoped,
@@ -879,20 +808,6 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// RDM form: its receives stay posted, for others; its control messages in flight stay in the slab until they are over.
-    fn leave_shared(&mut self, id: ConnectionId, receives: u32, controls: u32, link: L::Conn) {
-        let Some(shared) = &mut self.shared else {
-            return;
-        };
-        shared.receives.release(receives);
-        if controls > 0 {
-            shared.orphans.insert(id, (link, controls));
-        } else {
-            // A listener's connection of the RDM form has nothing that could refuse to close.
-            let _ = self.link.close(link);
-        }
-    }
-
     fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
@@ -920,65 +835,11 @@ impl<L: Link> ReceiveCore<L> {
 
     // ---- receives ------------------------------------------------------------------------------------------------
 
-    /// RDM form: fills the gaps first that messages left which name no connection, and keeps some for hellos.
-    fn feed_shared(&mut self) {
-        while self.shared.as_ref().is_some_and(|s| s.receives.lacks()) {
-            match self.post_shared() {
-                Posted::Yes => {}
-                Posted::PoolEmpty => return self.arm_pool(),
-                Posted::No => {
-                    self.retry = true;
-                    return;
-                }
-            }
-        }
-    }
-
     fn arm_pool(&mut self) {
         self.pool.arm(self.pool_waker);
         if self.pool.free_count() > 0 {
             self.wait.wake();
         }
-    }
-
-    fn post_shared(&mut self) -> Posted {
-        let (Some(mut buffer), Some(shared)) = (self.pool.try_acquire(), &mut self.shared) else {
-            return Posted::PoolEmpty;
-        };
-        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), shared.pool_desc.desc());
-        let op = Op::Receive {
-            conn: NOBODY,
-            buffer,
-        };
-        let Ok(context) = self.in_flight.begin(op) else {
-            return Posted::No;
-        };
-        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
-        // until its completion was read or the endpoint was closed (`drop`).
-        if unsafe { self.link.post_shared_receive(base, len, desc, context) }.is_ok() {
-            shared.receives.on_posted();
-            return Posted::Yes;
-        }
-        drop(self.in_flight.abort(context));
-        Posted::No
-    }
-
-    /// One receive more for a connection: posted on it, or promised to it.
-    fn give_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
-        let Some(shared) = &self.shared else {
-            return self.post_receive(conn, id);
-        };
-        if shared.receives.surplus() == 0 {
-            let posted = self.post_shared();
-            if posted != Posted::Yes {
-                return posted;
-            }
-        }
-        if let Some(shared) = &mut self.shared {
-            shared.receives.promise();
-            conn.posted += 1;
-        }
-        Posted::Yes
     }
 
     /// Posts receives for the connections that want some, as far as the pool goes.
@@ -1101,8 +962,9 @@ impl<L: Link> ReceiveCore<L> {
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
         let now = Instant::now();
         for (id, conn) in self.conns.iter_mut() {
-            if conn.machine.next_deadline().is_some_and(|at| at <= now) {
+            if conn.next_deadline().is_some_and(|at| at <= now) {
                 conn.machine.tick(now);
+                conn.give_up_on_early(now);
                 self.touched.push(id);
             }
         }
@@ -1131,7 +993,7 @@ impl<L: Link> ReceiveCore<L> {
         let machines = self
             .conns
             .iter()
-            .filter_map(|(_, conn)| conn.machine.next_deadline());
+            .filter_map(|(_, conn)| conn.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let link = self.link.next_deadline();
@@ -1156,40 +1018,7 @@ impl Op {
     }
 }
 
-/// What a listener of the RDM form has, and others have not.
-fn share<L: Link>(
-    link: &L,
-    pool: &SharedBufferManager,
-    control: &ControlBuffers,
-) -> Result<Option<Shared<L::Conn>>, Error> {
-    if link.form() == Form::Msg {
-        return Ok(None);
-    }
-    let registrar = link.registrar();
-    Ok(Some(Shared {
-        receives: SharedReceives::new(pool.slots(), link.limits().shared_receives),
-        failures: 0,
-        asked: false,
-        orphans: HashMap::new(),
-        pool_desc: HeldDescriptor::new(pool.region(), registrar)?,
-        control_desc: HeldDescriptor::new(control.region(), registrar)?,
-    }))
-}
-
 impl<L: Link> ReceiveCore<L> {
-    /// RDM form: no transport tells the peers that this side is gone, so last messages do, if they are taken at once.
-    fn tell_peers(&mut self, ids: &[ConnectionId]) {
-        for &id in ids {
-            let refusal = self.conns.get_mut(id).and_then(|conn| {
-                conn.machine.abort(CloseReason::ClosedLocally);
-                conn.next_action()
-            });
-            if let Some(Action::SendControl { cq_data, body }) = refusal {
-                let _ = self.try_send_control(id, cq_data, &body);
-            }
-        }
-    }
-
     fn close_one(&mut self, id: ConnectionId) {
         let Some(mut conn) = self.conns.remove(id) else {
             return;
@@ -1208,26 +1037,6 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// RDM form: the endpoint of all connections, with everything that is in flight on it.
-    fn close_shared(&mut self) {
-        let Some(mut shared) = self.shared.take() else {
-            return;
-        };
-        for (_, (link, _)) in shared.orphans.drain() {
-            let _ = self.link.close(link);
-        }
-        if self.link.close_all().is_err() {
-            shared.pool_desc.leak();
-            shared.control_desc.leak();
-            let leaked = self.in_flight.len() as u64;
-            self.leaked = true;
-            stats::count_leaked(leaked);
-        }
-        // Operations whose buffers are registered by these go first.
-        if !self.leaked {
-            drop(self.in_flight.take_where(|_| true));
-        }
-    }
 }
 
 impl<L: Link> Drop for ReceiveCore<L> {

@@ -24,6 +24,7 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
     PostRefused, SendPost,
 };
+use crate::endpoint::recent_lease::RecentLease;
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
@@ -88,6 +89,8 @@ struct DataOp {
     sequence: u64,
     /// When it was posted; kept only where there is a deadline, and until it was found late.
     posted: Option<Instant>,
+    /// Its registration is kept open by the endpoint's [`RecentLease`].
+    recent: bool,
 }
 
 /// One connection to one peer, and the sends on it.
@@ -120,6 +123,7 @@ pub(crate) struct SendCore<L: Link> {
     header_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
     scoped: ScopedRegistrations,
+    recent: RecentLease,
     headers: HeaderSlotManager,
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
@@ -176,6 +180,7 @@ impl<L: Link> SendCore<L> {
             header_desc,
             control_desc,
             scoped,
+            recent: RecentLease::default(),
             headers,
             control,
             wait,
@@ -247,7 +252,7 @@ impl<L: Link> SendCore<L> {
             Ok(slot) => slot,
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
-        let leases = match self.lease(&payload, &mut iov) {
+        let (leases, recent) = match self.lease(&payload, &mut iov) {
             Ok(leases) => leases,
             Err(kind) => {
                 self.give_back(slot);
@@ -264,6 +269,7 @@ impl<L: Link> SendCore<L> {
             slot,
             sequence,
             posted,
+            recent,
         };
         let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
             // The slab has room for `depth` sends, and `admit` counted them.
@@ -368,6 +374,17 @@ impl<L: Link> SendCore<L> {
         Ok(Some(slot))
     }
 
+    /// What the operation held is free again: slot, registration, payload.
+    #[inline]
+    fn end(&mut self, op: DataOp) -> (u64, Payload) {
+        if op.recent {
+            self.recent.end();
+        }
+        let payload = op.payload.into_payload();
+        self.give_back(op.slot);
+        (op.key, payload)
+    }
+
     #[inline]
     fn give_back(&self, slot: Option<TakenSlot>) {
         if let Some(slot) = slot {
@@ -375,14 +392,24 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// Makes sure that every segment is registered here, and stays so.
+    /// Makes sure that every segment is registered here, and stays so; true: by the lease that the sends in flight share.
     #[inline]
-    fn lease(&mut self, payload: &Payload, iov: &mut IovList) -> Result<Leases, SendErrorKind> {
+    fn lease(
+        &mut self,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<(Leases, bool), SendErrorKind> {
+        let scope = self.scoped.scope();
+        if let [segment] = payload.segments()
+            && let Some(desc) = self.recent.begin(segment.region(), scope)
+        {
+            segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
+            return Ok((Leases::elsewhere(scope), true));
+        }
         let header_len = iov.len();
         loop {
-            let scope = self.scoped.scope();
             match payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc)) {
-                Ok(leases) => return Ok(leases),
+                Ok(leases) => return Ok((leases, false)),
                 Err(error) => {
                     iov.truncate(header_len);
                     // Each round registers one region more, or gives up.
@@ -463,13 +490,10 @@ impl<L: Link> SendCore<L> {
     #[cold]
     fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
         self.machine.on_post_undone();
-        let Op::Data(DataOp {
-            key, payload, slot, ..
-        }) = self.in_flight.abort(context)
-        else {
+        let Op::Data(op) = self.in_flight.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
-        self.give_back(slot);
+        let (key, payload) = self.end(op);
         let kind = match refused {
             PostRefused::Again => {
                 self.stats.eagain += 1;
@@ -477,7 +501,7 @@ impl<L: Link> SendCore<L> {
             }
             PostRefused::Errno(errno) => SendErrorKind::Fabric(errno),
         };
-        self.refuse(kind, payload.into_payload(), key)
+        self.refuse(kind, payload, key)
     }
 
     fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
@@ -523,6 +547,9 @@ impl<L: Link> SendCore<L> {
                 self.machine.tick(Instant::now());
             }
             self.act(events);
+        }
+        if self.data_in_flight == 0 {
+            self.recent.rest();
         }
         self.check_deadlines(events);
         self.tell_writable(events);
@@ -615,11 +642,7 @@ impl<L: Link> SendCore<L> {
     ) {
         self.data_in_flight -= 1;
         self.machine.on_data_done();
-        let DataOp {
-            key, payload, slot, ..
-        } = op;
-        let payload = payload.into_payload();
-        self.give_back(slot);
+        let (key, payload) = self.end(op);
         match error {
             None => {
                 self.stats.completed += 1;
@@ -911,6 +934,7 @@ impl<L: Link> SendCore<L> {
     /// control messages are always posted, so theirs are closed behind it.
     fn release_drained(&mut self) {
         if self.data_in_flight == 0 {
+            self.recent.rest();
             self.header_desc.release();
             self.scoped.close();
         }
@@ -918,6 +942,7 @@ impl<L: Link> SendCore<L> {
 
     /// The endpoint is closed: nothing of ours is registered for it any more.
     fn release_registrations(&mut self) {
+        self.recent.rest();
         self.header_desc.release();
         self.control_desc.release();
         self.scoped.close();
@@ -928,7 +953,7 @@ impl<L: Link> SendCore<L> {
         if self.link.form() == Form::Msg || self.machine.state() == State::Closed {
             return;
         }
-        self.machine.abort(CloseReason::ClosedLocally);
+        self.machine.abort(CloseReason::EndpointFailed("dropped"));
         if let Some(Action::SendControl { cq_data, body }) = self.machine.next_action() {
             let _ = self.try_send_control(cq_data, &body);
         }
@@ -944,6 +969,7 @@ impl<L: Link> SendCore<L> {
         ops.sort_unstable();
         let operations = in_flight.len() as u64;
         std::mem::forget(in_flight);
+        self.recent.leak();
         self.header_desc.leak();
         self.control_desc.leak();
         self.scoped.leak();
@@ -989,11 +1015,7 @@ impl<L: Link> Drop for SendCore<L> {
         let keys: Vec<_> = match closed {
             Ok(()) => {
                 let ops: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
-                let over = ops.into_iter().map(|op| {
-                    self.give_back(op.slot);
-                    op.key
-                });
-                over.collect()
+                ops.into_iter().map(|op| self.end(op).0).collect()
             }
             Err(CloseFailed(_)) => self.forget_in_flight().keys,
         };

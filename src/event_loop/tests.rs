@@ -393,9 +393,10 @@ fn a_periodic_timer_neither_drifts_nor_piles_up() {
             }
         })
         .unwrap();
+    let periods = begin.elapsed().as_millis() / 5;
     assert!(
-        (2..=19).contains(&ticks),
-        "20 periods less the two that the handler slept through: {ticks}"
+        ticks >= 2 && u128::from(ticks) < periods,
+        "{ticks} ticks in {periods} periods, some of which the handler slept through"
     );
     assert!(last >= 5 * MS * ticks, "no tick comes early");
 }

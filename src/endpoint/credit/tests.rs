@@ -76,6 +76,18 @@ fn a_grant_waits_for_a_quarter_unless_the_peer_may_be_dry() {
     assert_eq!(credits.take_grant(), Some(21));
 }
 
+#[test]
+fn a_large_window_is_granted_by_halves() {
+    let mut credits = ReceiveCredits::new(100);
+    for _ in 0..60 {
+        assert_eq!(credits.on_received(), Ok(()));
+    }
+    credits.on_reposted(49);
+    assert_eq!(credits.take_grant(), None);
+    credits.on_reposted(1);
+    assert_eq!(credits.take_grant(), Some(150));
+}
+
 /// Both sides with data and grants under way, and each count kept the plain way.
 struct Model {
     send: SendCredits,
