@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::endpoint::connection::Form;
 use crate::endpoint::link::{
-    CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
+    COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
     SendPost,
 };
 use crate::endpoint::peer_book::PeerBook;
@@ -47,6 +47,10 @@ const LINGERING_MAX: usize = 512;
 /// How long a refusal is offered to a provider that has no way to the peer yet.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Reads of the queue before the endpoint closes, at most, and so many in a row that must find nothing.
+const SETTLE_READS_MAX: u32 = 256;
+const SETTLE_EMPTY_READS: u32 = 16;
+
 /// Between two such offers.
 const REFUSAL_RETRY: Duration = Duration::from_millis(1);
 
@@ -65,6 +69,8 @@ pub(crate) struct RdmLink {
     events: VecDeque<CmEvent<RdmRequest>>,
     refusals: VecDeque<Refusing>,
     book: PeerBook,
+    /// Completions that were read while the endpoint was closed.
+    last: Completions,
     /// Gone once it is closed.
     ep: Option<Ep>,
     av: Arc<Av>,
@@ -148,6 +154,7 @@ impl RdmLink {
             events: VecDeque::new(),
             refusals: VecDeque::new(),
             book: PeerBook::default(),
+            last: Completions::new(),
             ep: Some(ep),
             av,
             cq,
@@ -189,6 +196,22 @@ impl RdmLink {
     fn supersede(&mut self, peer: &PeerAddr) {
         if let Some(life) = self.live.remove(peer) {
             self.events.push_back(CmEvent::Shutdown { conn: life.key });
+        }
+    }
+
+    /// What the provider knows already it is made to deal with before the endpoint closes: `ofi_rxm` answers what it finds in
+    /// its own queue on connections that it has just closed, and crashes. Never blocks; bounded.
+    fn settle(&mut self) {
+        let mut empty = 0;
+        for _ in 0..SETTLE_READS_MAX {
+            match self.cq.read(&mut self.last) {
+                Ok(0) => empty += 1,
+                Ok(_) => empty = 0,
+                Err(_) => return,
+            }
+            if empty == SETTLE_EMPTY_READS {
+                return;
+            }
         }
     }
 
@@ -356,6 +379,7 @@ impl Link for RdmLink {
 
     fn close_all(&mut self) -> Result<(), CloseFailed> {
         self.refusals.clear();
+        self.settle();
         let closed = self.ep.take().map_or(Ok(()), Ep::close);
         closed.map_err(|code| CloseFailed(FabricErrno::new(code)))
     }
@@ -399,6 +423,11 @@ impl Link for RdmLink {
 
     #[inline]
     fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {
+        if !self.last.is_empty() {
+            let read = self.last.len().min(COMPLETION_BATCH);
+            out.extend(self.last.drain(..read));
+            return Ok(read);
+        }
         self.cq.read(out)
     }
 

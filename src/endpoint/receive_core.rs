@@ -337,6 +337,11 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 self.touch(conn);
             }
+            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+            Err(reason) if self.shared.is_some() && error.is_some() => {
+                self.stats.unknown_completions += 1;
+                tracing::debug!(context, ?reason, ?error, "a failure that names no operation");
+            }
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");

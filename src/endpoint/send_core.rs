@@ -606,6 +606,11 @@ impl<L: Link> SendCore<L> {
                 None => self.on_control(&buffer, len, data),
                 Some(error) => self.on_control_receive_failed(error.errno),
             },
+            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+            Err(reason) if self.link.form() == Form::Rdm && error.is_some() => {
+                self.stats.unknown_completions += 1;
+                tracing::debug!(context, ?reason, ?error, "a failure that names no operation");
+            }
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");

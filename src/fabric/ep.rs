@@ -24,7 +24,7 @@ use crate::fabric::{PostRefused, SendPost};
 /// An active endpoint, bound and enabled. Its queues and its domain stay open as long as it is.
 pub(crate) struct Ep {
     raw: NonNull<sys::fid_ep>,
-    _cq: Arc<Cq>,
+    cq: Arc<Cq>,
     /// Of a connected endpoint.
     _eq: Option<Arc<Eq>>,
     /// Of one that reaches its peers by number.
@@ -47,11 +47,12 @@ impl Ep {
     ) -> Result<Self, Error> {
         let ep = Self {
             raw: Self::open_sized(domain, info, sizes)?,
-            _cq: Arc::clone(cq),
+            cq: Arc::clone(cq),
             _eq: Some(Arc::clone(eq)),
             _av: None,
             _domain: Arc::clone(domain),
         };
+        cq.on_bound();
         ep.bind("fi_ep_bind(eq)", eq.fid(), 0)?;
         ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
         ep.enable()?;
@@ -69,11 +70,12 @@ impl Ep {
     ) -> Result<Self, Error> {
         let ep = Self {
             raw: Self::open_sized(domain, info, sizes)?,
-            _cq: Arc::clone(cq),
+            cq: Arc::clone(cq),
             _eq: None,
             _av: Some(Arc::clone(av)),
             _domain: Arc::clone(domain),
         };
+        cq.on_bound();
         ep.bind("fi_ep_bind(av)", av.fid(), 0)?;
         ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
         ep.enable()?;
@@ -256,6 +258,7 @@ impl Ep {
     /// Closes the endpoint, whatever is in flight; afterwards the provider touches no buffer of it.
     pub(crate) fn close(self) -> Result<(), i32> {
         let mut this = ManuallyDrop::new(self);
+        this.cq.on_unbound();
         // SAFETY: open, owned, and never used again: `this` is not dropped as a whole.
         let closed = unsafe { handle::close("ep", this.as_ptr().cast()) };
         if closed.is_ok() {
@@ -271,7 +274,7 @@ impl Ep {
     /// Once, and `self` is not used or dropped afterwards.
     unsafe fn drop_parents(&mut self) {
         // SAFETY: the caller's promise.
-        unsafe { ptr::drop_in_place(&raw mut self._cq) };
+        unsafe { ptr::drop_in_place(&raw mut self.cq) };
         // SAFETY: the caller's promise.
         unsafe { ptr::drop_in_place(&raw mut self._eq) };
         // SAFETY: the caller's promise.
@@ -283,6 +286,7 @@ impl Ep {
 
 impl Drop for Ep {
     fn drop(&mut self) {
+        self.cq.on_unbound();
         // SAFETY: open and owned.
         let _ = unsafe { handle::close("ep", self.as_ptr().cast()) };
     }
