@@ -140,10 +140,12 @@ fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
     if let Some(asked) = told.text("asks") {
         config = config.header_mode(mode(asked));
     }
-    let at = told.text("at").unwrap_or(match domain.fabric().provider().name {
-        "shm" => "any",
-        _ => "127.0.0.1:0",
-    });
+    let at = told
+        .text("at")
+        .unwrap_or(match domain.fabric().provider().name {
+            "shm" => "any",
+            _ => "127.0.0.1:0",
+        });
     ReceiveEndpoint::listen(domain, at.parse().expect("an address"), config).expect("listens")
 }
 
@@ -187,14 +189,23 @@ fn receive(told: &Told) {
         ends == told.number("ends", 1)
     });
     let stats = receiver.stats();
-    child::tell(format!("received {} strays {}", checker.messages, stats.strays));
+    child::tell(format!(
+        "received {} strays {}",
+        checker.messages, stats.strays
+    ));
     drop(receiver);
-    child::tell(format!("failures {}", fabricast::stats::process().close_failures));
+    child::tell(format!(
+        "failures {}",
+        fabricast::stats::process().close_failures
+    ));
 }
 
 fn tell_connected(connection: ConnectionId, info: &fabricast::endpoint::ConnectionInfo) {
     let peer = info.peer.map(|peer| peer.to_string());
-    child::tell(format!("connected {connection} {}", peer.unwrap_or_default()));
+    child::tell(format!(
+        "connected {connection} {}",
+        peer.unwrap_or_default()
+    ));
 }
 
 // ---- the sending process -----------------------------------------------------------------------------------------
@@ -230,7 +241,11 @@ impl Sender {
             .connect_timeout(Duration::from_millis(told.number("connect", 5000)))
             .send_deadline(Some(Duration::from_millis(told.number("deadline", 30_000))));
         let pool = pool(&domain, 16, largest.max(64));
-        let to: PeerAddr = told.text("to").expect("a peer").parse().expect("an address");
+        let to: PeerAddr = told
+            .text("to")
+            .expect("a peer")
+            .parse()
+            .expect("an address");
         let endpoint = SendEndpointZeroCopy::connect(&domain, to, config).expect("begins");
         Self {
             endpoint,
@@ -258,9 +273,8 @@ impl Sender {
                 _ => {}
             }
         }
-        let outcome = |e: &SendEvent| {
-            !matches!(e, SendEvent::Completed { .. } | SendEvent::Failed { .. })
-        };
+        let outcome =
+            |e: &SendEvent| !matches!(e, SendEvent::Completed { .. } | SendEvent::Failed { .. });
         self.events.retain(outcome);
     }
 
@@ -282,6 +296,10 @@ impl Sender {
                 false
             }
         }
+    }
+
+    fn outcomes(&self) -> u64 {
+        self.completed + self.failed
     }
 
     fn ended(&self) -> Option<CloseReason> {
@@ -315,19 +333,36 @@ fn send(told: &Told) {
     child::tell("connected");
     let (n, flood) = (told.number("n", 0), told.number("flood", 0));
     let mut told_of_flood = false;
+    let idle = Duration::from_millis(told.number("idle", 60_000));
+    let mut last = (0, Instant::now());
     drive("all sends", 4 * SOON, || {
         while sender.posted < n && sender.try_send() {}
         sender.poll();
+        if sender.outcomes() != last.0 {
+            last = (sender.outcomes(), Instant::now());
+        }
+        if last.1.elapsed() > idle && sender.outcomes() == sender.posted {
+            return true;
+        }
         if !told_of_flood && flood > 0 && sender.posted >= flood {
             told_of_flood = true;
             child::tell("flooding");
         }
         sender.ended().is_some() || sender.posted == n && sender.completed == n
     });
+    if sender.ended().is_none() && sender.posted < n {
+        return sender.report(None);
+    }
     if let Some(reason) = sender.ended() {
         return sender.report(Some(reason));
     }
     if told.text("rude").is_some() {
+        // A socket that is closed with something unread takes back what was written last.
+        let until = after(Duration::from_millis(told.number("rude", 0)));
+        drive("a moment", SOON, || {
+            sender.poll();
+            Instant::now() >= until
+        });
         let Sender { endpoint, .. } = sender;
         drop(endpoint);
         return child::tell("dropped");
@@ -375,12 +410,26 @@ fn stall(told: &Told) {
     sender.report(sender.ended());
 }
 
+/// Only begins to connect.
+fn ask(told: &Told) {
+    let to: PeerAddr = told
+        .text("to")
+        .expect("a peer")
+        .parse()
+        .expect("an address");
+    match SendEndpointZeroCopy::connect(&told.domain(), to, SendConfig::default()) {
+        Ok(_) => child::tell("error none"),
+        Err(error) => child::tell(format!("error {error}")),
+    }
+}
+
 // ---- the parent --------------------------------------------------------------------------------------------------
 
 /// One row on one library, or on two.
 #[derive(Clone)]
 struct On {
     provider: &'static str,
+    receiving: &'static str,
     sends: String,
     receives: String,
 }
@@ -389,11 +438,17 @@ const FINISHED: &str = "finished: both sides said goodbye";
 
 impl On {
     fn child(&self, role: &str, library: &str, words: &str) -> Child {
-        let row = self.provider.replace(';', "+");
+        let provider = match role {
+            "receive" => self.receiving,
+            _ => self.provider,
+        };
+        let row = provider.replace(';', "+");
         let env = [
             ("FABRICAST_LIBFABRIC", library),
             ("FABRICAST_RDM_ROW", ""),
             ("FABRICAST_RDM_CASE", ""),
+            // What the row of `ofi_rxm` asks for.
+            ("FI_OFI_RXM_SAR_LIMIT", "0"),
         ];
         Child::with_env(NAME, role, format!("row={row} {words}"), &env)
     }
@@ -423,10 +478,15 @@ fn expect_sent(sender: &mut Child, messages: u64) {
 }
 
 /// Sizes around what providers inject, copy, split and handle by rendezvous.
-const SIZES: &str = "0,1,40,64,104,200,1000,4000,4096,9000,16360,16400,65000,262144,1048576,1048500";
+const SIZES: &str =
+    "0,1,40,64,104,200,1000,4000,4096,9000,16360,16400,65000,262144,1048576,1048500";
 
 fn sizes(on: &On) {
-    for (mode, level) in [("prefixed", "sent"), ("fixed", "sent"), ("raw", "delivered")] {
+    for (mode, level) in [
+        ("prefixed", "sent"),
+        ("fixed", "sent"),
+        ("raw", "delivered"),
+    ] {
         let (mut receiver, addr) = on.receiver("");
         let words = format!("n=64 sizes={SIZES} mode={mode} level={level}");
         let mut sender = on.sender("send", &addr, &words);
@@ -481,7 +541,7 @@ fn two_senders(on: &On) {
 /// A sender that is dropped without a goodbye says so, and the next one is served.
 fn rude_sender(on: &On) {
     let (mut receiver, addr) = on.receiver("ends=2");
-    let mut sender = on.sender("send", &addr, "n=5 sizes=1000 rude=1");
+    let mut sender = on.sender("send", &addr, "n=5 sizes=1000 rude=100");
     sender.expect("dropped", 2 * SOON);
     let over = receiver.expect("over", SOON);
     assert!(over.contains("given up"), "{over}");
@@ -529,7 +589,10 @@ fn killed_receiver(on: &On) {
             sender.kill();
         } else {
             let reason = assert_all_back(&mut sender, SOON);
-            assert!(reason.contains("lost") || reason.contains("not done within"), "{reason}");
+            assert!(
+                reason.contains("lost") || reason.contains("not done within"),
+                "{reason}"
+            );
         }
     }
 }
@@ -537,7 +600,11 @@ fn killed_receiver(on: &On) {
 /// A sender that is killed holds nobody up.
 fn killed_sender(on: &On) {
     let (mut receiver, addr) = on.receiver("ends=99 peers=3");
-    let mut first = on.sender("send", &addr, "n=1000000 flood=20 who=7 sizes=1000,200000");
+    let mut first = on.sender(
+        "send",
+        &addr,
+        "n=1000000 flood=20 who=7 sizes=1000,100000,200000",
+    );
     first.expect("flooding", SOON);
     first.kill();
     drop(first);
@@ -545,7 +612,11 @@ fn killed_sender(on: &On) {
     expect_sent(&mut second, 100);
     receiver.say("drop");
     let received = receiver.expect("received", SOON);
-    let messages: u64 = received.split(' ').next().and_then(|n| n.parse().ok()).expect("a count");
+    let messages: u64 = received
+        .split(' ')
+        .next()
+        .and_then(|n| n.parse().ok())
+        .expect("a count");
     assert!(messages >= 100, "{received}");
     receiver.finish(SOON);
 }
@@ -556,7 +627,11 @@ fn restarted_receiver(on: &On) {
         return println!("  shm: addresses carry the process id and are not used again");
     }
     let (first, addr) = on.receiver("hold=6 slots=10 depth=4 peers=1");
-    let mut old = on.sender("send", &addr, "n=1000000 flood=4 deadline=1500 who=9 sizes=300000");
+    let mut old = on.sender(
+        "send",
+        &addr,
+        "n=1000000 flood=4 deadline=1500 idle=2500 who=9 sizes=300000",
+    );
     old.expect("flooding", SOON);
     first.kill();
     drop(first);
@@ -567,24 +642,44 @@ fn restarted_receiver(on: &On) {
     assert_eq!(sent, format!("50 50 0 {FINISHED}"));
     let received = second.expect("received", 2 * SOON);
     assert!(received.starts_with("50 "), "only the new one: {received}");
+    // Where the provider connects again by itself, only liveness would tell; but every key is back.
     assert_all_back(&mut old, SOON);
 }
 
 /// Many connections, one after the other, some of them rude.
 fn churn(on: &On) {
-    let (mut receiver, addr) = on.receiver("ends=12 slots=24 depth=4 peers=2");
+    let (mut receiver, addr) = on.receiver("ends=99 slots=48 depth=4 peers=8");
     for round in 0..12 {
-        let rude = if round % 4 == 3 { "rude=1" } else { "" };
-        let mut sender = on.sender("send", &addr, &format!("who={round} n=10 sizes=100,50000 {rude}"));
-        match rude {
-            "" => expect_sent(&mut sender, 10),
-            _ => drop(sender.expect("dropped", 2 * SOON)),
+        let rude = round % 4 == 3;
+        let words = format!("who={round} n=10 sizes=100,50000");
+        let words = if rude { words + " rude=1" } else { words };
+        let mut sender = on.sender("send", &addr, &words);
+        if rude {
+            sender.expect("dropped", 2 * SOON);
+        } else {
+            expect_sent(&mut sender, 10);
+            receiver.expect(&format!("over {FINISHED}"), SOON);
         }
-        receiver.expect("over", SOON);
     }
+    receiver.say("drop");
     let received = receiver.expect("received", 2 * SOON);
     assert!(received.starts_with("120 "), "{received}");
     receiver.finish(SOON);
+}
+
+/// Sizes and headers, and refusals, of one version with a receiver of another; or an error that says what differs.
+fn mixed(on: &On) {
+    if on.provider == "shm" {
+        let (mut receiver, addr) = on.receiver("");
+        let mut sender = on.sender("ask", &addr, "");
+        let error = sender.expect("error", SOON);
+        assert!(error.contains("same version of libfabric"), "{error}");
+        sender.finish(SOON);
+        receiver.say("drop");
+        return receiver.finish(SOON);
+    }
+    sizes(on);
+    refusal(on);
 }
 
 type Behaviour = (&'static str, fn(&On));
@@ -607,6 +702,7 @@ const BEHAVIOURS: &[Behaviour] = &[
 fn probe(provider: &'static str, library: &str) -> Result<String, String> {
     let on = On {
         provider,
+        receiving: provider,
         sends: library.to_owned(),
         receives: library.to_owned(),
     };
@@ -632,22 +728,78 @@ fn is_asked_for(variable: &str, name: &str) -> bool {
     std::env::var(variable).map_or(true, |part| part.is_empty() || name.contains(&part))
 }
 
+/// What fails for a reason of the provider's own.
+const KNOWN: &[(&str, &str, &str)] = &[(
+    "udp;ofi_rxd 1.17",
+    "restart",
+    "takes packets of the old sender for the new one's, and the new connection times out",
+)];
+
 /// Runs the behaviours of one row; a line of the table.
-fn run_row(title: &str, on: &On, table: &mut Vec<(String, Vec<String>)>) {
+fn run_row(title: &str, on: &On, behaviours: &[Behaviour], table: &mut Table) {
     let mut cells = Vec::new();
-    for (name, behaviour) in BEHAVIOURS {
+    for (name, behaviour) in behaviours {
         if !is_asked_for("FABRICAST_RDM_CASE", name) {
             cells.push("-".to_owned());
             continue;
         }
         let begun = Instant::now();
         let ran = std::panic::catch_unwind(AssertUnwindSafe(|| behaviour(on)));
-        let cell = if ran.is_ok() { "ok" } else { "FAILED" };
+        let known = KNOWN
+            .iter()
+            .find(|(row, case, _)| (*row, *case) == (title, *name));
+        let cell = match (ran, known) {
+            (Ok(()), _) => "ok",
+            (Err(_), Some((_, _, why))) => {
+                println!("{title}: {name}: {why}");
+                "known"
+            }
+            (Err(_), None) => "FAILED",
+        };
         println!("{title}: {name}: {cell} in {:?}", begun.elapsed());
         cells.push(cell.to_owned());
     }
     table.push((title.to_owned(), cells));
 }
+
+/// Which provider of the first library talks to which of the second.
+const MIXED: &[(&str, &str)] = &[
+    ("net", "tcp"),
+    ("tcp;ofi_rxm", "tcp;ofi_rxm"),
+    ("shm", "shm"),
+    ("sockets", "sockets"),
+    ("udp;ofi_rxd", "udp;ofi_rxd"),
+];
+
+/// A sender of the library that has `sends`, a receiver of the other.
+fn run_mixed(sends: &'static str, receives: &'static str, libraries: &[String], table: &mut Table) {
+    let name = format!("{sends} to {receives}");
+    if !is_asked_for("FABRICAST_RDM_ROW", &name) || !is_asked_for("FABRICAST_RDM_CASE", "mixed") {
+        return;
+    }
+    let [first, second] = libraries else {
+        return println!("SKIPPED: {name}: FABRICAST_LIBFABRIC_2 does not name a second libfabric");
+    };
+    for (from, to) in [(first, second), (second, first)] {
+        match (probe(sends, from), probe(receives, to)) {
+            (Ok(one), Ok(other)) => {
+                let on = On {
+                    provider: sends,
+                    receiving: receives,
+                    sends: from.clone(),
+                    receives: to.clone(),
+                };
+                let title = format!("{sends} {one} to {receives} {other}");
+                run_row(&title, &on, &[("mixed", mixed)], table);
+            }
+            // A name that only one of the two has.
+            _ if sends != receives => {}
+            (Err(reason), _) | (_, Err(reason)) => println!("SKIPPED: {name}: {reason}"),
+        }
+    }
+}
+
+type Table = Vec<(String, Vec<String>)>;
 
 fn print_table(table: &[(String, Vec<String>)]) {
     print!("\n{:38}", "FI_EP_RDM");
@@ -657,6 +809,10 @@ fn print_table(table: &[(String, Vec<String>)]) {
     println!();
     for (title, cells) in table {
         print!("{title:38}");
+        if let [cell] = &cells[..] {
+            println!(" mixed: {cell}");
+            continue;
+        }
         for ((name, _), cell) in BEHAVIOURS.iter().zip(cells) {
             print!(" {cell:^width$}", width = name.len());
         }
@@ -672,6 +828,7 @@ fn every_behaviour_on_every_provider() {
         Some("receive") => return receive(&told),
         Some("send") => return send(&told),
         Some("stall") => return stall(&told),
+        Some("ask") => return ask(&told),
         Some(other) => panic!("no role {other}"),
         None => {}
     }
@@ -680,8 +837,11 @@ fn every_behaviour_on_every_provider() {
     let second = std::env::var("FABRICAST_LIBFABRIC_2").ok();
     let libraries = std::iter::once(first).chain(second.filter(|path| !path.is_empty()));
     let libraries: Vec<_> = libraries.collect();
-    let mut table = Vec::new();
-    for row in ROWS.iter().filter(|row| is_asked_for("FABRICAST_RDM_ROW", row.provider)) {
+    let mut table = Table::new();
+    for row in ROWS
+        .iter()
+        .filter(|row| is_asked_for("FABRICAST_RDM_ROW", row.provider))
+    {
         let mut has = Vec::new();
         for library in &libraries {
             match probe(row.provider, library) {
@@ -692,10 +852,22 @@ fn every_behaviour_on_every_provider() {
         for (library, version) in &has {
             let on = On {
                 provider: row.provider,
+                receiving: row.provider,
                 sends: (*library).clone(),
                 receives: (*library).clone(),
             };
-            run_row(&format!("{} {version}", row.provider), &on, &mut table);
+            run_row(
+                &format!("{} {version}", row.provider),
+                &on,
+                BEHAVIOURS,
+                &mut table,
+            );
+        }
+    }
+    for (one, other) in MIXED {
+        run_mixed(one, other, &libraries, &mut table);
+        if one != other {
+            run_mixed(other, one, &libraries, &mut table);
         }
     }
     print_table(&table);

@@ -80,7 +80,10 @@ impl FileReceiver {
     fn new(args: &RecvArgs, event_loop: &mut EventLoop) -> Result<Self, Failure> {
         let directory =
             Directory::open(&args.dir).map_err(|error| Failure::file(&args.dir, &error))?;
-        let domain = open_domain(&args.common.provider, crate::failure::socket_addr(&args.listen)?.ip())?;
+        let domain = open_domain(
+            &args.common.provider,
+            crate::failure::socket_addr(&args.listen)?.ip(),
+        )?;
         let endpoint = listen(args, &domain)?;
         let endpoint_token = event_loop.add_endpoint(&endpoint)?;
         let texts = SharedBufferManager::allocate(2 * args.peers, REASON_LEN_MAX)?;

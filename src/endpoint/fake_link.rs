@@ -906,8 +906,8 @@ impl FakeLink {
         let mut state = self.net.state();
         // Connections that share an endpoint have no registrations of their own.
         let shares = state.links[self.id].shared.is_some();
-        let own = (state.config.endpoint_scope && !shares)
-            .then(|| FakeMemory::new(&self.net.ledger));
+        let own =
+            (state.config.endpoint_scope && !shares).then(|| FakeMemory::new(&self.net.ledger));
         let key = state.conns.len();
         state.conns.push(ConnState {
             link: self.id,

@@ -28,18 +28,18 @@ mod peer_book;
 mod provider_link;
 mod rdm_hello;
 mod rdm_link;
-mod reorder;
 mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
 mod receive_core_tests;
 mod recent_lease;
+mod reorder;
 mod scoped;
 mod send;
 mod send_core;
-mod shared_receives;
 #[cfg(all(test, not(loom)))]
 mod send_core_tests;
+mod shared_receives;
 mod wait;
 pub(crate) mod wire;
 

@@ -23,15 +23,15 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::endpoint::connection::Form;
 use crate::endpoint::link::{
-    COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
-    SendPost,
+    COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn,
+    LinkLimits, PostRefused, SendPost,
 };
 use crate::endpoint::peer_book::PeerBook;
 use crate::endpoint::rdm_hello::{self, HelloTail};
 use crate::endpoint::wait::LinkWait;
 use crate::endpoint::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::FabricErrno;
-use crate::fabric::{Av, Cq, Domain, Ep, FiAddr, PeerAddr, local_info};
+use crate::fabric::{Av, Cq, Domain, Ep, FiAddr, PeerAddr, check_layout, local_info};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
@@ -179,6 +179,7 @@ impl RdmLink {
         let ep = self.ep.as_ref();
         let raw = ep.ok_or_else(|| Error::fabric("fi_endpoint", libc::ESHUTDOWN))?;
         let raw = raw.as_ptr();
+        check_layout(&self.local, &peer)?;
         let av = &self.av;
         let number = self.book.take(peer, || av.insert(&peer))?;
         let live = &self.live;
@@ -347,6 +348,9 @@ impl Link for RdmLink {
             return;
         }
         let (av, peer) = (&self.av, request.peer);
+        if check_layout(&self.local, &peer).is_err() {
+            return;
+        }
         let Ok(number) = self.book.take(peer, || av.insert(&peer)) else {
             return;
         };

@@ -225,7 +225,11 @@ impl ReceiveEndpoint {
         };
         if pool.slot_size() < slot_min {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
-            return Err(super::send::config("pool", pool.slot_size().to_string(), reason));
+            return Err(super::send::config(
+                "pool",
+                pool.slot_size().to_string(),
+                reason,
+            ));
         }
         let controls = 2 * config.max_connections as usize + 64;
         let link = ProviderLink::listen(

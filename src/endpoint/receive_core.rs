@@ -340,7 +340,12 @@ impl<L: Link> ReceiveCore<L> {
             // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
             Err(reason) if self.shared.is_some() && error.is_some() => {
                 self.stats.unknown_completions += 1;
-                tracing::debug!(context, ?reason, ?error, "a failure that names no operation");
+                tracing::debug!(
+                    context,
+                    ?reason,
+                    ?error,
+                    "a failure that names no operation"
+                );
             }
             Err(reason) => {
                 self.stats.unknown_completions += 1;
@@ -1041,7 +1046,6 @@ impl<L: Link> ReceiveCore<L> {
             self.leak_ops_of(id);
         }
     }
-
 }
 
 impl<L: Link> Drop for ReceiveCore<L> {

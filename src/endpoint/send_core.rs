@@ -465,7 +465,10 @@ impl<L: Link> SendCore<L> {
             iov: iov.iov(),
             desc: iov.desc(),
             context,
-            data: self.machine.data_mark().map(|mark| wire::numbered(mark, taken.unwrap_or(0))),
+            data: self
+                .machine
+                .data_mark()
+                .map(|mark| wire::numbered(mark, taken.unwrap_or(0))),
             level: self.settings.level,
         };
         let posted = match &self.conn {
@@ -609,7 +612,12 @@ impl<L: Link> SendCore<L> {
             // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
             Err(reason) if self.link.form() == Form::Rdm && error.is_some() => {
                 self.stats.unknown_completions += 1;
-                tracing::debug!(context, ?reason, ?error, "a failure that names no operation");
+                tracing::debug!(
+                    context,
+                    ?reason,
+                    ?error,
+                    "a failure that names no operation"
+                );
             }
             Err(reason) => {
                 self.stats.unknown_completions += 1;

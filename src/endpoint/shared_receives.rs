@@ -56,7 +56,8 @@ impl SharedReceives {
 
     /// Receives that are posted and needed for nothing: to be promised without posting.
     pub(crate) fn surplus(&self) -> u32 {
-        self.posted.saturating_sub(self.promised.saturating_add(self.spare))
+        self.posted
+            .saturating_sub(self.promised.saturating_add(self.spare))
     }
 
     /// Receives are lacking for what was promised, or for hellos, and the provider takes one more.

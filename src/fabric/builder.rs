@@ -150,7 +150,7 @@ impl FabricBuilder {
             // A provider's name also matches those that are layered on it.
             let is_named = self.provider.iter().all(|wanted| *wanted == name);
             provider(&name)
-                .filter(|row| is_named && row.refused.is_none() && row.endpoints.contains(&kind))
+                .filter(|row| is_named && row.refusal().is_none() && row.endpoints.contains(&kind))
                 .filter(|_| self.interface.iter().all(is_wanted))
                 .map(|row| (info, row))
         };
@@ -161,30 +161,21 @@ impl FabricBuilder {
     /// A provider that we know and can't use is refused in words, before libfabric is asked; so is a kind of endpoint
     /// that it never has.
     fn refuse_known_unsupported(&self) -> Result<(), Error> {
-        match self.provider.as_deref().and_then(provider) {
-            Some(&Provider {
-                name,
-                refused: Some(need),
-                ..
-            }) => Err(Error::Unsupported {
-                provider: name.to_owned(),
+        let Some(row) = self.provider.as_deref().and_then(provider) else {
+            return Ok(());
+        };
+        let lacks = match self.endpoint_kind {
+            Some(kind) if row.endpoints.contains(&kind) => None,
+            Some(EndpointKind::Msg) => Some("has no connected endpoints (FI_EP_MSG)"),
+            Some(EndpointKind::Rdm) => Some("has connected endpoints (FI_EP_MSG) only"),
+            None => None,
+        };
+        match row.refusal().or(lacks) {
+            Some(need) => Err(Error::Unsupported {
+                provider: row.name.to_owned(),
                 need,
             }),
-            Some(row)
-                if self
-                    .endpoint_kind
-                    .is_some_and(|kind| !row.endpoints.contains(&kind)) =>
-            {
-                let need = match self.endpoint_kind {
-                    Some(EndpointKind::Msg) => "has no connected endpoints (FI_EP_MSG)",
-                    _ => "has connected endpoints only, or others that are not used here",
-                };
-                Err(Error::Unsupported {
-                    provider: row.name.to_owned(),
-                    need,
-                })
-            }
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

@@ -87,7 +87,7 @@ fn first_refusal(
     let Some(row) = provider(name) else {
         return Ok("it is not in this library's provider table".to_owned());
     };
-    if let Some(reason) = row.refused {
+    if let Some(reason) = row.refusal() {
         return Ok(reason.to_owned());
     }
     let kind = kind.unwrap_or(row.endpoints[0]);

@@ -24,6 +24,7 @@ mod pep;
 mod provider;
 mod queue;
 mod report;
+mod shm;
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -49,6 +50,7 @@ pub(crate) use operation::{
 };
 pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
+pub(crate) use shm::check_layout;
 
 use crate::Error;
 

@@ -88,7 +88,30 @@ pub struct Provider {
     pub evidence: Evidence,
     /// Why connections can't be made over it yet, if so.
     pub refused: Option<&'static str>,
+    /// What the process must have been started with, if anything: a variable that libfabric reads, its value, and what is
+    /// refused without it, in words.
+    pub environment: Option<(&'static str, &'static str, &'static str)>,
 }
+
+impl Provider {
+    /// Why connections can't be made over it in this process, if so.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        let lacks = self.environment.and_then(|(name, value, why)| {
+            let set = std::env::var(name).is_ok_and(|text| text == value);
+            (!set).then_some(why)
+        });
+        self.refused.or(lacks)
+    }
+}
+
+/// libfabric 2.x takes the list of half-received segmented messages for something else when the peer goes, and crashes; 1.17
+/// takes nothing out of it. Without segmenting, longer messages go by rendezvous.
+const RXM_ENVIRONMENT: Option<(&str, &str, &str)> = Some((
+    "FI_OFI_RXM_SAR_LIMIT",
+    "0",
+    "may crash when a peer is lost in the middle of a segmented message; start the process with FI_OFI_RXM_SAR_LIMIT=0, \
+     which turns segmenting off, or use `tcp`",
+));
 
 /// Every provider that this library knows.
 pub const PROVIDERS: &[Provider] = &[
@@ -104,6 +127,7 @@ pub const PROVIDERS: &[Provider] = &[
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         evidence: Evidence::Tested,
         refused: None,
+        environment: None,
     },
     Provider {
         name: "verbs",
@@ -116,9 +140,11 @@ pub const PROVIDERS: &[Provider] = &[
         copies: "none",
         evidence: Evidence::Documented,
         refused: None,
+        environment: None,
     },
     Provider {
         reports_after_close: false,
+        environment: RXM_ENVIRONMENT,
         ..rdm(
             "tcp;ofi_rxm",
             4,
@@ -129,6 +155,7 @@ pub const PROVIDERS: &[Provider] = &[
     },
     Provider {
         reports_after_close: false,
+        environment: RXM_ENVIRONMENT,
         ..rdm(
             "verbs;ofi_rxm",
             4,
@@ -179,6 +206,7 @@ const fn rdm(
         copies,
         evidence,
         refused: None,
+        environment: None,
     }
 }
 

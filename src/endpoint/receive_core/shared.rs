@@ -224,7 +224,13 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// RDM form: its receives stay posted, for others; its control messages in flight stay in the slab until they are over.
-    pub(super) fn leave_shared(&mut self, id: ConnectionId, receives: u32, controls: u32, link: L::Conn) {
+    pub(super) fn leave_shared(
+        &mut self,
+        id: ConnectionId,
+        receives: u32,
+        controls: u32,
+        link: L::Conn,
+    ) {
         let Some(shared) = &mut self.shared else {
             return;
         };
