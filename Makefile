@@ -3,9 +3,10 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak bench fmt clippy doc clean
+.PHONY: help setup demo readout test soak bench fmt clippy doc clean
 
 FILE ?=
+READOUT ?=
 BENCH_RUNS ?= 15
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
 
@@ -18,6 +19,10 @@ setup: ## install what the demo and the tests need, where it is missing
 demo: ## stream a file between two processes and compare checksums (FILE=path; else a 1 GiB file that it makes)
 	@scripts/setup.sh run
 	cargo run --release --example stream -- demo $(if $(FILE),"$(FILE)")
+
+readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compared on both sides (READOUT="--rate 10 ...")
+	@scripts/setup.sh run
+	cargo run --release --example readout -- demo $(READOUT)
 
 test: ## all tests: libfabric of the system and 2.x, both mixed, loom, AddressSanitizer
 	@scripts/setup.sh test
@@ -41,11 +46,11 @@ fmt: ## format the code
 
 clippy: ## lint; a warning is an error
 	@scripts/setup.sh run
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --features fabricast/tokio --locked -- -D warnings
 
 doc: ## build the documentation; a warning is an error
 	@scripts/setup.sh run
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --features fabricast/tokio --locked
 
 clean: ## remove what was built and fetched
 	cargo clean

@@ -2,7 +2,7 @@
 # Runs all tests, part by part, and says at the end what failed and what was skipped.
 #
 #   test.sh             every part
-#   test.sh PART...     these parts: abi build suite second mixed loom asan doc
+#   test.sh PART...     these parts: abi build suite second mixed tokio loom asan doc
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
 #
 # VERBOSE=1 shows the whole output; the logs of each part are in target/test-logs/.
@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_parts=(abi build suite second mixed loom asan doc)
+all_parts=(abi build suite second mixed tokio loom asan doc)
 chaos_targets=(chaos hostile churn shutdown)
 logs=target/test-logs
 triple=$(rustc -vV | sed -n 's/^host: //p')
@@ -168,7 +168,7 @@ run_build() {
 
 run_suite() {
     local targets
-    mapfile -t targets < <(test_targets tests mixed && test_targets libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests mixed future_tokio && test_targets libfabric-sys/tests abi)
     part suite "all tests, libfabric of the system" 600 \
         cargo test --workspace --locked --no-fail-fast --lib --bins --examples "${targets[@]}" -- --show-output
 }
@@ -180,7 +180,7 @@ run_second() {
         return
     fi
     # Left out: tests that compile code, and those that start both libraries by themselves.
-    mapfile -t targets < <(test_targets tests mixed compile_fail && test_targets libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests mixed compile_fail future_tokio && test_targets libfabric-sys/tests abi)
     before=$(fingerprint)
     part second "$title" 420 env FABRICAST_LIBFABRIC="$library2" \
         cargo test --workspace --locked --no-fail-fast "${targets[@]}" -- --show-output
@@ -200,6 +200,18 @@ run_mixed() {
     fi
     part mixed "$title" 180 env FABRICAST_LIBFABRIC_2="$library2" \
         cargo test --locked -p fabricast --test mixed -- --show-output
+}
+
+run_tokio() {
+    # The only tests that need the feature; on both libraries, as what wakes a task is the library's doing.
+    part tokio "endpoints on tokio" 300 \
+        cargo test --locked -p fabricast --features tokio --test future_tokio -- --show-output
+    if [[ -z $library2 ]]; then
+        skipped tokio-second "endpoints on tokio, second libfabric" "$no_library2"
+        return
+    fi
+    part tokio-second "endpoints on tokio, second libfabric" 120 env FABRICAST_LIBFABRIC="$library2" \
+        cargo test --locked -p fabricast --features tokio --test future_tokio -- --show-output
 }
 
 run_loom() {

@@ -125,6 +125,14 @@ pub enum Error {
     /// A completion named no operation of ours, or the completion queue broke. The endpoint is failed, for good.
     #[error("the endpoint failed: {0}")]
     EndpointFailed(&'static str),
+    /// The handle was made by the process that this one was forked from. Open what is needed here, in this process.
+    #[error(
+        "made by process {made_by}, which this process was forked from: its connections and registrations are not shared"
+    )]
+    Forked {
+        /// The process that made the handle.
+        made_by: u32,
+    },
     /// Nothing came in time.
     #[error("{what}: not within {waited:?}")]
     TimedOut {
@@ -176,6 +184,12 @@ pub enum RegisterError {
         limit_bytes: u64,
         /// The size of the region that was to be registered, in bytes.
         asked_bytes: u64,
+    },
+    /// The domain was opened by the process that this one was forked from.
+    #[error("this domain was opened by process {made_by}, which this process was forked from")]
+    Forked {
+        /// The process that opened it.
+        made_by: u32,
     },
     /// The last deregistration still waits for operations in flight.
     #[error("this region is still being deregistered: operations that use it are in flight")]
@@ -299,6 +313,12 @@ pub enum SendErrorKind {
     /// The region is registered with the domain, but registering it with this endpoint failed.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// The endpoint was made by the process that this one was forked from.
+    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    Forked {
+        /// The process that made it.
+        made_by: u32,
+    },
     /// One of the two sides is saying goodbye: no new sends.
     #[error("the connection is closing")]
     Closing,

@@ -222,6 +222,7 @@ impl EventLoop {
     /// # Errors
     /// [`Error::Os`] when a descriptor can't be watched for another reason; `EEXIST`: this endpoint is already in the loop.
     pub fn add_endpoint(&mut self, endpoint: &impl Waitable) -> Result<Token, Error> {
+        self.poller.owner().check()?;
         let handle = endpoint.wait_handle();
         let fds = handle
             .upgrade()
@@ -263,6 +264,7 @@ impl EventLoop {
     /// [`Error::Config`] for an empty interest. [`Error::Os`] from `epoll_ctl`: `EEXIST` when the loop watches this
     /// descriptor already, `EPERM` for one that can't be waited for (a regular file).
     pub fn add_fd(&mut self, fd: impl AsFd, interest: Interest) -> Result<Token, Error> {
+        self.poller.owner().check()?;
         let flags = epoll_flags(interest)?;
         let fd = fd.as_fd().as_raw_fd();
         let token = self.sources.insert(Source::Fd(fd));
@@ -352,7 +354,7 @@ impl EventLoop {
     /// the innermost. What is collected and not delivered when a run ends comes first in the next one.
     ///
     /// # Errors
-    /// [`Error::Os`] when the kernel refuses to wait.
+    /// [`Error::Os`] when the kernel refuses to wait, [`Error::Forked`] in a child of the process that made the loop.
     pub fn run(&mut self, mut handler: impl FnMut(&mut Self, LoopEvent)) -> Result<(), Error> {
         while !self.take_stop() {
             self.serve(None, &mut handler)?;
@@ -401,6 +403,7 @@ impl EventLoop {
         until: Option<Instant>,
         handler: &mut impl FnMut(&mut Self, LoopEvent),
     ) -> Result<usize, Error> {
+        self.poller.owner().check()?;
         while !self.waker.is_stopped() {
             if self.pending.is_empty() {
                 self.collect(until)?;

@@ -12,7 +12,7 @@
 //!                                        ReceiveEndpoint ── poll ── Message ── drop, on any thread
 //! ```
 //!
-//! What it does not do: no async runtime (poll, or sleep on a descriptor), no thread of its own, no copy of a payload, no
+//! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread of its own, no copy of a payload, no
 //! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
 //! GPU memory, files, one-sided operations and providers with FI_EP_RDM only are still to come.
 
@@ -23,8 +23,10 @@ pub mod endpoint;
 pub mod error;
 pub mod event_loop;
 pub mod fabric;
+pub mod future;
 mod in_flight;
 pub mod memory;
+mod process;
 pub mod stats;
 mod sync;
 

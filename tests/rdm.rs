@@ -575,7 +575,7 @@ fn assert_all_back(sender: &mut Child, limit: Duration) -> String {
 fn killed_receiver(on: &On) {
     for sizes in ["1000", "1048576"] {
         let (receiver, addr) = on.receiver("hold=6 slots=10 depth=4 peers=1");
-        let words = format!("n=1000000 flood=4 deadline=1500 sizes={sizes}");
+        let words = format!("n=1000000 flood=4 deadline=1500 idle=2500 sizes={sizes}");
         let mut sender = on.sender("send", &addr, &words);
         sender.expect("flooding", SOON);
         receiver.kill();
@@ -589,10 +589,9 @@ fn killed_receiver(on: &On) {
             sender.kill();
         } else {
             let reason = assert_all_back(&mut sender, SOON);
-            assert!(
-                reason.contains("lost") || reason.contains("not done within"),
-                "{reason}"
-            );
+            // "none": all had completed; only liveness would tell.
+            let told = ["lost", "not done within", "none"];
+            assert!(told.iter().any(|words| reason.contains(words)), "{reason}");
         }
     }
 }
@@ -729,11 +728,13 @@ fn is_asked_for(variable: &str, name: &str) -> bool {
 }
 
 /// What fails for a reason of the provider's own.
-const KNOWN: &[(&str, &str, &str)] = &[(
-    "udp;ofi_rxd 1.17",
-    "restart",
-    "takes packets of the old sender for the new one's, and the new connection times out",
-)];
+const KNOWN: &[(&str, &str, &str)] = &[
+    ("udp;ofi_rxd 1.17", "restart", RXD_RESTART),
+    ("udp;ofi_rxd 2.5", "restart", RXD_RESTART),
+];
+
+const RXD_RESTART: &str =
+    "takes packets of the old sender for the new one's, and the new connection times out";
 
 /// Runs the behaviours of one row; a line of the table.
 fn run_row(title: &str, on: &On, behaviours: &[Behaviour], table: &mut Table) {

@@ -19,6 +19,7 @@
 use std::time::{Duration, Instant};
 
 use super::credit::{CreditError, ReceiveCredits, SendCredits};
+use super::liveness::{Patience, Silence, Verdict};
 use super::wire::{
     self, ByeReason, Control, ControlBody, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
     Refusal, RefusalCode, WireError,
@@ -59,6 +60,8 @@ pub(crate) struct LocalParams {
     pub(crate) close_timeout: Duration,
     /// Largest receive depth of a peer that this side believes.
     pub(crate) max_credit_window: u32,
+    /// How long the peer may say nothing.
+    pub(crate) patience: Patience,
 }
 
 impl LocalParams {
@@ -188,6 +191,13 @@ pub enum CloseReason {
         /// The first error that told of it; `None` when it was an orderly shutdown of the transport.
         errno: Option<FabricErrno>,
     },
+    /// Nothing came from the peer for longer than it may be silent: its process is stopped, its machine or the network
+    /// between is gone.
+    #[error("the peer was silent for {silence:?}")]
+    PeerSilent {
+        /// The setting: it was silent for at least as long.
+        silence: Duration,
+    },
     /// The peer gave the established connection up and said so.
     #[error("given up by the peer: {0}")]
     PeerAborted(Refusal),
@@ -256,6 +266,10 @@ pub(crate) enum Action {
     SendControl { cq_data: u32, body: ControlBody },
     /// Tell the application: messages can arrive and, as soon as `may_send` agrees, be sent.
     Established,
+    /// Tell the application: nothing was heard from the peer for a while.
+    Unresponsive,
+    /// Tell the application: something came from the peer again.
+    Responsive,
     /// Tell the application: the peer has said goodbye; nothing more comes, nothing more can be sent.
     PeerClosing { reason: ByeReason },
     /// Close the transport now. The last action, exactly once.
@@ -275,8 +289,29 @@ struct Pending {
     handshake: Option<Action>,
     established: bool,
     peer_closing: bool,
+    unresponsive: bool,
+    responsive: bool,
     close: Option<CloseReason>,
 }
+
+/// Heartbeats: one question of each side at a time, until it is answered.
+#[derive(Debug, Clone, Copy, Default)]
+struct Heartbeats {
+    /// Questions of this side so far; the last one has this number.
+    asked: u64,
+    unanswered: bool,
+    /// One is to be asked as soon as there is none unanswered.
+    ask: bool,
+    /// Questions of the peer so far.
+    heard: u64,
+    /// The last of them waits for its answer.
+    answer: bool,
+    /// Handed to the endpoint, and its send has not completed.
+    under_way: u8,
+}
+
+/// A question and an answer.
+const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 
 /// One connection. See the module's description.
 #[derive(Debug)]
@@ -304,6 +339,8 @@ pub(crate) struct Connection {
     close_deadline: Option<Instant>,
     /// The close deadline came from the application.
     own_close: bool,
+    silence: Option<Silence>,
+    heartbeats: Heartbeats,
     pending: Pending,
     reason: Option<CloseReason>,
 }
@@ -367,6 +404,8 @@ impl Connection {
             handshake_deadline: Some(now + local.connect_timeout),
             close_deadline: None,
             own_close: false,
+            silence: Silence::new(local.patience, now),
+            heartbeats: Heartbeats::default(),
             pending: Pending::default(),
             reason: None,
         }
@@ -450,10 +489,12 @@ impl Connection {
         if index != self.own_index() {
             return self.violate(wrong_index(index));
         }
+        self.hear();
         match Control::parse(kind, body) {
             Ok(Control::Refusal(refusal)) => self.on_refusal(refusal),
             Ok(Control::Hello(hello)) => self.on_hello(hello),
             Ok(Control::Credit { granted }) => self.on_credit(granted),
+            Ok(Control::Heartbeat { number, answer }) => self.on_heartbeat(number, answer),
             Ok(Control::Bye {
                 last_sequence,
                 reason,
@@ -480,6 +521,7 @@ impl Connection {
         if self.state == State::Closed {
             return Err(Dropped);
         }
+        self.hear();
         let sequence = self.receive.received();
         let limit = self.local.receive_size;
         let found: Result<(), Violation> = if self.peer_bye.is_some() {
@@ -549,6 +591,11 @@ impl Connection {
     pub(crate) fn on_control_done(&mut self, kind: ControlKind) {
         match kind {
             ControlKind::CREDIT => self.credit_under_way = false,
+            ControlKind::HEARTBEAT => {
+                let under_way = &mut self.heartbeats.under_way;
+                debug_assert!(*under_way > 0, "more completions than heartbeats");
+                *under_way = under_way.saturating_sub(1);
+            }
             ControlKind::BYE => {
                 self.bye_done = true;
                 self.finish_if_done();
@@ -605,15 +652,76 @@ impl Connection {
                 State::Connecting => CloseReason::ConnectTimedOut,
                 _ => CloseReason::HandshakeTimedOut,
             });
+        } else {
+            self.judge_silence(now);
         }
+    }
+
+    /// Whether silence of the peer means anything now: it answers heartbeats, and nobody has said goodbye.
+    fn listens(&self) -> bool {
+        let features = self.peer.map_or(0, |peer| peer.features) & self.local.features;
+        self.transmit
+            && !self.bye_sent
+            && self.peer_bye.is_none()
+            && features & wire::FEATURE_HEARTBEAT != 0
+    }
+
+    fn judge_silence(&mut self, now: Instant) {
+        if !self.listens() {
+            return;
+        }
+        while let Some(verdict) = self.silence.as_mut().and_then(|silence| silence.look(now)) {
+            match verdict {
+                Verdict::Ask => self.heartbeats.ask = true,
+                Verdict::Unresponsive => self.pending.unresponsive = true,
+                Verdict::Lost { silence } => {
+                    return self.end(CloseReason::PeerSilent { silence });
+                }
+            }
+        }
+    }
+
+    /// Something came from the peer; when, the next [`Connection::tick`] says.
+    #[inline]
+    fn hear(&mut self) {
+        if let Some(silence) = &mut self.silence
+            && silence.hear()
+        {
+            self.pending.responsive = true;
+        }
+        // What is still to be asked has its answer.
+        self.heartbeats.ask = false;
+    }
+
+    /// Since when nothing was heard from the peer, where that means something.
+    pub(crate) fn silent_since(&self) -> Option<Instant> {
+        self.silence
+            .filter(|_| self.listens())
+            .map(|silence| silence.since())
+    }
+
+    /// What the peer said may lie in a queue that is behind: its silence is not judged yet.
+    pub(crate) fn postpone(&mut self, now: Instant) {
+        if let Some(silence) = &mut self.silence {
+            silence.postpone(now);
+        }
+    }
+
+    /// Bytes came from the peer that are no whole message yet.
+    pub(crate) fn on_bytes(&mut self) {
+        self.hear();
     }
 
     /// When `tick` has something to do; `None` when nothing is timed.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        match (self.handshake_deadline, self.close_deadline) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        let look = match &self.silence {
+            Some(silence) if self.listens() => silence.next_look(),
+            _ => None,
+        };
+        [self.handshake_deadline, self.close_deadline, look]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// The next thing to do, in the only order that makes sense; `None` when there is nothing for now.
@@ -623,6 +731,12 @@ impl Connection {
         }
         if std::mem::take(&mut self.pending.established) {
             return Some(Action::Established);
+        }
+        if std::mem::take(&mut self.pending.unresponsive) {
+            return Some(Action::Unresponsive);
+        }
+        if std::mem::take(&mut self.pending.responsive) {
+            return Some(Action::Responsive);
         }
         if let (true, Some(bye)) = (
             std::mem::take(&mut self.pending.peer_closing),
@@ -640,6 +754,9 @@ impl Connection {
         if !self.transmit || self.bye_sent {
             return None;
         }
+        if let Some(heartbeat) = self.next_heartbeat() {
+            return Some(self.control(&heartbeat));
+        }
         if self.peer_bye.is_none()
             && !self.credit_under_way
             && let Some(granted) = self.receive.take_grant()
@@ -656,6 +773,31 @@ impl Connection {
             return Some(self.control(&bye));
         }
         None
+    }
+
+    /// An answer, or a question when the last one was answered.
+    fn next_heartbeat(&mut self) -> Option<Control> {
+        let beats = &mut self.heartbeats;
+        if self.peer_bye.is_some() || beats.under_way == HEARTBEATS_UNDER_WAY_MAX {
+            return None;
+        }
+        let heartbeat = if std::mem::take(&mut beats.answer) {
+            Control::Heartbeat {
+                number: beats.heard,
+                answer: true,
+            }
+        } else if beats.ask && !beats.unanswered {
+            (beats.ask, beats.unanswered) = (false, true);
+            beats.asked += 1;
+            Control::Heartbeat {
+                number: beats.asked,
+                answer: false,
+            }
+        } else {
+            return None;
+        };
+        beats.under_way += 1;
+        Some(heartbeat)
     }
 
     /// Where the connection stands.
@@ -750,6 +892,30 @@ impl Connection {
             && let Err(error) = self.send.grant(granted)
         {
             self.violate(error);
+        }
+    }
+
+    fn on_heartbeat(&mut self, number: u64, answer: bool) {
+        self.on_arrival("a heartbeat before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        let beats = &mut self.heartbeats;
+        let wrong = if self.local.features & wire::FEATURE_HEARTBEAT == 0 {
+            Some("a heartbeat that nobody offered to answer")
+        } else if self.peer_bye.is_some() {
+            Some("a heartbeat after its goodbye")
+        } else if answer {
+            let due = std::mem::take(&mut beats.unanswered) && number == beats.asked;
+            (!due).then_some("an answer to a heartbeat that was not sent")
+        } else {
+            beats.heard += 1;
+            let early = std::mem::replace(&mut beats.answer, true);
+            (early || number != beats.heard)
+                .then_some("a heartbeat before the last one was answered")
+        };
+        if let Some(what) = wrong {
+            self.violate(Violation::OutOfTurn(what));
         }
     }
 

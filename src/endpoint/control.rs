@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
-use crate::endpoint::credit::CREDIT_MESSAGES_MAX;
+use crate::endpoint::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::endpoint::event::Level;
 use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
@@ -20,11 +20,13 @@ use crate::error::FabricErrno;
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
 
-/// Control messages that the peer may have on the way to us: grants are bounded by the protocol, and there is one bye.
+/// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by the protocol, and there
+/// is one bye.
 pub(crate) const CONTROL_RECEIVES: u32 = 16;
 
-// With the answer to the hello and the goodbye beside the grants.
-const _: () = assert!(CONTROL_RECEIVES as usize >= CREDIT_MESSAGES_MAX + 2);
+// With the answer to the hello and the goodbye beside the grants and the heartbeats.
+const _: () =
+    assert!(CONTROL_RECEIVES as usize >= CREDIT_MESSAGES_MAX + HEARTBEAT_MESSAGES_MAX + 2);
 
 /// Control messages of ours that may be on the way at once, for one connection.
 pub(crate) const CONTROL_SENDS: u32 = 16;

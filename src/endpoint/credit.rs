@@ -17,6 +17,11 @@ pub(crate) const CREDIT_MESSAGES_MAX: usize = 8;
 /// From this many messages on, half of the window is granted at once, and not a quarter.
 const LARGE_WINDOW: u64 = 64;
 
+/// Most heartbeats that one side can have under way before the other has read any of them: one question, because the next
+/// one follows only its answer; and one answer, because the peer's next question follows only this one. The exploration
+/// and the simulation of two machines count them.
+pub(crate) const HEARTBEAT_MESSAGES_MAX: usize = 2;
+
 /// What is wrong with a peer's account of credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -1,9 +1,12 @@
 //! What endpoints report: tagged events with owned payloads.
 
+use std::time::Duration;
+
 use crate::buffer::Payload;
 use crate::endpoint::connection::CloseReason;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
+use crate::endpoint::socket::KernelWatch;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::CompletionError;
 use crate::fabric::{PeerAddr, Shape};
@@ -47,6 +50,8 @@ pub struct ConnectionInfo {
     pub header_mode: HeaderMode,
     /// How header and payload become one message.
     pub shape: Shape,
+    /// Whether the kernel watches the connection, as the settings ask.
+    pub kernel_watch: KernelWatch,
 }
 
 /// What happened at a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy).
@@ -78,6 +83,22 @@ pub enum SendEvent {
     },
     /// What blocked a refused send has passed.
     Writable,
+    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says: it is stopped, busy, or cut off.
+    /// Nothing is closed.
+    Unresponsive,
+    /// Something was heard from the peer again.
+    Responsive,
+    /// The connection ended, every key of it came back before this, and another one will be made; never without a
+    /// [`ReconnectPolicy`](crate::endpoint::ReconnectPolicy). [`Connected`](Self::Connected) follows, or this again, or
+    /// [`Disconnected`](Self::Disconnected). Nothing is sent again by itself.
+    Reconnecting {
+        /// The number of the next attempt, from 1.
+        attempt: u32,
+        /// How long until it begins.
+        after: Duration,
+        /// Why the connection ended, or could not be made.
+        reason: CloseReason,
+    },
     /// The peer closes politely: no send is taken any more, those in flight still complete.
     PeerClosing,
     /// The connection is closed, or could not be made. The last event; every key came back before it.
@@ -101,6 +122,16 @@ pub enum ReceiveEvent {
     Message(Message),
     /// A connection wants more buffers than the pool has: messages are held, and its peer will stall.
     Starved {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Nothing was heard from a peer for as long as the setting `unresponsive_after` says. Nothing is closed.
+    Unresponsive {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Something was heard from the peer again.
+    Responsive {
         /// Which.
         connection: ConnectionId,
     },

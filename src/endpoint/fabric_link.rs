@@ -4,7 +4,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::c_void;
-use std::os::fd::RawFd;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,10 +19,13 @@ use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
     SendPost,
 };
+use crate::endpoint::socket::{self, KernelWatch, TcpWatch};
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
-use crate::fabric::{Cq, Domain, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent};
+use crate::fabric::{
+    Cq, Domain, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent, in_use,
+};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
@@ -32,6 +36,9 @@ const REQUESTS_AT_CLOSE_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct FabricLink {
     limits: LinkLimits,
+    /// What connections that this side makes are made of.
+    info: Info,
+    settings: EndpointSettings,
     /// Sends and receives that one connection may have in flight.
     queue_sizes: (usize, usize),
     /// Events read while looking for stale ones, not yet handed out.
@@ -53,14 +60,21 @@ struct Listener {
 
 impl FabricLink {
     /// A link for connections that this side makes, with room for so many operations in flight.
-    pub(crate) fn open(domain: &Arc<Domain>, tx: usize, rx: usize) -> Result<Self, Error> {
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
         let fabric = domain.fabric();
+        let info = settings.info(fabric)?;
         let eq = Arc::new(Eq::open(fabric)?);
         let cq = Arc::new(Cq::open(domain, tx + rx)?);
-        let limits = limits(fabric.info());
         Ok(Self {
-            limits,
-            queue_sizes: (tx, rx),
+            limits: limits(&info),
+            info,
+            settings: *settings,
+            queue_sizes: settings.queue_sizes((tx, rx)),
             events: VecDeque::new(),
             listener: None,
             cq,
@@ -78,9 +92,10 @@ impl FabricLink {
         tx: usize,
         rx: usize,
         queue_sizes: (usize, usize),
+        settings: &EndpointSettings,
     ) -> Result<Self, Error> {
-        let mut link = Self::open(domain, tx, rx)?;
-        link.queue_sizes = queue_sizes;
+        let mut link = Self::open(domain, tx, rx, settings)?;
+        link.queue_sizes = settings.queue_sizes(queue_sizes);
         let pep = Arc::new(Pep::listen(domain.fabric(), addr, &link.eq)?);
         let half_open = HalfOpen::new(pep.local());
         link.listener = Some(Listener {
@@ -213,6 +228,8 @@ impl Drop for Request {
 pub(crate) struct FabricConn {
     ep: Ep,
     peer: Option<PeerAddr>,
+    /// Its socket with its two ends, once it was looked for.
+    socket: Option<(RawFd, (SocketAddr, SocketAddr))>,
     /// Until it is accepted: what it was made from. Dropped after the endpoint, which has taken over the socket.
     request: Option<Request>,
 }
@@ -232,6 +249,22 @@ impl LinkConn for FabricConn {
 }
 
 impl FabricConn {
+    /// Local address and peer.
+    fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        Some((
+            self.ep.local()?.socket_addr()?,
+            self.ep.peer()?.socket_addr()?,
+        ))
+    }
+
+    /// The socket of a connection that stands: the library says which, or it is looked for.
+    fn socket(&self) -> Option<RawFd> {
+        self.ep.socket().or_else(|| {
+            let (local, peer) = self.ends()?;
+            socket::find(local, peer)
+        })
+    }
+
     pub(crate) fn as_raw(&self) -> *mut sys::fid_ep {
         self.ep.as_ptr()
     }
@@ -254,10 +287,15 @@ impl Link for FabricLink {
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
-        let ep = self.open_ep(&mut self.domain.fabric().info().duplicate()?)?;
+        let opened = self.open_ep(&mut self.info.duplicate()?);
+        let ep = opened.map_err(|error| match self.settings.source_addr() {
+            Some(source) => in_use(error, &source),
+            None => error,
+        })?;
         Ok(FabricConn {
             ep,
             peer: Some(*peer),
+            socket: None,
             request: None,
         })
     }
@@ -270,12 +308,14 @@ impl Link for FabricLink {
         let Some(info) = &mut request.info else {
             return Err((request, Error::fabric("fi_endpoint", libc::EINVAL)));
         };
+        self.settings.adjust(info);
         let peer = info.destination();
         match self.open_ep(info) {
             Ok(ep) => {
                 let conn = FabricConn {
                     ep,
                     peer,
+                    socket: None,
                     request: Some(request),
                 };
                 if let (Some(listener), Some(peer)) = (&mut self.listener, peer) {
@@ -337,6 +377,39 @@ impl Link for FabricLink {
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises.
         unsafe { conn.ep.receive(base, len, desc, context) }
+    }
+
+    fn watch(&mut self, conn: &FabricConn, watch: &TcpWatch) -> KernelWatch {
+        if !watch.is_asked() {
+            return KernelWatch::NotAsked;
+        }
+        let Some(fd) = conn.socket() else {
+            tracing::warn!(
+                "the socket of a connection was not found: the kernel does not watch it"
+            );
+            return KernelWatch::Unavailable;
+        };
+        // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only in calls that this
+        // thread makes.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        match watch.apply(fd) {
+            Ok(()) => KernelWatch::Set,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel does not watch a connection");
+                KernelWatch::Unavailable
+            }
+        }
+    }
+
+    fn bytes_received(&mut self, conn: &mut FabricConn) -> Option<u64> {
+        let known = conn
+            .socket
+            .filter(|(fd, ends)| socket::is_between(*fd, ends.0, ends.1));
+        if known.is_none() {
+            let ends = conn.ends()?;
+            conn.socket = conn.socket().map(|fd| (fd, ends));
+        }
+        conn.socket.and_then(|(fd, _)| socket::bytes_received(fd))
     }
 
     #[inline]

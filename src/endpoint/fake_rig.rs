@@ -13,9 +13,12 @@ use crate::endpoint::connection::CloseReason;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::fake_link::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::{ConnKey, LinkConn};
+use crate::endpoint::liveness::Patience;
 use crate::endpoint::message::Message;
 use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings};
+use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
+use crate::endpoint::socket::TcpWatch;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::memory::Region;
@@ -44,6 +47,9 @@ pub(super) struct Setup {
     pub(super) ask: bool,
     pub(super) handshake_timeout: Duration,
     pub(super) asked_mode: Option<HeaderMode>,
+    pub(super) reconnect: ReconnectPolicy,
+    /// The sender's.
+    pub(super) patience: Patience,
 }
 
 impl Default for Setup {
@@ -62,6 +68,8 @@ impl Default for Setup {
             ask: false,
             handshake_timeout: LONG,
             asked_mode: None,
+            reconnect: ReconnectPolicy::off(),
+            patience: Patience::ENDLESS,
         }
     }
 }
@@ -84,6 +92,7 @@ pub(super) struct Rig {
     pub(super) net: Net,
     pub(super) setup: Setup,
     pub(super) sender: Option<SendCore<FakeLink>>,
+    pub(super) reconnect: Option<Reconnector>,
     pub(super) receiver: Option<ReceiveCore<FakeLink>>,
     /// Numbers of their links.
     pub(super) near: usize,
@@ -100,6 +109,10 @@ pub(super) struct Rig {
     pub(super) late: Vec<u64>,
     pub(super) writable: usize,
     pub(super) connected: bool,
+    /// The sender says that its peer is.
+    pub(super) silent: bool,
+    /// Times that a connection was cut, to be made anew.
+    pub(super) cuts: usize,
     pub(super) ended: Option<CloseReason>,
     pub(super) abandoned: Arc<Mutex<Vec<u64>>>,
     /// Messages that the receiver's application holds.
@@ -146,8 +159,8 @@ impl Rig {
         let conn = sender.conn().map(LinkConn::key).unwrap();
         Self {
             net,
-            setup,
             sender: Some(sender),
+            reconnect: Reconnector::new(setup.reconnect, 1),
             receiver: Some(receiver),
             near,
             far,
@@ -161,10 +174,13 @@ impl Rig {
             late: Vec::new(),
             writable: 0,
             connected: false,
+            silent: false,
+            cuts: 0,
             ended: None,
             abandoned,
             held: Vec::new(),
             received: Vec::new(),
+            setup,
             said: Vec::new(),
             drop_at_once: true,
         }
@@ -219,6 +235,9 @@ impl Rig {
         if let Some(sender) = &mut self.sender {
             sender.wait().wake();
             sender.poll(&mut events).unwrap();
+            if let Some(reconnect) = &mut self.reconnect {
+                reconnect.after_poll(sender, &mut events, 0);
+            }
         }
         self.absorb(events);
         self.check();
@@ -248,6 +267,17 @@ impl Rig {
                     self.late.push(key);
                 }
                 SendEvent::Writable => self.writable += 1,
+                SendEvent::Unresponsive => self.silent = true,
+                SendEvent::Responsive => self.silent = false,
+                SendEvent::Reconnecting { .. } => {
+                    assert!(
+                        self.owed.is_empty(),
+                        "reconnecting, but owed: {:?}",
+                        self.owed
+                    );
+                    self.connected = false;
+                    self.cuts += 1;
+                }
                 SendEvent::PeerClosing => {}
                 SendEvent::Disconnected(reason) => {
                     assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
@@ -400,6 +430,8 @@ pub(super) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         send_deadline: setup.send_deadline,
         deadline_policy: setup.policy,
         header_mode: setup.header_mode,
+        patience: setup.patience,
+        watch: TcpWatch::default(),
         on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
     }
 }
@@ -413,6 +445,8 @@ pub(super) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         handshake_timeout: setup.handshake_timeout,
         close_timeout: LONG,
         header_mode: setup.asked_mode,
+        patience: Patience::ENDLESS,
+        watch: TcpWatch::default(),
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::endpoint::connection::Form;
+use crate::endpoint::socket::{KernelWatch, TcpWatch};
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
 pub(crate) use crate::fabric::{
@@ -139,6 +140,16 @@ pub(crate) trait Link: Send + fmt::Debug {
         desc: *mut c_void,
         context: usize,
     ) -> Result<(), PostRefused>;
+
+    /// Has the kernel watch the connection, which stands; whether it does.
+    fn watch(&mut self, _conn: &Self::Conn, _watch: &TcpWatch) -> KernelWatch {
+        KernelWatch::Unavailable
+    }
+
+    /// Bytes that the kernel has received on the connection, read or not, whole messages or not; where it tells.
+    fn bytes_received(&mut self, _conn: &mut Self::Conn) -> Option<u64> {
+        None
+    }
 
     /// Drives progress and reads completions into the spare room of `out`, in order; how many were added.
     ///

@@ -14,6 +14,8 @@ pub(crate) mod credit;
 mod event;
 mod fabric_link;
 #[cfg(all(test, not(loom)))]
+mod fake_future_tests;
+#[cfg(all(test, not(loom)))]
 mod fake_link;
 #[cfg(all(test, not(loom)))]
 mod fake_rig;
@@ -23,6 +25,7 @@ mod half_open;
 mod id;
 mod iov;
 pub(crate) mod link;
+mod liveness;
 mod message;
 mod peer_book;
 mod provider_link;
@@ -33,6 +36,7 @@ mod receive_core;
 #[cfg(all(test, not(loom)))]
 mod receive_core_tests;
 mod recent_lease;
+mod reconnect;
 mod reorder;
 mod scoped;
 mod send;
@@ -40,6 +44,7 @@ mod send_core;
 #[cfg(all(test, not(loom)))]
 mod send_core_tests;
 mod shared_receives;
+mod socket;
 mod wait;
 pub(crate) mod wire;
 
@@ -55,25 +60,30 @@ pub use event::{
 pub use id::{ConnectionId, EndpointId};
 pub use message::Message;
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
+pub use reconnect::ReconnectPolicy;
 pub use send::{SendConfig, SendEndpointZeroCopy};
+pub use socket::{Keepalive, KernelWatch};
 pub use wire::{ByeReason, HeaderMode, Refusal, RefusalCode, WireError};
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
 fn incarnation() -> u64 {
     static INCARNATION: OnceLock<u64> = OnceLock::new();
-    *INCARNATION.get_or_init(|| {
-        let mut bytes = [0; 8];
-        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-            Ok(8) => u64::from_ne_bytes(bytes),
-            // Early in a machine's life there may be no random numbers: time and process are as good for this.
-            _ => {
-                let now = std::time::SystemTime::now()
-                    .duration_since(std::time::UNIX_EPOCH)
-                    .unwrap_or_default();
-                now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32)
-            }
+    *INCARNATION.get_or_init(seed)
+}
+
+/// A number that nobody could foresee, as far as the system has one.
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(8) => u64::from_ne_bytes(bytes),
+        // Early in a machine's life there may be no random numbers: time and process are as good for this.
+        _ => {
+            let now = std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .unwrap_or_default();
+            now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32)
         }
-    })
+    }
 }
 
 /// What this side calls a connection in its hello: unique in this process; in the RDM form it ends in the index by which

@@ -17,9 +17,10 @@ use crate::endpoint::link::{
     CloseFailed, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused, SendPost,
 };
 use crate::endpoint::rdm_link::{RdmConn, RdmLink, RdmRequest};
+use crate::endpoint::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
-use crate::fabric::{Domain, EndpointKind, PeerAddr};
+use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::Registrar;
 
 /// FI_EP_MSG or FI_EP_RDM.
@@ -45,10 +46,15 @@ pub(crate) enum ProviderRequest {
 
 impl ProviderLink {
     /// A link for connections that this side makes, with room for so many operations in flight.
-    pub(crate) fn open(domain: &Arc<Domain>, tx: usize, rx: usize) -> Result<Self, Error> {
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
         match domain.fabric().endpoint_kind() {
-            EndpointKind::Msg => FabricLink::open(domain, tx, rx).map(Self::Msg),
-            EndpointKind::Rdm => RdmLink::open(domain, tx, rx).map(Self::Rdm),
+            EndpointKind::Msg => FabricLink::open(domain, tx, rx, settings).map(Self::Msg),
+            EndpointKind::Rdm => RdmLink::open(domain, tx, rx, settings).map(Self::Rdm),
         }
     }
 
@@ -59,12 +65,13 @@ impl ProviderLink {
         tx: usize,
         rx: usize,
         queue_sizes: (usize, usize),
+        settings: &EndpointSettings,
     ) -> Result<Self, Error> {
         match domain.fabric().endpoint_kind() {
             EndpointKind::Msg => {
-                FabricLink::listen(domain, addr, tx, rx, queue_sizes).map(Self::Msg)
+                FabricLink::listen(domain, addr, tx, rx, queue_sizes, settings).map(Self::Msg)
             }
-            EndpointKind::Rdm => RdmLink::listen(domain, addr, tx, rx).map(Self::Rdm),
+            EndpointKind::Rdm => RdmLink::listen(domain, addr, tx, rx, settings).map(Self::Rdm),
         }
     }
 
@@ -266,6 +273,22 @@ impl Link for ProviderLink {
             Self::Msg(link) => unsafe { link.post_shared_receive(base, len, desc, context) },
             // SAFETY: the caller's promises.
             Self::Rdm(link) => unsafe { link.post_shared_receive(base, len, desc, context) },
+        }
+    }
+
+    fn watch(&mut self, conn: &ProviderConn, watch: &TcpWatch) -> KernelWatch {
+        match (self, conn) {
+            (Self::Msg(link), ProviderConn::Msg(conn)) => link.watch(conn, watch),
+            (Self::Rdm(link), ProviderConn::Rdm(conn)) => link.watch(conn, watch),
+            _ => KernelWatch::Unavailable,
+        }
+    }
+
+    fn bytes_received(&mut self, conn: &mut ProviderConn) -> Option<u64> {
+        match (self, conn) {
+            (Self::Msg(link), ProviderConn::Msg(conn)) => link.bytes_received(conn),
+            (Self::Rdm(link), ProviderConn::Rdm(conn)) => link.bytes_received(conn),
+            _ => None,
         }
     }
 

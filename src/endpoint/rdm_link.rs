@@ -31,7 +31,9 @@ use crate::endpoint::rdm_hello::{self, HelloTail};
 use crate::endpoint::wait::LinkWait;
 use crate::endpoint::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::FabricErrno;
-use crate::fabric::{Av, Cq, Domain, Ep, FiAddr, PeerAddr, check_layout, local_info};
+use crate::fabric::{
+    Av, Cq, Domain, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_layout, in_use, local_info,
+};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
@@ -60,6 +62,9 @@ pub(crate) struct RdmLink {
     limits: LinkLimits,
     local: PeerAddr,
     tail: HelloTail,
+    /// What endpoints are made of, and the sizes of their queues.
+    info: Info,
+    sizes: (usize, usize),
     /// Most bytes that the provider takes by `fi_inject`.
     inject_size: usize,
     listens: bool,
@@ -98,9 +103,15 @@ struct Refusing {
 }
 
 impl RdmLink {
-    /// A link for one connection that this side makes, with room for so many operations in flight.
-    pub(crate) fn open(domain: &Arc<Domain>, tx: usize, rx: usize) -> Result<Self, Error> {
-        Self::open_at(domain, &PeerAddr::any(), tx, rx, false)
+    /// A link for connections that this side makes, one after the other, with room for so many operations in flight.
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        let info = settings.info(domain.fabric())?;
+        Self::with(domain, info, (tx, rx), settings, false)
     }
 
     /// A link that listens, with room for the operations of all connections together.
@@ -109,29 +120,22 @@ impl RdmLink {
         addr: &PeerAddr,
         tx: usize,
         rx: usize,
+        settings: &EndpointSettings,
     ) -> Result<Self, Error> {
-        Self::open_at(domain, addr, tx, rx, true)
+        let mut info = local_info(domain.fabric(), addr)?;
+        settings.adjust(&mut info);
+        Self::with(domain, info, (tx, rx), settings, true).map_err(|error| in_use(error, addr))
     }
 
-    fn open_at(
+    fn with(
         domain: &Arc<Domain>,
-        addr: &PeerAddr,
-        tx: usize,
-        rx: usize,
+        info: Info,
+        sizes: (usize, usize),
+        settings: &EndpointSettings,
         listens: bool,
     ) -> Result<Self, Error> {
-        let fabric = domain.fabric();
-        let mut info = local_info(fabric, addr)?;
-        let cq = Arc::new(Cq::open(domain, tx + rx)?);
-        let av = Arc::new(Av::open(domain)?);
-        let ep = Ep::open_rdm(domain, &mut info, (tx, rx), &cq, &av)
-            .map_err(|error| crate::fabric::in_use(error, addr))?;
-        let unnamed = || Error::Unsupported {
-            provider: info.provider_name(),
-            need: "names its endpoints in a form that no peer can be told",
-        };
-        let local = ep.name(info.addr_format()).ok_or_else(unnamed)?;
-        let tail = HelloTail::new(&local).ok_or_else(unnamed)?;
+        let cq = Arc::new(Cq::open(domain, sizes.0 + sizes.1)?);
+        let end = End::open(domain, &info, settings.queue_sizes(sizes), &cq)?;
         let tx = info.tx();
         let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
         Ok(Self {
@@ -143,11 +147,11 @@ impl RdmLink {
                 } else {
                     ContextKind::Opaque
                 },
-                shared_receives: u32::try_from(info.rx().size).unwrap_or(u32::MAX),
+                shared_receives: end.receives,
             },
-            local,
-            tail,
+            sizes: settings.queue_sizes(sizes),
             inject_size: tx.inject_size,
+            info,
             listens,
             indices: Indices::new(crate::endpoint::incarnation()),
             live: HashMap::new(),
@@ -155,11 +159,22 @@ impl RdmLink {
             refusals: VecDeque::new(),
             book: PeerBook::default(),
             last: Completions::new(),
-            ep: Some(ep),
-            av,
+            local: end.local,
+            tail: end.tail,
+            ep: Some(end.ep),
+            av: end.av,
             cq,
             domain: Arc::clone(domain),
         })
+    }
+
+    /// Another endpoint in the place of the one that was closed, at another address.
+    fn open_again(&mut self) -> Result<(), Error> {
+        let end = End::open(&self.domain, &self.info, self.sizes, &self.cq)?;
+        self.book = PeerBook::default();
+        (self.local, self.tail) = (end.local, end.tail);
+        (self.ep, self.av) = (Some(end.ep), end.av);
+        Ok(())
     }
 
     /// Where it is.
@@ -230,6 +245,42 @@ impl RdmLink {
                 self.book.give_back(refusing.peer, now);
             }
         }
+    }
+}
+
+/// An endpoint with its address vector and its address.
+struct End {
+    ep: Ep,
+    av: Arc<Av>,
+    local: PeerAddr,
+    tail: HelloTail,
+    /// Receives that it takes.
+    receives: u32,
+}
+
+impl End {
+    fn open(
+        domain: &Arc<Domain>,
+        info: &Info,
+        sizes: (usize, usize),
+        cq: &Arc<Cq>,
+    ) -> Result<Self, Error> {
+        let mut info = info.duplicate()?;
+        let av = Arc::new(Av::open(domain)?);
+        let ep = Ep::open_rdm(domain, &mut info, sizes, cq, &av)?;
+        let unnamed = || Error::Unsupported {
+            provider: info.provider_name(),
+            need: "names its endpoints in a form that no peer can be told",
+        };
+        let local = ep.name(info.addr_format()).ok_or_else(unnamed)?;
+        let tail = HelloTail::new(&local).ok_or_else(unnamed)?;
+        Ok(Self {
+            ep,
+            av,
+            local,
+            tail,
+            receives: u32::try_from(info.rx().size).unwrap_or(u32::MAX),
+        })
     }
 }
 
@@ -307,6 +358,9 @@ impl Link for RdmLink {
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<RdmConn, Error> {
+        if self.ep.is_none() {
+            self.open_again()?;
+        }
         self.join(*peer)
     }
 

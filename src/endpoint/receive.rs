@@ -13,13 +13,18 @@ use crate::endpoint::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::control::CONTROL_SENDS;
 use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::liveness::Patience;
 use crate::endpoint::provider_link::ProviderLink;
 use crate::endpoint::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::receive_core::{RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveSettings};
-use crate::endpoint::send::{check_timeout, config};
+use crate::endpoint::receive_core::{
+    CONTROLS_PER_CONNECTION, RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveSettings,
+};
+use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, config};
+use crate::endpoint::socket::{Keepalive, TcpWatch};
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::{Domain, EndpointKind, PeerAddr};
+use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
+use crate::process::Here;
 use crate::stats::ReceiveStats;
 
 /// Who decides about connection requests.
@@ -46,6 +51,11 @@ pub enum AcceptPolicy {
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `header_mode` | what peers must use | any | |
+/// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
+/// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
+/// | `keepalive` | | none | see [`Keepalive`] |
+/// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
+/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its depth: so a dead
 /// peer is noticed while all messages are held.
@@ -60,6 +70,9 @@ pub struct ReceiveConfig {
     close_timeout: Duration,
     header_mode: Option<HeaderMode>,
     pool: Option<SharedBufferManager>,
+    endpoint: EndpointSettings,
+    patience: Patience,
+    watch: TcpWatch,
 }
 
 impl Default for ReceiveConfig {
@@ -74,6 +87,9 @@ impl Default for ReceiveConfig {
             close_timeout: Duration::from_secs(5),
             header_mode: None,
             pool: None,
+            endpoint: EndpointSettings::default(),
+            patience: PATIENCE,
+            watch: TcpWatch::default(),
         }
     }
 }
@@ -142,6 +158,46 @@ impl ReceiveConfig {
         self
     }
 
+    /// Reports a peer of which nothing was heard for so long as [`Unresponsive`](ReceiveEvent::Unresponsive); nothing else
+    /// follows. A silent peer is asked for a sign of life well before; every byte from it is one.
+    #[must_use]
+    pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
+        self.patience.unresponsive = silence;
+        self
+    }
+
+    /// Closes a connection when nothing was heard from its peer for so long
+    /// ([`CloseReason::PeerSilent`](crate::endpoint::CloseReason::PeerSilent)). A peer whose application polls less often
+    /// than this is lost although it lives.
+    #[must_use]
+    pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
+        self.patience.lost = silence;
+        self
+    }
+
+    /// Has the kernel probe idle connections, and close those where nothing answers: works while the peer's application is
+    /// busy. TCP only; `ConnectionInfo::kernel_watch` says whether it does.
+    #[must_use]
+    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
+        self.watch.keepalive = keepalive;
+        self
+    }
+
+    /// Has the kernel close a connection when what it sent there is not acknowledged for so long (`TCP_USER_TIMEOUT`,
+    /// tcp(7)). TCP only; `ConnectionInfo::kernel_watch` says whether it does.
+    #[must_use]
+    pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.watch.user_timeout = timeout;
+        self
+    }
+
+    /// What each connection asks of the provider: queue sizes, segments, traffic class.
+    #[must_use]
+    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
+        self.endpoint = settings;
+        self
+    }
+
     fn check(&self) -> Result<(), Error> {
         let Self {
             max_message,
@@ -180,6 +236,8 @@ impl ReceiveConfig {
             return Err(config("slots", slots.to_string(), reason));
         }
         check_timeout("handshake_timeout", self.handshake_timeout)?;
+        check_patience(&self.patience)?;
+        self.watch.check()?;
         check_timeout("close_timeout", self.close_timeout)
     }
 }
@@ -191,7 +249,7 @@ impl ReceiveConfig {
 /// any thread. See [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
 #[derive(Debug)]
 pub struct ReceiveEndpoint {
-    core: ReceiveCore<ProviderLink>,
+    core: Here<ReceiveCore<ProviderLink>>,
     local: PeerAddr,
 }
 
@@ -209,6 +267,7 @@ impl ReceiveEndpoint {
         config: ReceiveConfig,
     ) -> Result<Self, Error> {
         config.check()?;
+        domain.fabric().owner().check()?;
         // Over FI_EP_RDM a hello takes whichever receive is next.
         let slot_min = match domain.fabric().endpoint_kind() {
             EndpointKind::Msg => 0,
@@ -231,13 +290,14 @@ impl ReceiveEndpoint {
                 reason,
             ));
         }
-        let controls = 2 * config.max_connections as usize + 64;
+        let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
         let link = ProviderLink::listen(
             domain,
             &addr,
             controls,
             pool.slots(),
             (CONTROL_SENDS as usize, (config.depth + RESERVE) as usize),
+            &config.endpoint,
         )?;
         let local = link.local_addr().unwrap_or(addr);
         let settings = ReceiveSettings {
@@ -248,10 +308,15 @@ impl ReceiveEndpoint {
             handshake_timeout: config.handshake_timeout,
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
+            patience: config.patience,
+            watch: config.watch,
         };
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, pool, settings)?;
-        Ok(Self { core, local })
+        Ok(Self {
+            core: Here::new(core),
+            local,
+        })
     }
 
     /// Where it listens, with the real port.
@@ -264,8 +329,9 @@ impl ReceiveEndpoint {
     /// # Errors
     ///
     /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be: every connection was
-    /// closed then, which the events say, and requests are refused. What concerns one connection is an event.
+    /// closed then, which the events say, and requests are refused. [`Error::Forked`]. What concerns one connection is an event.
     pub fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
+        self.core.owner().check()?;
         let before = events.len();
         self.core.poll(events)?;
         Ok(events.len() - before)
@@ -277,25 +343,32 @@ impl ReceiveEndpoint {
     ///
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.core.owner().check()?;
         self.core.wait().sleep(Instant::now() + timeout)
     }
 
     /// Accepts a request ([`AcceptPolicy::Ask`]). False: it is gone.
     pub fn accept(&mut self, request: ConnectionRequest, events: &mut Vec<ReceiveEvent>) -> bool {
-        self.core.answer(request.connection, None, events)
+        self.core.owner().is_here() && self.core.answer(request.connection, None, events)
     }
 
     /// Refuses a request; the peer is told so, with two numbers of the application's own. False: it is gone.
     pub fn refuse(&mut self, request: ConnectionRequest, details: [u64; 2]) -> bool {
         let refusal = Refusal::new(RefusalCode::BY_APPLICATION, details);
-        self.core
-            .answer(request.connection, Some(refusal), &mut Vec::new())
+        let core = &mut self.core;
+        core.owner().is_here() && core.answer(request.connection, Some(refusal), &mut Vec::new())
     }
 
     /// Begins the polite close of one connection: the peer stops, and what it has sent arrives. False: there is no such
     /// connection.
     pub fn close_connection(&mut self, connection: ConnectionId, deadline: Instant) -> bool {
-        self.core.begin_close(connection, deadline)
+        self.core.owner().is_here() && self.core.begin_close(connection, deadline)
+    }
+
+    /// Begins the polite close of every connection and returns at once: whoever asks for a connection is refused from now
+    /// on, and what the peers have sent still arrives. Done when [`connections`](Self::connections) is 0.
+    pub fn begin_close(&mut self, deadline: Instant) {
+        self.core.begin_close_all(deadline);
     }
 
     /// Closes every connection politely, and stops listening. Returns what arrived meanwhile, messages included.
@@ -304,6 +377,7 @@ impl ReceiveEndpoint {
     ///
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        self.core.owner().check()?;
         self.core.close(deadline)
     }
 

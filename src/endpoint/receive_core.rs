@@ -25,9 +25,11 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
     LinkConn, PostRefused,
 };
+use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::message::Message;
 use crate::endpoint::reorder::Reorder;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::socket::TcpWatch;
 
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
@@ -45,13 +47,17 @@ pub(crate) const RESERVE: u32 = 2;
 /// The fewest receives that a connection is worth opening with.
 pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
 
-/// Control messages of one connection that can be on the way at once: answer, credit, goodbye, and a last refusal.
-const CONTROLS_PER_CONNECTION: u32 = 4;
+/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
+/// refusal.
+pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6;
 
 /// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
 const CM_INTERVAL: u32 = 1024;
 const EMPTY_READ: u32 = 16;
+
+/// Polls between two looks at the clock while something comes in each of them.
+const CLOCK_INTERVAL: u32 = 64;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
@@ -64,6 +70,8 @@ pub(crate) struct ReceiveSettings {
     pub(crate) handshake_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
 }
 
 /// An operation in flight, with what must stay alive until it is over.
@@ -93,8 +101,11 @@ struct Conn<C> {
     hungry: bool,
     starved: bool,
     established: bool,
-    /// When its machine wants to be looked at, as the endpoint's timer knows it.
+    /// When its machine wants to be looked at.
     deadline: Option<Instant>,
+    /// In the list of connections that were heard since the last look at the clock.
+    heard: bool,
+    kernel_bytes: KernelBytes,
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
     /// A control message that the provider's full queue did not take.
@@ -135,6 +146,18 @@ impl<C> Conn<C> {
     }
 }
 
+impl<C: LinkConn> Conn<C> {
+    /// Before a silent peer is judged: part of a message may have come.
+    fn ask_kernel<L: Link<Conn = C>>(&mut self, link: &mut L) {
+        if let Some(since) = self.machine.silent_since()
+            && let Some(count) = link.bytes_received(&mut self.link)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
+    }
+}
+
 /// A request that waits for the application's answer.
 struct Waiting<R> {
     request: R,
@@ -152,14 +175,20 @@ pub(crate) struct ReceiveCore<L: Link> {
     in_flight: InFlight<Op>,
     stats: ReceiveStats,
     polls_without_cm: u32,
+    polls_without_clock: u32,
+    backlog: Backlog,
     next_reap: Instant,
     completions: Completions,
     /// Connections whose machine may want something.
     touched: Vec<ConnectionId>,
     /// The provider's queue was full: something is to be offered to it again.
     retry: bool,
-    /// The timer is to be set anew: a deadline came, went or moved.
+    /// The timer is to be set anew: a deadline came or moved to an earlier time, or it ran out.
     timer_stale: bool,
+    /// What the timer is set to; none while a deadline may have moved to an earlier time.
+    armed: Option<Instant>,
+    /// Connections that were heard since the last look at the clock.
+    heard: Vec<ConnectionId>,
     closing: bool,
     /// Why the endpoint failed, for good.
     failed: Option<&'static str>,
@@ -204,11 +233,15 @@ impl<L: Link> ReceiveCore<L> {
             in_flight: InFlight::new(capacity, link.limits().contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
+            polls_without_clock: 0,
+            backlog: Backlog::new(capacity.into()),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
             retry: false,
             timer_stale: false,
+            armed: None,
+            heard: Vec::new(),
             closing: false,
             failed: None,
             leaked: false,
@@ -265,8 +298,13 @@ impl<L: Link> ReceiveCore<L> {
         }
         let found = self.read_completions(events);
         let asked = self.take_asked();
-        if look_everywhere || asked || self.cm_is_due(found) {
+        let look_at_cm = look_everywhere || asked || self.cm_is_due(found);
+        if look_at_cm {
             self.read_cm(events);
+        }
+        // One look at the clock for all that is timed; while messages come all the time, not on each poll.
+        self.polls_without_clock += 1;
+        if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
             self.on_time(events);
         }
         if std::mem::take(&mut self.retry) {
@@ -297,6 +335,7 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut completions);
         let found = completions.len();
+        self.backlog.on_read(found);
         self.stats.cq_reads_empty += u64::from(found == 0);
         for completion in completions.drain(..) {
             self.on_completion(completion, events);
@@ -384,6 +423,10 @@ impl<L: Link> ReceiveCore<L> {
                 self.hungry.push(id);
             }
         }
+        if !conn.heard {
+            conn.heard = true;
+            self.heard.push(id);
+        }
         let len = len.min(buffer.len());
         match conn.machine.on_message(data) {
             Some(Arrival::Data) => {
@@ -416,6 +459,7 @@ impl<L: Link> ReceiveCore<L> {
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
                 conn.machine.on_control(cq_data, body, Instant::now());
+                self.post_again(id, buffer);
             }
             None => {}
         }
@@ -445,6 +489,8 @@ impl<L: Link> ReceiveCore<L> {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
                 Action::Established => self.tell_established(id, events),
+                Action::Unresponsive => events.push(ReceiveEvent::Unresponsive { connection: id }),
+                Action::Responsive => events.push(ReceiveEvent::Responsive { connection: id }),
                 Action::PeerClosing { .. } => {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
@@ -455,7 +501,9 @@ impl<L: Link> ReceiveCore<L> {
         }
         if let Some(conn) = self.conns.get_mut(id) {
             let deadline = conn.next_deadline();
-            self.timer_stale |= conn.deadline != deadline;
+            // A later one is found when the timer runs out.
+            self.timer_stale |=
+                deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
             conn.deadline = deadline;
         }
     }
@@ -637,6 +685,8 @@ impl<L: Link> ReceiveCore<L> {
             starved: false,
             established: false,
             deadline: None,
+            heard: false,
+            kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
             header_mode,
@@ -677,7 +727,7 @@ impl<L: Link> ReceiveCore<L> {
         LocalParams {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
-            features: 0,
+            features: wire::FEATURE_HEARTBEAT,
             receive_size: self.settings.max_message,
             receive_depth: self.settings.depth,
             credits,
@@ -686,6 +736,7 @@ impl<L: Link> ReceiveCore<L> {
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
+            patience: self.settings.patience,
         }
     }
 
@@ -709,6 +760,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         self.stats.connections += 1;
+        let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
         let peer = conn.machine.peer();
         let info = ConnectionInfo {
             peer: conn.link.peer(),
@@ -717,6 +769,7 @@ impl<L: Link> ReceiveCore<L> {
             credits: conn.posted.saturating_sub(RESERVE),
             header_mode: conn.header_mode,
             shape: Shape::Iov,
+            kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
         events.push(ReceiveEvent::Connected {
@@ -751,24 +804,32 @@ impl<L: Link> ReceiveCore<L> {
             return false;
         };
         conn.machine.close(ByeReason::CLOSING, deadline);
+        // It may be over before the timer runs out.
+        self.armed = None;
         self.touch(id);
         self.wait.wake();
         true
     }
 
-    /// Polls until every connection is closed; requests are refused meanwhile.
-    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+    /// Begins the polite close of every connection; requests are refused from now on.
+    pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
         self.closing = true;
-        let mut events = Vec::new();
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
         for id in waiting {
             let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
-            self.answer(id, Some(refusal), &mut events);
+            // A refusal has no event.
+            self.answer(id, Some(refusal), &mut Vec::new());
         }
         let ids = self.conns.ids();
         for id in ids {
             self.begin_close(id, deadline);
         }
+    }
+
+    /// Polls until every connection is closed; requests are refused meanwhile.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close_all(deadline);
         while !self.conns.is_empty() {
             self.drive(&mut events);
             if !self.conns.is_empty() {
@@ -907,9 +968,35 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
-        let Some(mut buffer) = self.pool.try_acquire() else {
-            return Posted::PoolEmpty;
+        match self.pool.try_acquire() {
+            Some(buffer) => self.post_buffer(conn, id, buffer),
+            None => Posted::PoolEmpty,
+        }
+    }
+
+    /// A control message gives its buffer back to its connection at once: the reserve must not go to another one that
+    /// starves, or this peer's next word would find no room.
+    #[cold]
+    fn post_again(&mut self, id: ConnectionId, buffer: BufferMut) {
+        let Some(mut conn) = self.conns.take(id) else {
+            return;
         };
+        if conn.machine.state() != State::Closed {
+            if self.shared.is_some() {
+                self.post_shared_again(&mut conn, buffer);
+            } else {
+                self.post_buffer(&mut conn, id, buffer);
+            }
+        }
+        self.conns.put(id, conn);
+    }
+
+    fn post_buffer(
+        &mut self,
+        conn: &mut Conn<L::Conn>,
+        id: ConnectionId,
+        mut buffer: BufferMut,
+    ) -> Posted {
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
         let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
             return Posted::No;
@@ -970,9 +1057,25 @@ impl<L: Link> ReceiveCore<L> {
     // ---- time ----------------------------------------------------------------------------------------------------
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.polls_without_clock = 0;
         let now = Instant::now();
+        while let Some(id) = self.heard.pop() {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.heard = false;
+                conn.machine.tick(now);
+                self.touched.push(id);
+            }
+        }
+        if self.armed.is_some_and(|at| now < at) {
+            return;
+        }
+        self.timer_stale = true;
         for (id, conn) in self.conns.iter_mut() {
             if conn.next_deadline().is_some_and(|at| at <= now) {
+                conn.ask_kernel(&mut self.link);
+                if !self.backlog.is_read() {
+                    conn.machine.postpone(now);
+                }
                 conn.machine.tick(now);
                 conn.give_up_on_early(now);
                 self.touched.push(id);
@@ -999,7 +1102,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    fn arm_timer(&self) {
+    fn arm_timer(&mut self) {
         let machines = self
             .conns
             .iter()
@@ -1008,8 +1111,8 @@ impl<L: Link> ReceiveCore<L> {
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let link = self.link.next_deadline();
         let all = machines.chain(waiting).chain([self.next_reap]);
-        let all = all.chain(retry).chain(link);
-        self.wait.set_deadline(all.min());
+        self.armed = all.chain(retry).chain(link).min();
+        self.wait.set_deadline(self.armed);
     }
 }
 

@@ -13,13 +13,17 @@ use crate::endpoint::connection::{CloseReason, State};
 use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::liveness::Patience;
 use crate::endpoint::provider_link::ProviderLink;
+use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
+use crate::endpoint::socket::{Keepalive, TcpWatch};
 use crate::endpoint::wire::HeaderMode;
-use crate::error::SendError;
+use crate::error::{SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::Domain;
 use crate::fabric::PeerAddr;
+use crate::fabric::{Domain, EndpointSettings};
+use crate::process::Here;
 use crate::stats::SendStats;
 
 /// The settings of a [`SendEndpointZeroCopy`].
@@ -34,8 +38,16 @@ use crate::stats::SendStats;
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `send_deadline` | time | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | | `FailConnection` | |
+/// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
+/// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
+/// | `keepalive` | | none | see [`Keepalive`] |
+/// | `tcp_user_timeout` | time | the system's | 1 ms to 24 h |
+/// | `reconnect` | | off | see [`ReconnectPolicy`] |
+/// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 pub struct SendConfig {
     headers: Headers,
+    endpoint: EndpointSettings,
+    reconnect: ReconnectPolicy,
     settings: SendSettings,
 }
 
@@ -48,6 +60,8 @@ impl Default for SendConfig {
     fn default() -> Self {
         Self {
             headers: Headers::Own(HeaderSlotConfig::default()),
+            endpoint: EndpointSettings::default(),
+            reconnect: ReconnectPolicy::off(),
             settings: SendSettings {
                 depth: 64,
                 level: Level::Sent,
@@ -56,6 +70,8 @@ impl Default for SendConfig {
                 send_deadline: Some(Duration::from_secs(30)),
                 deadline_policy: DeadlinePolicy::FailConnection,
                 header_mode: HeaderMode::Prefixed,
+                patience: PATIENCE,
+                watch: TcpWatch::default(),
                 on_abandoned: None,
             },
         }
@@ -133,6 +149,53 @@ impl SendConfig {
         self
     }
 
+    /// Reports a peer of which nothing was heard for so long as [`Unresponsive`](SendEvent::Unresponsive); nothing else
+    /// follows. A silent peer is asked for a sign of life well before; every byte from it is one.
+    #[must_use]
+    pub fn unresponsive_after(mut self, silence: Option<Duration>) -> Self {
+        self.settings.patience.unresponsive = silence;
+        self
+    }
+
+    /// Closes the connection when nothing was heard from the peer for so long ([`CloseReason::PeerSilent`]); every key comes
+    /// back. A peer whose application polls less often than this is lost although it lives.
+    #[must_use]
+    pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
+        self.settings.patience.lost = silence;
+        self
+    }
+
+    /// Has the kernel probe an idle connection, and close it when nothing answers: works while the peer's application is busy.
+    /// TCP only; [`ConnectionInfo::kernel_watch`] says whether it does.
+    #[must_use]
+    pub fn keepalive(mut self, keepalive: Option<Keepalive>) -> Self {
+        self.settings.watch.keepalive = keepalive;
+        self
+    }
+
+    /// Has the kernel close the connection when data that it sent is not acknowledged, or not accepted, for so long
+    /// (`TCP_USER_TIMEOUT`, tcp(7)); a peer that is alive and does not read for so long is lost, too. TCP only;
+    /// [`ConnectionInfo::kernel_watch`] says whether it does.
+    #[must_use]
+    pub fn tcp_user_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.settings.watch.user_timeout = timeout;
+        self
+    }
+
+    /// What happens when the connection ends, or can't be made.
+    #[must_use]
+    pub fn reconnect(mut self, policy: ReconnectPolicy) -> Self {
+        self.reconnect = policy;
+        self
+    }
+
+    /// What the endpoint asks of the provider: queue sizes, segments, traffic class, source address.
+    #[must_use]
+    pub fn endpoint(mut self, settings: EndpointSettings) -> Self {
+        self.endpoint = settings;
+        self
+    }
+
     /// Called with each key that is in flight when the endpoint is dropped, from within the drop: it must not panic.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
@@ -151,6 +214,9 @@ impl SendConfig {
         }
         check_timeout("connect_timeout", settings.connect_timeout)?;
         check_timeout("close_timeout", settings.close_timeout)?;
+        check_patience(&settings.patience)?;
+        settings.watch.check()?;
+        self.reconnect.check()?;
         let day = Duration::from_secs(24 * 3600);
         match settings.send_deadline {
             Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
@@ -184,6 +250,44 @@ pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<()
         return Err(config(field, format!("{timeout:?}"), "must be 1 ms to 1 h"));
     }
     Ok(())
+}
+
+#[cold]
+fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
+    SendError {
+        kind: SendErrorKind::Forked { made_by },
+        payload,
+        key,
+    }
+}
+
+/// When silence of a peer is reported, and when it ends the connection, by default.
+pub(crate) const PATIENCE: Patience = Patience {
+    unresponsive: Some(Duration::from_secs(5)),
+    lost: Some(Duration::from_secs(60)),
+};
+
+pub(crate) fn check_patience(patience: &Patience) -> Result<(), Error> {
+    let least = Duration::from_millis(10);
+    let Patience { unresponsive, lost } = *patience;
+    match unresponsive {
+        Some(time) if time < least || time > Duration::from_secs(3600) => {
+            let reason = "must be 10 ms to 1 h, or none";
+            return Err(config("unresponsive_after", format!("{time:?}"), reason));
+        }
+        _ => {}
+    }
+    match lost {
+        Some(time) if time < least || time > Duration::from_secs(24 * 3600) => {
+            let reason = "must be 10 ms to 24 h, or none";
+            Err(config("lost_after", format!("{time:?}"), reason))
+        }
+        Some(time) if unresponsive.is_some_and(|sooner| sooner >= time) => {
+            let reason = "must be above unresponsive_after";
+            Err(config("lost_after", format!("{time:?}"), reason))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Sends registered memory to one peer, without a copy of its own.
@@ -243,7 +347,8 @@ pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<()
 /// ```
 #[derive(Debug)]
 pub struct SendEndpointZeroCopy {
-    core: SendCore<ProviderLink>,
+    core: Here<SendCore<ProviderLink>>,
+    reconnect: Option<Reconnector>,
 }
 
 impl SendEndpointZeroCopy {
@@ -260,14 +365,19 @@ impl SendEndpointZeroCopy {
         config: SendConfig,
     ) -> Result<Self, Error> {
         config.check()?;
+        domain.fabric().owner().check()?;
         let headers = match config.headers {
             Headers::Own(config) => HeaderSlotManager::new(config)?,
             Headers::Shared(headers) => headers,
         };
         let tx = (config.settings.depth + CONTROL_SENDS) as usize;
-        let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize)?;
+        let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
+        let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)?;
         let waiter = link.waiter();
-        SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self { core })
+        SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self {
+            core: Here::new(core),
+            reconnect,
+        })
     }
 
     /// This endpoint's identity: unique in the process.
@@ -291,6 +401,10 @@ impl SendEndpointZeroCopy {
         header: &[u8],
         key: u64,
     ) -> Result<(), SendError> {
+        let owner = self.core.owner();
+        if !owner.is_here() {
+            return Err(forked(owner.pid(), payload.into(), key));
+        }
         self.core.send_data(payload.into(), header, key)
     }
 
@@ -299,10 +413,14 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// A system call failed. What concerns the connection is an event.
+    /// A system call failed, or [`Error::Forked`]. What concerns the connection is an event.
     pub fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<usize, Error> {
+        self.core.owner().check()?;
         let before = events.len();
         self.core.poll(events)?;
+        if let Some(reconnect) = &mut self.reconnect {
+            reconnect.after_poll(&mut *self.core, events, before);
+        }
         Ok(events.len() - before)
     }
 
@@ -312,10 +430,11 @@ impl SendEndpointZeroCopy {
     ///
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.core.owner().check()?;
         self.core.wait().sleep(Instant::now() + timeout)
     }
 
-    /// Polls until the connection stands.
+    /// Polls until the connection stands; with a [`ReconnectPolicy`], through all its attempts.
     ///
     /// # Errors
     ///
@@ -331,7 +450,7 @@ impl SendEndpointZeroCopy {
                     _ => {}
                 }
             }
-            if let Some(reason) = self.core.close_reason() {
+            if let Some(reason) = self.close_reason() {
                 return Err(Error::Closed(reason));
             }
             self.wait(Duration::from_millis(100))?;
@@ -343,15 +462,33 @@ impl SendEndpointZeroCopy {
         self.core.state() == State::Established
     }
 
-    /// Why the connection is closed, once it is.
+    /// What was agreed when the connection was made, as long as it stands.
+    pub fn connection_info(&self) -> Option<ConnectionInfo> {
+        matches!(self.core.state(), State::Established | State::Closing).then(|| self.core.info())
+    }
+
+    /// Why the connection is closed, once it is, for good.
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.core.close_reason()
+        let again = self.reconnect.as_ref().is_some_and(Reconnector::is_waiting);
+        self.core.close_reason().filter(|_| !again)
     }
 
     /// Begins the polite close and returns at once: no new sends; those in flight complete, both sides say goodbye,
     /// and [`SendEvent::Disconnected`] is the last event of [`poll`](Self::poll). At the deadline it comes in any case.
     pub fn begin_close(&mut self, deadline: Instant) {
-        self.core.begin_close(deadline);
+        if self.core.owner().is_here() {
+            self.stop(deadline);
+        }
+    }
+
+    fn stop(&mut self, deadline: Instant) -> bool {
+        let between = self.reconnect.as_mut().is_some_and(Reconnector::stop);
+        if !between {
+            self.core.begin_close(deadline);
+        }
+        // The next poll reports the end of what waits for a connection.
+        self.core.wait().wake();
+        between
     }
 
     /// Closes politely and waits for it: all that was sent arrives, unless the deadline passes first. Returns the
@@ -362,6 +499,12 @@ impl SendEndpointZeroCopy {
     ///
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<SendEvent>, Error> {
+        self.core.owner().check()?;
+        let mut events = Vec::new();
+        if self.stop(deadline) {
+            self.poll(&mut events)?;
+            return Ok(events);
+        }
         self.core.close(deadline)
     }
 

@@ -24,8 +24,10 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
     PostRefused, SendPost,
 };
+use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::recent_lease::RecentLease;
 use crate::endpoint::scoped::ScopedRegistrations;
+use crate::endpoint::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
@@ -40,6 +42,9 @@ use crate::stats::{self, SendStats};
 /// and what it brings is rare; a sleeper that was woken looks at once.
 const CM_INTERVAL: u32 = 64;
 
+/// Polls between two looks at the clock while something comes in each of them and no send is timed.
+const CLOCK_INTERVAL: u32 = 64;
+
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct SendSettings {
     pub(crate) depth: u32,
@@ -49,6 +54,8 @@ pub(crate) struct SendSettings {
     pub(crate) send_deadline: Option<Duration>,
     pub(crate) deadline_policy: DeadlinePolicy,
     pub(crate) header_mode: HeaderMode,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
     pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -119,6 +126,14 @@ pub(crate) struct SendCore<L: Link> {
     /// No send in flight is older than its deadline before this.
     next_late: Option<Instant>,
     polls_without_cm: u32,
+    polls_without_clock: u32,
+    /// When the machine wants to be looked at, as of the last poll.
+    machine_deadline: Option<Instant>,
+    kernel_bytes: KernelBytes,
+    backlog: Backlog,
+    kernel_watch: KernelWatch,
+    /// There is no connection, but another one will be made.
+    between: bool,
     completions: Completions,
     header_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
@@ -176,6 +191,12 @@ impl<L: Link> SendCore<L> {
             clock: now,
             next_late: None,
             polls_without_cm: 0,
+            polls_without_clock: 0,
+            machine_deadline: None,
+            kernel_bytes: KernelBytes::default(),
+            backlog: Backlog::new(capacity.into()),
+            kernel_watch: KernelWatch::NotAsked,
+            between: false,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             header_desc,
             control_desc,
@@ -188,12 +209,50 @@ impl<L: Link> SendCore<L> {
             link,
             settings,
         };
-        for _ in 0..CONTROL_RECEIVES {
-            core.post_control_receive();
-        }
-        core.act(&mut Vec::new());
-        core.arm_timer();
+        core.start();
         Ok(core)
+    }
+
+    /// What a connection begins with: receives for the peer's control messages, and the hello.
+    fn start(&mut self) {
+        for _ in 0..CONTROL_RECEIVES {
+            self.post_control_receive();
+        }
+        self.act(&mut Vec::new());
+        self.arm_timer();
+    }
+
+    /// Whether another connection can be made in the place of the one that ended.
+    pub(crate) fn can_reconnect(&self) -> bool {
+        self.conn.is_none() && self.stats.leaked == 0
+    }
+
+    /// Between two connections, sends are refused as back-pressure.
+    pub(crate) fn set_between(&mut self, between: bool) {
+        self.between = between;
+    }
+
+    /// Makes another connection to the same peer, over the same queues, after the last one ended.
+    pub(crate) fn reconnect(&mut self) -> Result<(), Error> {
+        debug_assert!(self.can_reconnect(), "asked first");
+        let conn = self.link.prepare_connect(&self.peer_addr)?;
+        let mut scoped = ScopedRegistrations::new(&conn, self.link.registrar());
+        let registrar = conn.registrar().unwrap_or_else(|| self.link.registrar());
+        self.header_desc = scoped.hold(self.headers.region(), registrar)?;
+        self.control_desc = scoped.hold(self.control.region(), registrar)?;
+        self.scoped = scoped;
+        self.conn = Some(conn);
+        self.clock = Instant::now();
+        let key = self.conn.as_ref().map_or(0, LinkConn::key);
+        let connection = super::hello_connection(self.link.form(), key);
+        let params = local_params(&self.settings, connection);
+        self.machine = Connection::initiate(self.link.form(), params, self.clock);
+        self.unsent = None;
+        self.shut_down = false;
+        self.next_late = None;
+        self.kernel_bytes = KernelBytes::default();
+        self.start();
+        Ok(())
     }
 
     pub(crate) fn id(&self) -> EndpointId {
@@ -315,6 +374,7 @@ impl<L: Link> SendCore<L> {
 
     fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
         match (blocked, self.machine.close_reason()) {
+            (_, Some(_)) if self.between => SendErrorKind::WouldBlock(Blocked::Connecting),
             (_, Some(reason)) => SendErrorKind::Closed(reason),
             (connection::Blocked::NotConnected, None) => {
                 SendErrorKind::WouldBlock(Blocked::Connecting)
@@ -540,15 +600,13 @@ impl<L: Link> SendCore<L> {
             while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
             self.machine.on_lost(None);
         }
+        let due = self.look_at_clock(found == 0 || look_at_cm);
         if found > 0
             || look_at_cm
+            || due
             || self.unsent.is_some()
             || self.machine.state() != State::Established
         {
-            // An established connection is not timed: no need to know the time.
-            if self.machine.next_deadline().is_some() {
-                self.machine.tick(Instant::now());
-            }
             self.act(events);
         }
         if self.data_in_flight == 0 {
@@ -558,6 +616,47 @@ impl<L: Link> SendCore<L> {
         self.tell_writable(events);
         self.arm_timer();
         Ok(())
+    }
+
+    /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
+    /// poll. True: a deadline of the connection passed.
+    #[inline]
+    fn look_at_clock(&mut self, idle: bool) -> bool {
+        let sends = self.data_in_flight > 0 && self.next_late.is_some();
+        self.polls_without_clock += 1;
+        let machine = idle || self.polls_without_clock >= CLOCK_INTERVAL;
+        let timed = machine && self.machine_deadline.is_some();
+        if !sends && !timed {
+            return false;
+        }
+        self.clock = Instant::now();
+        let due = self.machine_deadline.is_some_and(|at| at <= self.clock);
+        if due || machine {
+            self.tick(due);
+        }
+        due
+    }
+
+    fn tick(&mut self, due: bool) {
+        self.polls_without_clock = 0;
+        if due {
+            self.ask_kernel();
+            if !self.backlog.is_read() {
+                self.machine.postpone(self.clock);
+            }
+        }
+        self.machine.tick(self.clock);
+    }
+
+    /// Before a silent peer is judged: part of a message may have come.
+    #[cold]
+    fn ask_kernel(&mut self) {
+        if let (Some(since), Some(conn)) = (self.machine.silent_since(), &mut self.conn)
+            && let Some(count) = self.link.bytes_received(conn)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
     }
 
     fn cm_is_due(&mut self, found: usize) -> bool {
@@ -578,6 +677,7 @@ impl<L: Link> SendCore<L> {
         self.stats.cq_reads += 1;
         let read = self.link.poll_completions(&mut completions);
         let found = completions.len();
+        self.backlog.on_read(found);
         self.stats.cq_reads_empty += u64::from(found == 0);
         for completion in completions.drain(..) {
             self.on_completion(completion, events);
@@ -732,7 +832,14 @@ impl<L: Link> SendCore<L> {
             match action {
                 Action::Connect { data } => self.start_connecting(&data),
                 Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),
-                Action::Established => events.push(SendEvent::Connected(self.info())),
+                Action::Established => {
+                    if let Some(conn) = &self.conn {
+                        self.kernel_watch = self.link.watch(conn, &self.settings.watch);
+                    }
+                    events.push(SendEvent::Connected(self.info()));
+                }
+                Action::Unresponsive => events.push(SendEvent::Unresponsive),
+                Action::Responsive => events.push(SendEvent::Responsive),
                 Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
@@ -752,7 +859,8 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    fn info(&self) -> ConnectionInfo {
+    /// What was agreed; means something once the connection stands.
+    pub(crate) fn info(&self) -> ConnectionInfo {
         let peer = self.machine.peer();
         ConnectionInfo {
             peer: Some(self.peer_addr),
@@ -761,6 +869,7 @@ impl<L: Link> SendCore<L> {
             credits: peer.map_or(0, |hello| hello.credits),
             header_mode: self.settings.header_mode,
             shape: Shape::Iov,
+            kernel_watch: self.kernel_watch,
         }
     }
 
@@ -819,8 +928,8 @@ impl<L: Link> SendCore<L> {
         if self.data_in_flight == 0 {
             return;
         }
-        let now = Instant::now();
-        self.clock = now;
+        // Fresh: `look_at_clock` was here, since a send is timed.
+        let now = self.clock;
         if now < next {
             return;
         }
@@ -865,8 +974,9 @@ impl<L: Link> SendCore<L> {
         events.push(SendEvent::Writable);
     }
 
-    fn arm_timer(&self) {
+    fn arm_timer(&mut self) {
         let machine = self.machine.next_deadline();
+        self.machine_deadline = machine;
         let late = self.next_late.filter(|_| self.data_in_flight > 0);
         let retry = self.unsent.map(|_| Instant::now() + CONTROL_RETRY);
         self.wait
@@ -878,6 +988,7 @@ impl<L: Link> SendCore<L> {
     /// Begins the polite close: what is in flight completes, both sides say goodbye. `poll` until `Disconnected`.
     pub(crate) fn begin_close(&mut self, deadline: Instant) {
         self.machine.close(ByeReason::DONE, deadline);
+        self.machine_deadline = self.machine.next_deadline();
         // Done by the next poll, which the caller is about to make: have it look at everything.
         self.wait.wake();
     }
@@ -1004,7 +1115,7 @@ fn local_params(settings: &SendSettings, connection: u64) -> LocalParams {
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
-        features: 0,
+        features: wire::FEATURE_HEARTBEAT,
         receive_size: 0,
         receive_depth: 0,
         credits: 0,
@@ -1013,6 +1124,7 @@ fn local_params(settings: &SendSettings, connection: u64) -> LocalParams {
         connect_timeout: settings.connect_timeout,
         close_timeout: settings.close_timeout,
         max_credit_window: wire::CREDIT_WINDOW_MAX,
+        patience: settings.patience,
     }
 }
 

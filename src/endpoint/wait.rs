@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::event_loop::WaitSource;
+use crate::process::Owner;
 
 /// The link's part: its descriptors and `fi_trywait`.
 pub(crate) trait LinkWait: Send + Sync + fmt::Debug {
@@ -25,6 +26,8 @@ pub(crate) trait LinkWait: Send + Sync + fmt::Debug {
 /// Shared between an endpoint, the loops that watch it and the threads that wake it.
 #[derive(Debug)]
 pub(crate) struct EndpointWait {
+    /// A child shares the eventfd with its parent, and wakes nobody.
+    owner: Owner,
     link: Arc<dyn LinkWait>,
     wake_fd: OwnedFd,
     /// A wake was asked for and the endpoint has not polled since.
@@ -41,6 +44,7 @@ impl EndpointWait {
         let wake_fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::os("eventfd", e))?;
         Ok(Self {
+            owner: Owner::current(),
             link,
             wake_fd,
             woken: AtomicBool::new(false),
@@ -52,6 +56,9 @@ impl EndpointWait {
 
     /// Makes the endpoint's owner poll it. From any thread; many wakes before a poll count as one.
     pub(crate) fn wake(&self) {
+        if !self.owner.is_here() {
+            return;
+        }
         // AcqRel: what the waker did before is seen by the poll that finds the flag (`begin_poll`).
         if !self.woken.swap(true, Ordering::AcqRel) {
             // The counter of an eventfd that was just read cannot be full, so this cannot fail for want of room.

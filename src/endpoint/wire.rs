@@ -23,6 +23,9 @@ pub(crate) const CONTROL_LEN: usize = 32;
 /// Bytes that a receive buffer for control messages has. A later version may use the room.
 pub(crate) const CONTROL_LEN_MAX: usize = 64;
 
+/// Feature bit 0: answers heartbeats.
+pub(crate) const FEATURE_HEARTBEAT: u32 = 1;
+
 /// Largest receive depth, in messages, that a peer is believed.
 pub(crate) const CREDIT_WINDOW_MAX: u32 = 1 << 20;
 /// Bytes in front of a header in [`HeaderMode::Prefixed`].
@@ -208,7 +211,7 @@ pub(crate) struct Hello {
     pub(crate) version: u16,
     /// Oldest version of the speaker.
     pub(crate) oldest: u16,
-    /// What the speaker can do; only what both can do is used. No bit has a meaning yet.
+    /// What the speaker can do (`FEATURE_...`); only what both can do is used.
     pub(crate) features: u32,
     /// Largest whole message (framing, header and payload) that the speaker takes, in bytes; 0 when it takes none.
     pub(crate) receive_size: u64,
@@ -554,7 +557,7 @@ impl ControlKind {
     pub(crate) const CREDIT: Self = Self(1);
     /// The speaker will send no more data.
     pub(crate) const BYE: Self = Self(2);
-    /// Reserved: the speaker is alive.
+    /// Asks for a sign of life, or is one.
     pub(crate) const HEARTBEAT: Self = Self(3);
     /// Reserved: a window must not be used any more.
     pub(crate) const REVOKE: Self = Self(4);
@@ -624,6 +627,8 @@ pub(crate) enum Control {
         last_sequence: u64,
         reason: ByeReason,
     },
+    /// The speaker asks for a sign of life, or gives the one that was asked for by this number.
+    Heartbeat { number: u64, answer: bool },
     /// RDM form: hello or hello-ack.
     Hello(Hello),
     /// RDM form.
@@ -664,6 +669,7 @@ impl Control {
         match self {
             Self::Credit { .. } => ControlKind::CREDIT,
             Self::Bye { .. } => ControlKind::BYE,
+            Self::Heartbeat { .. } => ControlKind::HEARTBEAT,
             Self::Hello(Hello {
                 kind: HelloKind::Hello,
                 ..
@@ -696,6 +702,7 @@ impl Control {
                 last_sequence,
                 reason,
             } => (reason.0, *last_sequence),
+            Self::Heartbeat { number, answer } => (u16::from(*answer), *number),
         };
         let wire = ControlWire {
             tag: CONTROL_TAG,
@@ -723,7 +730,9 @@ impl Control {
         let control = match kind {
             ControlKind::HELLO | ControlKind::HELLO_ACK => Self::Hello(Hello::parse(body)?),
             ControlKind::REFUSAL => Self::Refusal(Refusal::parse(body)?),
-            ControlKind::CREDIT | ControlKind::BYE => Self::parse_short(body)?,
+            ControlKind::CREDIT | ControlKind::BYE | ControlKind::HEARTBEAT => {
+                Self::parse_short(body)?
+            }
             ControlKind(other) => return Err(WireError::Kind(other)),
         };
         if control.kind() != kind {
@@ -744,6 +753,13 @@ impl Control {
                 last_sequence: value,
                 reason: ByeReason(wire.code.get()),
             }),
+            ControlKind::HEARTBEAT => match wire.code.get() {
+                code @ (0 | 1) => Ok(Self::Heartbeat {
+                    number: value,
+                    answer: code == 1,
+                }),
+                other => Err(field("code", other)),
+            },
             ControlKind(other) => Err(WireError::Kind(other)),
         }
     }

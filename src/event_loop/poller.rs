@@ -15,9 +15,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 
 use crate::error::Error;
+use crate::process::Owner;
 
 /// An epoll descriptor and the buffer that its events are read into.
 pub(super) struct Poller {
+    /// A child shares the epoll set with its parent: what it would add or remove there is the parent's.
+    owner: Owner,
     epoll: OwnedFd,
     /// `libc`'s type: rustix's holds a pointer and would tie the loop to one thread.
     events: Vec<libc::epoll_event>,
@@ -38,9 +41,14 @@ impl Poller {
             source: errno.into(),
         })?;
         Ok(Self {
+            owner: Owner::current(),
             epoll,
             events: vec![libc::epoll_event { events: 0, u64: 0 }; events_max],
         })
+    }
+
+    pub(super) fn owner(&self) -> Owner {
+        self.owner
     }
 
     pub(super) fn add(&self, fd: RawFd, bits: u64, flags: epoll::EventFlags) -> io::Result<()> {
@@ -63,6 +71,9 @@ impl Poller {
         bits: u64,
         flags: epoll::EventFlags,
     ) -> io::Result<()> {
+        if !self.owner.is_here() {
+            return Err(Errno::PERM.into());
+        }
         let mut event = libc::epoll_event {
             events: flags.bits(),
             u64: bits,

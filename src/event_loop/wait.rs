@@ -44,7 +44,7 @@ impl WaitHandle {
     }
 
     /// The source, for one call.
-    pub(super) fn upgrade(&self) -> Option<Arc<dyn WaitSource>> {
+    pub(crate) fn upgrade(&self) -> Option<Arc<dyn WaitSource>> {
         self.0.upgrade()
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::Error;
+use crate::process::Owner;
 use crate::sync::{AtomicBool, Ordering};
 
 /// Wakes a loop, or stops it, from any thread. Cheap to clone; harmless when the loop is gone.
@@ -28,6 +29,7 @@ pub struct Waker(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    owner: Owner,
     eventfd: OwnedFd,
     /// A signal is in the eventfd, or is about to be.
     signalled: AtomicBool,
@@ -45,6 +47,7 @@ impl Waker {
                 }
             })?;
         Ok(Self(Arc::new(Shared {
+            owner: Owner::current(),
             eventfd,
             signalled: AtomicBool::new(false),
             woken: AtomicBool::new(false),
@@ -72,7 +75,7 @@ impl Waker {
     fn signal(&self) {
         // The flag stays up until the loop has emptied the eventfd, so whoever finds it up knows that a signal is
         // there or under way by the one who raised it. AcqRel: whoever finds it up passes its own store on to `drain`.
-        if !self.0.signalled.swap(true, Ordering::AcqRel) {
+        if self.0.owner.is_here() && !self.0.signalled.swap(true, Ordering::AcqRel) {
             // An eventfd refuses only when its counter is full: then the loop will wake anyway.
             let _ = rustix::io::write(&self.0.eventfd, &1u64.to_ne_bytes());
         }

@@ -158,7 +158,7 @@ pub(crate) fn fits(format: u32, peer: &PeerAddr) -> bool {
 impl Drop for Av {
     fn drop(&mut self) {
         // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the domain is still held.
-        let _ = unsafe { handle::close("av", self.fid()) };
+        let _ = unsafe { handle::close("av", self.domain.fabric().owner(), self.fid()) };
     }
 }
 
@@ -190,5 +190,27 @@ mod tests {
                 assert_eq!(fits(format, &addr), good.contains(&addr), "{format} {addr}");
             }
         }
+    }
+
+    #[test]
+    fn a_peer_goes_in_is_found_and_goes() {
+        let fabric = crate::Fabric::builder()
+            .provider("sockets")
+            .node("127.0.0.1")
+            .open();
+        let domain = match fabric.and_then(|fabric| fabric.open_domain()) {
+            Ok(domain) => domain,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let av = Av::open(&domain).unwrap();
+        let [one, two, text] = ["127.0.0.1:4001", "127.0.0.1:4002", "fi_shm://1:0:0"]
+            .map(|text| text.parse::<PeerAddr>().unwrap());
+        let (a, b) = (av.insert(&one).unwrap(), av.insert(&two).unwrap());
+        assert_ne!(a, b);
+        assert_eq!((av.lookup(a), av.lookup(b)), (Some(one), Some(two)));
+        av.remove(a);
+        assert_eq!(av.lookup(b), Some(two));
+        let error = av.insert(&text).unwrap_err().to_string();
+        assert!(error.contains("fi_shm://1:0:0"), "{error}");
     }
 }

@@ -106,6 +106,12 @@ impl Registrar for Domain {
     }
 
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
+        let owner = self.fabric.owner();
+        if !owner.is_here() {
+            return Err(RegisterError::Forked {
+                made_by: owner.pid(),
+            });
+        }
         let this = self
             .this
             .upgrade()
@@ -117,7 +123,7 @@ impl Registrar for Domain {
 impl Drop for Domain {
     fn drop(&mut self) {
         // SAFETY: registrations, queues and endpoints hold the domain by `Arc`, so none is left.
-        let _ = unsafe { handle::close("domain", self.as_ptr().cast()) };
+        let _ = unsafe { handle::close("domain", self.fabric.owner(), self.as_ptr().cast()) };
     }
 }
 

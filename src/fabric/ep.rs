@@ -5,6 +5,7 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ use crate::error::FabricErrno;
 use crate::fabric::Level;
 use crate::fabric::PeerAddr;
 use crate::fabric::{PostRefused, SendPost};
+
+/// The first library with `FI_GET_FD`.
+pub(super) const GET_FD_SINCE: u32 = sys::fi_version_make(2, 2);
 
 /// An active endpoint, bound and enabled. Its queues and its domain stay open as long as it is.
 pub(crate) struct Ep {
@@ -158,6 +162,36 @@ impl Ep {
         check("fi_accept", rc)
     }
 
+    /// The local address, if the provider tells.
+    pub(crate) fn local(&self) -> Option<PeerAddr> {
+        let mut room = [0u8; size_of::<libc::sockaddr_storage>()];
+        let mut len = room.len();
+        // SAFETY: the endpoint is open; the room has that length.
+        let rc = unsafe {
+            sys::fi_getname(self.as_ptr().cast(), room.as_mut_ptr().cast(), &raw mut len)
+        };
+        if rc != 0 {
+            return None;
+        }
+        // SAFETY: `len`, bounded by the room, bytes were written.
+        unsafe { read_address(room.as_ptr(), len.min(room.len())) }
+    }
+
+    /// The socket, where the library tells. It belongs to the endpoint.
+    ///
+    /// The command asks the library itself, and no struct depends on it: so it is gated on the library's own version, not
+    /// on the negotiated one. An older library refuses it too, with a line in its log.
+    pub(crate) fn socket(&self) -> Option<RawFd> {
+        if self._domain.fabric().info().library().version() < GET_FD_SINCE {
+            return None;
+        }
+        let mut fd: RawFd = -1;
+        // SAFETY: the endpoint is open; the command writes one c_int.
+        let rc =
+            unsafe { sys::fi_control(self.as_ptr().cast(), sys::FI_GET_FD, (&raw mut fd).cast()) };
+        (rc == 0 && fd >= 0).then_some(fd)
+    }
+
     /// The peer's address, if the provider tells.
     pub(crate) fn peer(&self) -> Option<PeerAddr> {
         let mut room = [0u8; size_of::<libc::sockaddr_storage>()];
@@ -260,7 +294,8 @@ impl Ep {
         let mut this = ManuallyDrop::new(self);
         this.cq.on_unbound();
         // SAFETY: open, owned, and never used again: `this` is not dropped as a whole.
-        let closed = unsafe { handle::close("ep", this.as_ptr().cast()) };
+        let closed =
+            unsafe { handle::close("ep", this._domain.fabric().owner(), this.as_ptr().cast()) };
         if closed.is_ok() {
             // SAFETY: each parent is dropped once, here; when the close failed they are leaked on purpose, because
             // the provider still uses them.
@@ -288,7 +323,7 @@ impl Drop for Ep {
     fn drop(&mut self) {
         self.cq.on_unbound();
         // SAFETY: open and owned.
-        let _ = unsafe { handle::close("ep", self.as_ptr().cast()) };
+        let _ = unsafe { handle::close("ep", self._domain.fabric().owner(), self.as_ptr().cast()) };
     }
 }
 

@@ -218,6 +218,18 @@ impl Info {
         unsafe { (*rx_attr).size = rx };
     }
 
+    pub(crate) fn set_iov_limit(&mut self, limit: usize) {
+        let attr = self.head().tx_attr;
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*attr).iov_limit = limit };
+    }
+
+    pub(crate) fn set_traffic_class(&mut self, class: u32) {
+        let attr = self.head().tx_attr;
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*attr).tclass = class };
+    }
+
     /// The same without addresses and interface, to be asked for with others.
     pub(crate) fn without_addresses(mut self) -> Self {
         let head = self.head_mut();
@@ -251,6 +263,7 @@ impl Info {
             .map(CString::new)
             .transpose()
             .map_err(|_| libc::EINVAL)?;
+        super::process_settings::close();
         let mut list = ptr::null_mut();
         // SAFETY: the texts and the hints outlive the call; the hints are of this library; `list` is writable.
         let rc = unsafe {

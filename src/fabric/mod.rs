@@ -15,12 +15,14 @@ mod av;
 mod builder;
 mod diagnosis;
 mod domain;
+mod endpoint_settings;
 mod ep;
 mod handle;
 mod info;
 mod mr;
 mod operation;
 mod pep;
+mod process_settings;
 mod provider;
 mod queue;
 mod report;
@@ -37,8 +39,10 @@ pub use address::PeerAddr;
 pub use builder::FabricBuilder;
 pub use diagnosis::{Diagnosis, Verdict};
 pub use domain::Domain;
+pub use endpoint_settings::{EndpointSettings, TrafficClass};
+pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
-pub use report::{Progress, Report, WaitObject};
+pub use report::{Progress, Report, SocketAccess, WaitObject};
 
 pub(crate) use address::{AddrForm, NAME_MAX};
 pub(crate) use av::{Av, FiAddr, fits};
@@ -53,6 +57,7 @@ pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use shm::check_layout;
 
 use crate::Error;
+use crate::process::Owner;
 
 /// An opened fabric: one provider on one network (`fi_fabric.3`).
 ///
@@ -70,6 +75,7 @@ pub struct Fabric {
     provider: &'static Provider,
     endpoint_kind: EndpointKind,
     settings: builder::Settings,
+    owner: Owner,
 }
 
 // SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
@@ -89,8 +95,9 @@ impl Fabric {
     ///
     /// # Errors
     ///
-    /// [`Error::TooManyDomains`], or what the provider answers.
+    /// [`Error::TooManyDomains`], [`Error::Forked`], or what the provider answers.
     pub fn open_domain(self: &Arc<Self>) -> Result<Arc<Domain>, Error> {
+        self.owner.check()?;
         Domain::open(self)
     }
 
@@ -132,6 +139,11 @@ impl Fabric {
         self.provider.wait_fd && self.settings.wait_fd
     }
 
+    /// The process that opened it, and everything under it.
+    pub(crate) fn owner(&self) -> Owner {
+        self.owner
+    }
+
     pub(crate) fn settings(&self) -> &builder::Settings {
         &self.settings
     }
@@ -157,6 +169,7 @@ impl Fabric {
             provider,
             endpoint_kind,
             settings,
+            owner: Owner::current(),
         };
         tracing::info!(report = %fabric.report(), "fabric opened");
         Ok(Arc::new(fabric))
@@ -166,7 +179,7 @@ impl Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         // SAFETY: domains, event queues and listeners hold the fabric by `Arc`, so none is left.
-        let _ = unsafe { handle::close("fabric", self.as_ptr().cast()) };
+        let _ = unsafe { handle::close("fabric", self.owner, self.as_ptr().cast()) };
     }
 }
 

@@ -31,7 +31,8 @@ unsafe impl Sync for Mr {}
 impl Drop for Mr {
     fn drop(&mut self) {
         // SAFETY: the registration table drops this when the last lease ended, so no operation uses it.
-        let _ = unsafe { handle::close("mr", self.raw.as_ptr().cast()) };
+        let _ =
+            unsafe { handle::close("mr", self.domain.fabric().owner(), self.raw.as_ptr().cast()) };
         self.domain.count_registration_closed();
     }
 }

@@ -105,7 +105,7 @@ impl Pep {
 impl Drop for Pep {
     fn drop(&mut self) {
         // SAFETY: open and owned.
-        let _ = unsafe { handle::close("pep", self.as_ptr().cast()) };
+        let _ = unsafe { handle::close("pep", self._fabric.owner(), self.as_ptr().cast()) };
     }
 }
 
@@ -151,13 +151,13 @@ pub(crate) fn local_info(fabric: &Fabric, addr: &PeerAddr) -> Result<Info, Error
     })
 }
 
-/// Says an address that can't be had in words.
+/// Turns an address that could not be had into an error that names it.
 pub(crate) fn in_use(error: Error, addr: &PeerAddr) -> Error {
     let Error::Fabric { errno, .. } = &error else {
         return error;
     };
     let reason = match errno.get() {
-        libc::EADDRINUSE => "is in use by another listener",
+        libc::EADDRINUSE => "is in use",
         libc::EADDRNOTAVAIL => "is not an address of this machine",
         _ => return error,
     };

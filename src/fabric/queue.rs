@@ -185,7 +185,7 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the domain is still held.
-        let _ = unsafe { handle::close("cq", self.fid()) };
+        let _ = unsafe { handle::close("cq", self.domain.fabric().owner(), self.fid()) };
     }
 }
 
@@ -358,7 +358,7 @@ impl Eq {
 impl Drop for Eq {
     fn drop(&mut self) {
         // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the fabric is still held.
-        let _ = unsafe { handle::close("eq", self.fid()) };
+        let _ = unsafe { handle::close("eq", self.fabric.owner(), self.fid()) };
     }
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use libfabric_sys as sys;
 
 use super::Fabric;
+use super::ep::GET_FD_SINCE;
 use super::provider::{EndpointKind, Shape};
 
 /// Who drives the provider.
@@ -24,6 +25,19 @@ pub enum WaitObject {
     /// A file descriptor (`FI_WAIT_FD`).
     Fd,
     /// Nothing: endpoints are polled at an interval.
+    None,
+}
+
+/// How the sockets of connections are found, for the kernel's watch over them (settings `keepalive` and
+/// `tcp_user_timeout`) and its count of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SocketAccess {
+    /// The library says (`FI_GET_FD`, since 2.2).
+    Library,
+    /// They are looked for among the process's descriptors.
+    Search,
+    /// Connections have none.
     None,
 }
 
@@ -63,6 +77,8 @@ pub struct Report {
     pub progress: Progress,
     /// What a sleeping thread waits for.
     pub wait_object: WaitObject,
+    /// How the sockets of connections are found.
+    pub sockets: SocketAccess,
     /// How header and payload become one message.
     pub shape: Shape,
     /// What the provider copies by itself, in words.
@@ -99,6 +115,13 @@ impl Report {
             } else {
                 WaitObject::None
             },
+            sockets: match info.protocol() {
+                sys::FI_PROTO_SOCK_TCP if info.library().version() >= GET_FD_SINCE => {
+                    SocketAccess::Library
+                }
+                sys::FI_PROTO_SOCK_TCP => SocketAccess::Search,
+                _ => SocketAccess::None,
+            },
             shape: Shape::for_iov_limit(tx.iov_limit),
             copies: fabric.provider().copies,
         }
@@ -116,6 +139,7 @@ impl fmt::Display for Report {
             progress,
             wait_object,
             endpoint,
+            sockets,
             ..
         } = self;
         write!(
@@ -133,6 +157,9 @@ impl fmt::Display for Report {
             "mr_mode {:#x}, protocol {}, ",
             self.mr_mode, self.protocol
         )?;
-        write!(f, "progress {progress:?}, wait object {wait_object:?}")
+        write!(
+            f,
+            "progress {progress:?}, wait object {wait_object:?}, sockets {sockets:?}"
+        )
     }
 }

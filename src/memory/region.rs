@@ -14,6 +14,7 @@ use super::host::{HostMapping, HostRegionBuilder, Pages};
 use super::registration::{Registrar, RegistrationTable, Scope};
 use crate::error::RegisterError;
 use crate::fabric::Domain;
+use crate::process::Here;
 
 /// What a region is used for; see the [module's text](crate::memory) for which uses exclude which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +69,8 @@ pub struct Region {
     base: NonNull<u8>,
     len: usize,
     purpose: AtomicU8,
-    memory: Memory,
+    /// Not given back by a child: a keep-alive may tell a device.
+    memory: Here<Memory>,
 }
 
 // SAFETY: `base` is only handed out as an address here; who turns it into references holds a claim (`Purpose`) that keeps others out.
@@ -88,7 +90,7 @@ impl Region {
             base: mapping.base(),
             len,
             purpose: AtomicU8::new(UNCLAIMED),
-            memory: Memory::Host(mapping),
+            memory: Here::new(Memory::Host(mapping)),
         })
     }
 
@@ -119,7 +121,7 @@ impl Region {
             base,
             len,
             purpose: AtomicU8::new(UNCLAIMED),
-            memory: Memory::External(keep_alive),
+            memory: Here::new(Memory::External(keep_alive)),
         }))
     }
 
@@ -154,12 +156,12 @@ impl Region {
 
     /// Whether the memory is our own host memory, not somebody else's.
     pub fn is_host(&self) -> bool {
-        matches!(self.memory, Memory::Host(_))
+        matches!(*self.memory, Memory::Host(_))
     }
 
     /// Which pages were mapped; `None` for an external region, whose owner knows.
     pub fn pages(&self) -> Option<Pages> {
-        match &self.memory {
+        match &*self.memory {
             Memory::Host(mapping) => Some(mapping.pages()),
             Memory::External(_) => None,
         }

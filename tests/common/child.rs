@@ -64,7 +64,31 @@ impl Child {
         argument: impl ToString,
         env: &[(&str, &str)],
     ) -> Self {
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        let program = std::env::current_exe().expect("this program");
+        Self::with_command(Command::new(program), test, role, argument, env)
+    }
+
+    /// The same by way of another program, which gets this one and its arguments behind its own and becomes it.
+    pub(crate) fn through(
+        wrapper: &[&str],
+        test: &str,
+        role: &str,
+        argument: impl ToString,
+    ) -> Self {
+        let mut command = Command::new(wrapper[0]);
+        command
+            .args(&wrapper[1..])
+            .arg(std::env::current_exe().expect("this program"));
+        Self::with_command(command, test, role, argument, &[])
+    }
+
+    fn with_command(
+        mut command: Command,
+        test: &str,
+        role: &str,
+        argument: impl ToString,
+        env: &[(&str, &str)],
+    ) -> Self {
         command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)

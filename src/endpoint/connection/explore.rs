@@ -16,14 +16,19 @@ fn fingerprint(pair: &Pair, closed: [bool; 2]) -> u64 {
 }
 
 /// Depth first over all orders of what can happen. Where nothing can happen any more, both must be over.
-fn explore(form: Form, credits: [u32; 2], messages: [u64; 2]) -> (usize, usize) {
+fn explore(
+    form: Form,
+    credits: [u32; 2],
+    messages: [u64; 2],
+    questions: [u64; 2],
+) -> (usize, usize) {
     let start = Pair::new(form, credits, Instant::now());
     let mut seen = HashSet::from([fingerprint(&start, [false; 2])]);
     let mut todo = vec![(start, [false; 2])];
     let mut ends = 0;
     while let Some((pair, closed)) = todo.pop() {
         let mut stuck = true;
-        for op in moves(&pair, closed, messages) {
+        for op in moves(&pair, closed, messages, questions) {
             let mut next = pair.clone();
             if !next.step(op) {
                 continue;
@@ -46,7 +51,7 @@ fn explore(form: Form, credits: [u32; 2], messages: [u64; 2]) -> (usize, usize) 
     (seen.len(), ends)
 }
 
-fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2]) -> Vec<Op> {
+fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2], questions: [u64; 2]) -> Vec<Op> {
     let mut moves = Vec::new();
     for at in [0, 1] {
         moves.extend([
@@ -59,6 +64,9 @@ fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2]) -> Vec<Op> {
         if pair.sent(at) < messages[at] && !closed[at] {
             moves.push(Op::Send(at));
         }
+        if pair.asked(at) < questions[at] && pair.both_established() {
+            moves.push(Op::Ask(at));
+        }
         if !closed[at] && pair.both_established() {
             moves.push(Op::Close(at));
         }
@@ -69,7 +77,7 @@ fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2]) -> Vec<Op> {
 #[test]
 fn every_order_of_one_message_and_two_goodbyes_ends_well() {
     for form in [Form::Msg, Form::Rdm] {
-        let (states, ends) = explore(form, [1, 1], [1, 0]);
+        let (states, ends) = explore(form, [1, 1], [1, 0], [0, 0]);
         assert!(
             states > 100 && ends > 0,
             "{form:?}: {states} states, {ends} ends"
@@ -79,6 +87,14 @@ fn every_order_of_one_message_and_two_goodbyes_ends_well() {
 
 #[test]
 fn every_order_of_two_messages_over_one_credit_ends_well() {
-    let (states, ends) = explore(Form::Msg, [0, 1], [2, 0]);
+    let (states, ends) = explore(Form::Msg, [0, 1], [2, 0], [0, 0]);
     assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
+}
+
+#[test]
+fn every_order_of_questions_from_both_sides_and_goodbyes_ends_well() {
+    for (messages, questions) in [([0, 0], [1, 1]), ([0, 0], [2, 0]), ([1, 0], [0, 1])] {
+        let (states, ends) = explore(Form::Msg, [0, 1], messages, questions);
+        assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
+    }
 }

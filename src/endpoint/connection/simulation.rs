@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::tests::params;
 use super::*;
-use crate::endpoint::credit::CREDIT_MESSAGES_MAX;
+use crate::endpoint::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Packet {
@@ -37,6 +37,7 @@ pub(super) struct Side {
     sent: u64,
     delivered: u64,
     reposted: u64,
+    asked: u64,
     ended: Option<CloseReason>,
 }
 
@@ -52,6 +53,7 @@ impl Side {
             sent: 0,
             delivered: 0,
             reposted: 0,
+            asked: 0,
             ended: None,
         }
     }
@@ -67,6 +69,8 @@ pub(super) enum Op {
     Act(usize),
     Send(usize),
     SendUndone(usize),
+    /// Wants to know whether the other is alive.
+    Ask(usize),
     Close(usize),
     CloseSoon(usize),
     Wait,
@@ -84,8 +88,13 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(form: Form, credits: [u32; 2], now: Instant) -> Self {
+        Self::with(form, credits, Patience::ENDLESS, now)
+    }
+
+    fn with(form: Form, credits: [u32; 2], patience: Patience, now: Instant) -> Self {
         let local = |credits| LocalParams {
             connection: 40 + u64::from(credits),
+            patience,
             ..params(credits)
         };
         let mut sides = credits.map(|credits| Side::new(local(credits)));
@@ -108,6 +117,7 @@ impl Pair {
             Op::Act(at) => self.act(at),
             Op::Send(at) => self.send(at, false),
             Op::SendUndone(at) => self.send(at, true),
+            Op::Ask(at) => self.ask(at),
             Op::Close(at) => self.close(at, Duration::from_secs(3600)),
             Op::CloseSoon(at) => self.close(at, Duration::from_millis(50)),
             Op::Wait => self.wait(),
@@ -251,6 +261,7 @@ impl Pair {
                 self.sides[at].posts.push_back(Some(kind));
             }
             Action::Established => self.sides[at].established = true,
+            Action::Unresponsive | Action::Responsive => assert!(self.sides[at].established),
             Action::PeerClosing { .. } => assert!(self.sides[at].established),
             Action::Close(reason) => {
                 self.sides[at].ended = Some(reason);
@@ -292,6 +303,15 @@ impl Pair {
         self.sides[1 - at]
             .incoming
             .push_back(Packet::Data(sequence));
+        true
+    }
+
+    fn ask(&mut self, at: usize) -> bool {
+        let Some(connection) = self.live(at).filter(|c| !c.heartbeats.ask) else {
+            return false;
+        };
+        connection.heartbeats.ask = true;
+        self.sides[at].asked += 1;
         true
     }
 
@@ -356,8 +376,12 @@ impl Pair {
                 "more data than buffers"
             );
             assert!(side.delivered <= peer.sent);
-            let control = |p: &&Packet| matches!(p, Packet::Control(word, _) if wire::split_cq_data(*word).0 == ControlKind::CREDIT);
-            assert!(side.incoming.iter().filter(control).count() < CREDIT_MESSAGES_MAX);
+            let unread = |kind| {
+                let of_kind = |p: &&Packet| matches!(p, Packet::Control(word, _) if wire::split_cq_data(*word).0 == kind);
+                side.incoming.iter().filter(of_kind).count()
+            };
+            assert!(unread(ControlKind::CREDIT) < CREDIT_MESSAGES_MAX);
+            assert!(unread(ControlKind::HEARTBEAT) <= HEARTBEAT_MESSAGES_MAX);
             match side.ended {
                 Some(CloseReason::Finished) => {
                     assert_eq!(side.delivered, peer.sent, "finished, not all there")
@@ -400,7 +424,7 @@ impl Pair {
             self.close(at, Duration::from_secs(3600));
         }
         self.settle();
-        for _ in 0..10 {
+        for _ in 0..50 {
             let next = self
                 .sides
                 .iter()
@@ -447,6 +471,10 @@ impl Pair {
     pub(super) fn sent(&self, at: usize) -> u64 {
         self.sides[at].sent
     }
+
+    pub(super) fn asked(&self, at: usize) -> u64 {
+        self.sides[at].asked
+    }
 }
 
 /// Hands one packet to a live machine; the number of a data message that was taken.
@@ -472,6 +500,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         12 => side.clone().prop_map(Op::Act),
         14 => side.clone().prop_map(Op::Send),
         2 => side.clone().prop_map(Op::SendUndone),
+        2 => side.clone().prop_map(Op::Ask),
         1 => side.prop_map(Op::Close),
     ]
 }
@@ -498,8 +527,11 @@ proptest! {
         mut ops in prop::collection::vec(any_op(), 0..300),
         disturbance in any_disturbance(),
         established_first in any::<bool>(),
+        impatient in any::<bool>(),
     ) {
-        let mut pair = Pair::new(form, credits, Instant::now());
+        let after = |millis| impatient.then_some(Duration::from_millis(millis));
+        let patience = Patience { unresponsive: after(200), lost: after(600) };
+        let mut pair = Pair::with(form, credits, patience, Instant::now());
         if established_first {
             pair.settle();
             prop_assert!(pair.both_established());
@@ -512,6 +544,79 @@ proptest! {
         }
         pair.finish();
     }
+}
+
+/// One side sleeps until there is something to do, as an endpoint does; the other is stopped from `stop` on for as long
+/// as `pause`. What the first one was told, and when.
+fn watch_one_that_stops(
+    stop: Duration,
+    pause: Duration,
+    patience: Patience,
+) -> Vec<(Duration, Action)> {
+    let start = Instant::now();
+    let mut pair = Pair::with(Form::Msg, [1, 1], patience, start);
+    pair.settle();
+    let mut told = Vec::new();
+    for millis in 0..6000 {
+        pair.now = start + Duration::from_millis(millis);
+        let at = pair.now - start;
+        let stopped = (stop..stop + pause).contains(&at);
+        for side in if stopped { vec![0] } else { vec![0, 1] } {
+            let mut woken = false;
+            while pair.deliver(side) || pair.complete(side) {
+                woken = true;
+            }
+            let now = pair.now;
+            let Some(c) = &mut pair.sides[side].connection else {
+                continue;
+            };
+            // An endpoint that is woken looks at the clock.
+            if woken || c.next_deadline().is_some_and(|due| due <= now) {
+                c.tick(now);
+            }
+            while let Some(action) = pair.sides[side]
+                .connection
+                .as_mut()
+                .and_then(Connection::next_action)
+            {
+                if side == 0 && !matches!(action, Action::SendControl { .. }) {
+                    told.push((at, action));
+                }
+                pair.carry_out(side, action);
+            }
+        }
+        pair.check();
+    }
+    told
+}
+
+#[test]
+fn a_busy_peer_is_told_of_and_kept_and_a_stopped_one_is_lost() {
+    let (t1, t2) = (Duration::from_millis(300), Duration::from_millis(1500));
+    let patience = Patience {
+        unresponsive: Some(t1),
+        lost: Some(t2),
+    };
+    let stop = Duration::from_millis(1234);
+    // Heartbeats alone keep both sides happy.
+    assert_eq!(watch_one_that_stops(stop, Duration::ZERO, patience), []);
+    let told = watch_one_that_stops(stop, 3 * t1, patience);
+    let [(at, Action::Unresponsive), (back, Action::Responsive)] = told[..] else {
+        panic!("{told:?}");
+    };
+    // Silence began up to a third before it stopped, with its last word.
+    assert!(stop + t1 - t1 / 3 <= at && at <= stop + t1, "{at:?}");
+    assert!(
+        back >= stop + 3 * t1 && back <= stop + 3 * t1 + Duration::from_millis(2),
+        "{back:?}"
+    );
+    let told = watch_one_that_stops(stop, Duration::from_secs(60), patience);
+    let lost = Action::Close(CloseReason::PeerSilent { silence: t2 });
+    assert_eq!((told[0].1, told[1].1), (Action::Unresponsive, lost));
+    assert!(
+        stop + t2 - t1 / 3 <= told[1].0 && told[1].0 <= stop + t2,
+        "{told:?}"
+    );
 }
 
 #[test]

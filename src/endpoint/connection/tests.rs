@@ -17,6 +17,7 @@ pub(super) fn params(credits: u32) -> LocalParams {
         connect_timeout: TIMEOUT,
         close_timeout: TIMEOUT,
         max_credit_window: 4096,
+        patience: Patience::ENDLESS,
     }
 }
 
@@ -507,8 +508,8 @@ fn control_garbage_is_a_violation() {
     c.on_control(wire::cq_data(ControlKind::CREDIT, 0), &[0; 32], now);
     assert_violation(&mut c, WireError::Magic([0; 4]));
     let mut c = established(now);
-    c.on_control(wire::cq_data(ControlKind::HEARTBEAT, 0), &[0; 64], now);
-    assert_violation(&mut c, WireError::Kind(3));
+    c.on_control(wire::cq_data(ControlKind::REVOKE, 0), &[0; 64], now);
+    assert_violation(&mut c, WireError::Kind(4));
     let mut c = established(now);
     let credit = Control::Credit { granted: 5 }.encode();
     c.on_control(
@@ -671,4 +672,205 @@ fn reasons_read_as_sentences() {
         told,
         "the peer broke the protocol: a message beyond the 4 that were granted"
     );
+}
+
+const T1: Duration = Duration::from_millis(300);
+const T2: Duration = Duration::from_secs(1);
+
+fn impatient() -> LocalParams {
+    LocalParams {
+        patience: Patience {
+            unresponsive: Some(T1),
+            lost: Some(T2),
+        },
+        ..params(4)
+    }
+}
+
+fn impatient_one(now: Instant) -> Connection {
+    let mut c = Connection::initiate(Form::Msg, impatient(), now);
+    assert_eq!(actions(&mut c).len(), 1);
+    c.on_connected(&hello_of(params(4), HelloKind::Ack));
+    assert_eq!(actions(&mut c), [Action::Established]);
+    c.tick(now);
+    c
+}
+
+fn heartbeat(number: u64, answer: bool) -> Control {
+    Control::Heartbeat { number, answer }
+}
+
+/// The control message in an action, understood.
+fn said(action: &Action) -> Control {
+    let (cq_data, body) = message(action);
+    Control::parse(wire::split_cq_data(cq_data).0, &body).unwrap()
+}
+
+/// Lets time pass as a thread does that sleeps until there is something to do.
+fn sleep(c: &mut Connection, until: Instant) -> Vec<Action> {
+    let mut done = Vec::new();
+    while let Some(at) = c.next_deadline().filter(|at| *at <= until) {
+        c.tick(at);
+        done.extend(actions(c));
+    }
+    done
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_asked_then_told_of_then_lost() {
+    let now = Instant::now();
+    let mut c = impatient_one(now);
+    let asked = sleep(&mut c, now + T1 - Duration::from_nanos(1));
+    assert_eq!(asked.len(), 1, "asked once");
+    assert_eq!(said(&asked[0]), heartbeat(1, false));
+    assert_eq!(sleep(&mut c, now + T1), [Action::Unresponsive]);
+    assert_eq!(c.may_send(), Ok(()), "nothing is closed");
+    // Late, but not too late: nothing more is heard of it, and the next silence counts anew.
+    let back = now + T2 - Duration::from_millis(1);
+    assert_eq!(sleep(&mut c, back), []);
+    give(&mut c, heartbeat(1, true), back);
+    assert_eq!(actions(&mut c), [Action::Responsive]);
+    c.on_control_done(ControlKind::HEARTBEAT);
+    c.tick(back);
+    let told = sleep(&mut c, back + T2 - Duration::from_nanos(1));
+    assert_eq!(said(&told[0]), heartbeat(2, false));
+    assert_eq!(told[1..], [Action::Unresponsive]);
+    c.tick(back + T2);
+    assert_closed(&mut c, CloseReason::PeerSilent { silence: T2 });
+}
+
+#[test]
+fn anything_that_comes_is_life() {
+    let now = Instant::now();
+    let mut c = impatient_one(now);
+    let signs: [fn(&mut Connection, Instant); 4] = [
+        |c, _| assert!(c.on_data(1).is_ok()),
+        |c, at| give(c, Control::Credit { granted: 4 }, at),
+        |c, at| {
+            let number = c.heartbeats.heard + 1;
+            give(c, heartbeat(number, false), at);
+        },
+        |c, _| c.on_bytes(),
+    ];
+    let mut at = now;
+    for i in 0..20 {
+        at += T1 / 4;
+        signs[i % signs.len()](&mut c, at);
+        c.on_reposted(c.received() - i.min(c.received() as usize) as u64);
+        c.tick(at);
+        for action in actions(&mut c) {
+            let (cq_data, _) = message(&action);
+            c.on_control_done(wire::split_cq_data(cq_data).0);
+            assert_ne!(said(&action), heartbeat(1, false), "asked one that speaks");
+        }
+    }
+    assert_eq!(c.state(), State::Established);
+}
+
+#[test]
+fn a_question_is_answered_once_and_only_one_is_out_at_a_time() {
+    let now = Instant::now();
+    let mut c = impatient_one(now);
+    give(&mut c, heartbeat(1, false), now);
+    let answered = actions(&mut c);
+    assert_eq!(said(&answered[0]), heartbeat(1, true));
+    assert_eq!(answered.len(), 1);
+    // The next question may come before we hear that the answer was sent.
+    give(&mut c, heartbeat(2, false), now);
+    assert_eq!(said(&actions(&mut c)[0]), heartbeat(2, true));
+    give(&mut c, heartbeat(3, false), now);
+    assert_eq!(actions(&mut c), [], "two are with the provider");
+    c.on_control_done(ControlKind::HEARTBEAT);
+    assert_eq!(said(&actions(&mut c)[0]), heartbeat(3, true));
+    c.on_control_done(ControlKind::HEARTBEAT);
+    c.on_control_done(ControlKind::HEARTBEAT);
+    // Nothing heard for long: still only one question.
+    c.tick(now);
+    let questions = sleep(&mut c, now + T2 - Duration::from_nanos(1));
+    assert_eq!(questions.len(), 2, "{questions:?}");
+    give(&mut c, heartbeat(4, false), now + T1);
+    assert_eq!(actions(&mut c)[0], Action::Responsive);
+    assert_eq!(
+        sleep(&mut c, now + 3 * T1)
+            .iter()
+            .filter(|action| **action != Action::Unresponsive)
+            .count(),
+        0,
+        "the first question was not answered: no second one"
+    );
+}
+
+#[test]
+fn heartbeats_out_of_turn_are_violations() {
+    let now = Instant::now();
+    let early = Violation::OutOfTurn("a heartbeat before the last one was answered");
+    let stray = Violation::OutOfTurn("an answer to a heartbeat that was not sent");
+    let after = Violation::OutOfTurn("a heartbeat after its goodbye");
+    for (beats, violation) in [
+        (&[heartbeat(1, false), heartbeat(2, false)][..], early),
+        (&[heartbeat(2, false)], early),
+        (&[heartbeat(1, true)], stray),
+        (&[bye(0), heartbeat(1, false)], after),
+    ] {
+        let mut c = impatient_one(now);
+        for beat in beats {
+            give(&mut c, *beat, now);
+        }
+        assert_eq!(c.close_reason(), Some(CloseReason::Violation(violation)));
+    }
+    let deaf = LocalParams {
+        features: 0,
+        ..impatient()
+    };
+    let mut c = Connection::initiate(Form::Msg, deaf, now);
+    c.on_connected(&hello_of(params(4), HelloKind::Ack));
+    assert_eq!(actions(&mut c).len(), 2);
+    give(&mut c, heartbeat(1, false), now);
+    let offered = Violation::OutOfTurn("a heartbeat that nobody offered to answer");
+    assert_violation(&mut c, offered);
+}
+
+#[test]
+fn silence_of_a_peer_that_does_not_answer_heartbeats_means_nothing() {
+    let now = Instant::now();
+    let mut c = Connection::initiate(Form::Msg, impatient(), now);
+    let old = LocalParams {
+        features: 0,
+        ..params(4)
+    };
+    c.on_connected(&hello_of(old, HelloKind::Ack));
+    assert_eq!(actions(&mut c).len(), 2);
+    assert_eq!(c.next_deadline(), None);
+    c.tick(now + 10 * T2);
+    assert_eq!(actions(&mut c), []);
+    assert_eq!(c.state(), State::Established);
+}
+
+#[test]
+fn nobody_is_judged_during_the_goodbye() {
+    let now = Instant::now();
+    let mut c = impatient_one(now);
+    c.close(ByeReason::DONE, now + 10 * T2);
+    assert_eq!(actions(&mut c).len(), 1, "our bye");
+    assert_eq!(c.next_deadline(), Some(now + 10 * T2));
+    c.tick(now + 5 * T2);
+    assert_eq!(actions(&mut c), []);
+    // A question that was on its way is taken, and not answered after the bye.
+    give(&mut c, heartbeat(1, false), now);
+    assert_eq!(actions(&mut c), []);
+
+    let mut c = impatient_one(now);
+    assert_eq!(c.on_data_posted(), Ok(0));
+    give(&mut c, bye(0), now);
+    assert_eq!(actions(&mut c).len(), 1);
+    c.tick(now + 5 * T2 - Duration::from_nanos(1));
+    assert_eq!(actions(&mut c), [], "our data is still with the provider");
+    assert_eq!(c.state(), State::Closing);
+    // Our own goodbye waits for posted data: until then the peer is judged.
+    let mut c = impatient_one(now);
+    assert_eq!(c.on_data_posted(), Ok(0));
+    c.close(ByeReason::DONE, now + 10 * T2);
+    let told = sleep(&mut c, now + T2);
+    let lost = Action::Close(CloseReason::PeerSilent { silence: T2 });
+    assert_eq!(told[1..], [Action::Unresponsive, lost]);
 }

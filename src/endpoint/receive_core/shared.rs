@@ -257,9 +257,16 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    pub(super) fn post_shared(&mut self) -> Posted {
-        let (Some(mut buffer), Some(shared)) = (self.pool.try_acquire(), &mut self.shared) else {
-            return Posted::PoolEmpty;
+    fn post_shared(&mut self) -> Posted {
+        match self.pool.try_acquire() {
+            Some(buffer) => self.post_shared_buffer(buffer),
+            None => Posted::PoolEmpty,
+        }
+    }
+
+    fn post_shared_buffer(&mut self, mut buffer: BufferMut) -> Posted {
+        let Some(shared) = &mut self.shared else {
+            return Posted::No;
         };
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), shared.pool_desc.desc());
         let op = Op::Receive {
@@ -295,6 +302,16 @@ impl<L: Link> ReceiveCore<L> {
             conn.posted += 1;
         }
         Posted::Yes
+    }
+
+    /// The buffer of a control message, posted again for its connection.
+    pub(super) fn post_shared_again(&mut self, conn: &mut Conn<L::Conn>, buffer: BufferMut) {
+        if self.post_shared_buffer(buffer) == Posted::Yes
+            && let Some(shared) = &mut self.shared
+        {
+            shared.receives.promise();
+            conn.posted += 1;
+        }
     }
 
     /// RDM form: no transport tells the peers that this side is gone, so last messages do, if they are taken at once.

@@ -70,6 +70,15 @@ fn control_messages_have_these_bytes() {
     expected[16..18].copy_from_slice(&[0x0b, 0x0a]);
     assert_eq!(credit.encode().as_slice(), expected);
 
+    let heartbeat = Control::Heartbeat {
+        number: 0x0c0d,
+        answer: true,
+    };
+    let mut expected = [0; CONTROL_LEN];
+    expected[..8].copy_from_slice(&[b'f', b'b', b'c', b't', 3, 0, 1, 0]);
+    expected[16..18].copy_from_slice(&[0x0d, 0x0c]);
+    assert_eq!(heartbeat.encode().as_slice(), expected);
+
     assert_eq!(cq_data(ControlKind::BYE, 0), 0x0200_0000);
     assert_eq!(cq_data(ControlKind::BYE, 0xff12_3456), 0x0212_3456);
     assert_eq!(split_cq_data(0x0212_3456), (ControlKind::BYE, 0x12_3456));
@@ -175,8 +184,18 @@ fn control_parsing_refuses_what_has_no_place() {
         Err(WireError::Kind(1))
     );
     assert_eq!(
-        Control::parse(ControlKind::HEARTBEAT, body),
-        Err(WireError::Kind(3))
+        Control::parse(ControlKind::REVOKE, body),
+        Err(WireError::Kind(4))
+    );
+    let mut heartbeat = Control::Heartbeat {
+        number: 1,
+        answer: true,
+    }
+    .encode();
+    heartbeat.bytes[6] = 2;
+    assert_eq!(
+        Control::parse(ControlKind::HEARTBEAT, heartbeat.as_slice()),
+        Err(field("code", 2_u8))
     );
     assert_eq!(
         Control::parse(ControlKind::DATA, body),
@@ -269,7 +288,8 @@ proptest! {
     #[test]
     fn control_round_trip(value in any::<u64>(), reason in any::<u16>()) {
         let bye = Control::Bye { last_sequence: value, reason: ByeReason(reason) };
-        for control in [Control::Credit { granted: value }, bye] {
+        let beat = |answer| Control::Heartbeat { number: value, answer };
+        for control in [Control::Credit { granted: value }, bye, beat(true), beat(false)] {
             prop_assert_eq!(Control::parse(control.kind(), control.encode().as_slice()), Ok(control));
         }
     }

@@ -1,0 +1,315 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use fabricast::PeerAddr;
+
+use crate::failure::Failure;
+use crate::size::{Size, parse_bytes};
+use crate::wire::{DETECTORS_MAX, HEADER_LEN};
+
+/// A small readout and event building: detectors fill rings, builders get every fragment of an event, without a copy of its own.
+#[derive(Debug, Parser)]
+#[command(name = "readout", after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "Examples:
+  readout demo                                            2 detectors, 2 builders, 5 seconds, on this machine
+  readout demo --builders 3 --kill-builder-after 2        one builder is killed: its events go to the others
+  readout demo --rate 100 --size exp:2K --on-full drop    100 kHz; a detector that cannot wait
+  readout builder --listen 10.0.0.2:7480 --detectors 4    on each machine that builds
+  readout source --detectors 4 --to 10.0.0.2:7480 --to 10.0.0.3:7480 --seconds 60      on the readout machine
+
+Several sources: give each its own --first-detector, all of them the same --events and the same --to in the same order, and
+tell the builders the number of all detectors (--detectors) and of sources (--sources). They start when the last one is there.
+Exit code: 0 when every event is accounted for and nothing was lost but what the policy allows, 1 otherwise (one line on
+stderr says why), 2 for a wrong command line.
+FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Start builders and a readout on this machine, and compare what both sides counted
+    Demo(DemoArgs),
+    /// Fill rings and send the fragments to builders
+    Source(SourceArgs),
+    /// Build events of what sources send, for one run
+    Builder(BuilderArgs),
+}
+
+/// What happens to a fragment when its ring is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnFull {
+    /// The detector waits (the trigger is held), and the time is counted
+    Wait,
+    /// The fragment is dropped and counted; its event is built without it
+    Drop,
+}
+
+/// What happens to the events of a builder that is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Policy {
+    /// Fragments are kept until their event is built, and sent to another builder
+    Resend,
+    /// Fragments are freed as soon as they are sent; events that were begun are lost, and counted
+    Drop,
+}
+
+/// How the content of fragments is checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Check {
+    /// Detectors fill in a pattern, builders check it and a CRC32C
+    Crc,
+    /// Memory is sent as it is; builders check order, loss and length only
+    None,
+}
+
+impl Check {
+    pub(crate) fn is_on(self) -> bool {
+        self == Self::Crc
+    }
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct CommonArgs {
+    /// libfabric provider
+    #[arg(long, default_value = "tcp")]
+    pub(crate) provider: String,
+    /// Give a peer up of which nothing is heard for so many seconds, or that does not do what is expected of it for twice as long
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) timeout: u64,
+    /// Spin always, instead of only for 50 µs after the last work: lowest latency, one core for each process
+    #[arg(long)]
+    pub(crate) spin: bool,
+    /// Print one JSON object on stdout instead of the table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl CommonArgs {
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(self.timeout)
+    }
+}
+
+/// What a readout does.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ReadoutArgs {
+    /// Detectors of this readout, a thread and a ring each
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX)))]
+    pub(crate) detectors: u16,
+    /// Event rate in kHz (each detector has a fragment for each event); 0: as fast as it goes
+    #[arg(long, default_value_t = 0.0, value_name = "KHZ", value_parser = parse_rate)]
+    pub(crate) rate: f64,
+    /// Bytes of a fragment: 4K; 256-8K (uniform); exp:2K (exponential with this mean, cut at 8 times)
+    #[arg(long, default_value = "4K")]
+    pub(crate) size: Size,
+    /// Length of the run
+    #[arg(long, default_value_t = 5.0, value_parser = parse_seconds)]
+    pub(crate) seconds: f64,
+    /// Length of the run in events instead: with several sources, all need the same
+    #[arg(long, conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..=1 << 48))]
+    pub(crate) events: Option<u64>,
+    /// Bytes of each detector's ring, rounded up to whole pages
+    #[arg(long, default_value = "16M", value_parser = parse_ring)]
+    pub(crate) ring: usize,
+    /// What a detector does that finds its ring full
+    #[arg(long, value_enum, default_value_t = OnFull::Wait)]
+    pub(crate) on_full: OnFull,
+    /// What happens to the events of a builder that is lost
+    #[arg(long, value_enum, default_value_t = Policy::Resend)]
+    pub(crate) policy: Policy,
+    /// How the content is checked
+    #[arg(long, value_enum, default_value_t = Check::Crc)]
+    pub(crate) check: Check,
+}
+
+impl ReadoutArgs {
+    /// What one flag alone does not show.
+    fn validate(&self) -> Result<(), Failure> {
+        if self.size.max() * 2 > self.ring {
+            let (ring, size) = (self.ring, self.size);
+            return Err(Failure::new(format!(
+                "--ring {ring}: must hold two of the longest fragments (--size {size}: up to {} bytes)",
+                self.size.max()
+            )));
+        }
+        if self.rate == 0.0 && self.on_full == OnFull::Drop {
+            return Err(Failure::new(
+                "--on-full drop: as fast as it goes, nearly everything would be dropped; give a --rate",
+            ));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SourceArgs {
+    #[command(flatten)]
+    pub(crate) readout: ReadoutArgs,
+    /// Where a builder listens; once for each. Event n is built by builder n modulo their number
+    #[arg(long, required = true, value_name = "ADDR")]
+    pub(crate) to: Vec<PeerAddr>,
+    /// Number of this readout's first detector, where there are several readouts
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(..i64::from(DETECTORS_MAX)))]
+    pub(crate) first_detector: u16,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+impl SourceArgs {
+    pub(crate) fn validate(&self) -> Result<(), Failure> {
+        let end = self.first_detector + self.readout.detectors;
+        if end > DETECTORS_MAX {
+            return Err(Failure::new(format!(
+                "--first-detector {}: there are {DETECTORS_MAX} detectors at most, this would be number {}",
+                self.first_detector,
+                end - 1
+            )));
+        }
+        let twice = |(at, to): (usize, &PeerAddr)| self.to[..at].contains(to);
+        if self.to.iter().enumerate().any(twice) {
+            return Err(Failure::new("--to: the same builder is named twice"));
+        }
+        self.readout.validate()
+    }
+}
+
+/// What a builder does.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BuildArgs {
+    /// Fragments that each source may send ahead: its credits, of which a quarter is kept for events of lost builders; a builder has
+    /// as many buffers for each source. Default: 512, for long fragments what 64M hold
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    pub(crate) credits: Option<u32>,
+    /// Microseconds that a builder spends on each event, as if it did something with it
+    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS", value_parser = clap::value_parser!(u64).range(..=10_000))]
+    pub(crate) work: u64,
+}
+
+impl BuildArgs {
+    /// The credits of each source. Three quarters are for events in their turn, one of which must fit.
+    pub(crate) fn credits(&self, detectors: u16, max_fragment: usize) -> Result<u32, Failure> {
+        const BUFFERS: usize = 64 << 20;
+        let least = 2 * u32::from(detectors);
+        let fit = (BUFFERS / max_fragment.max(1)).clamp(16, 512) as u32;
+        let credits = self.credits.unwrap_or_else(|| fit.max(least));
+        if credits < least {
+            return Err(Failure::new(format!(
+                "--credits {credits}: {detectors} detectors need {least} at least"
+            )));
+        }
+        Ok(credits)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BuilderArgs {
+    /// Address of this machine to listen at; port 0 lets the system choose, and the first line of output says which
+    #[arg(long, default_value = "127.0.0.1:7480", value_name = "ADDR")]
+    pub(crate) listen: PeerAddr,
+    /// Detectors of all sources together: an event is complete when all have delivered
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX)))]
+    pub(crate) detectors: u16,
+    /// Sources
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=i64::from(DETECTORS_MAX)))]
+    pub(crate) sources: u16,
+    /// Bytes of the longest fragment
+    #[arg(long, default_value = "64K", value_parser = parse_fragment)]
+    pub(crate) max_fragment: usize,
+    #[command(flatten)]
+    pub(crate) build: BuildArgs,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    pub(crate) child: bool,
+}
+
+impl BuilderArgs {
+    pub(crate) fn validate(&self) -> Result<(), Failure> {
+        let detectors = self.detectors;
+        self.credits()?;
+        if self.sources > detectors {
+            return Err(Failure::new(format!(
+                "--sources {}: more than the {detectors} detectors",
+                self.sources
+            )));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn credits(&self) -> Result<u32, Failure> {
+        self.build.credits(self.detectors, self.max_fragment)
+    }
+
+    /// Bytes of the longest message.
+    pub(crate) fn max_message(&self) -> usize {
+        HEADER_LEN + self.max_fragment
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DemoArgs {
+    #[command(flatten)]
+    pub(crate) readout: ReadoutArgs,
+    /// Builders, a process each
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) builders: u16,
+    #[command(flatten)]
+    pub(crate) build: BuildArgs,
+    /// Kill one builder (SIGKILL) so many seconds after the start
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    pub(crate) kill_builder_after: Option<f64>,
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}
+
+impl DemoArgs {
+    pub(crate) fn validate(&self) -> Result<(), Failure> {
+        if self.kill_builder_after.is_some() && self.builders < 2 {
+            return Err(Failure::new(
+                "--kill-builder-after: nobody would be left, want two --builders or more",
+            ));
+        }
+        let (detectors, longest) = (self.readout.detectors, self.readout.size.max());
+        self.build.credits(detectors, longest)?;
+        self.readout.validate()
+    }
+}
+
+fn parse_number(text: &str, max: f64) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if (0.0..=max).contains(&number) => Ok(number),
+        _ => Err(format!("want a number from 0 to {max}")),
+    }
+}
+
+fn parse_rate(text: &str) -> Result<f64, String> {
+    parse_number(text, 1e5)
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    match parse_number(text, 1e6) {
+        Ok(seconds) if seconds < 0.01 => Err("want at least 0.01".to_owned()),
+        other => other,
+    }
+}
+
+fn parse_ring(text: &str) -> Result<usize, String> {
+    match parse_bytes(text)? {
+        bytes @ 0x1000..=0x4_0000_0000 => Ok((bytes as usize).next_multiple_of(4096)),
+        _ => Err("must be 4K to 16G".to_owned()),
+    }
+}
+
+fn parse_fragment(text: &str) -> Result<usize, String> {
+    match parse_bytes(text)? {
+        bytes @ 1..=0x100_0000 => Ok(bytes as usize),
+        _ => Err("must be 1 byte to 16M".to_owned()),
+    }
+}

@@ -1,0 +1,243 @@
+//! A fake detector: a thread that fills a ring, as a DMA engine would, and knows nothing of the network.
+//!
+//! It looks at the time now and then, and fills all fragments that are due: as real cards, which raise an interrupt for many.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fabricast::buffer::{Reservation, RingConfig, RingFragment, RingRegion};
+use fabricast::event_loop::Waker;
+use fabricast::{Domain, Region};
+
+use crate::args::{OnFull, ReadoutArgs};
+use crate::clock::now_ns;
+use crate::failure::Failure;
+use crate::pattern;
+use crate::size::{Random, Size};
+use crate::trigger::Trigger;
+
+/// Fragments of a ring at most, and so of the queue to the sender.
+const FRAGMENTS_MAX: u32 = 16_384;
+/// Events that are filled before the sender is woken.
+const BATCH: u64 = 64;
+/// The shortest sleep: several fragments are due after it at high rates.
+const NAP: Duration = Duration::from_micros(100);
+/// Between two looks at a ring that is full: it drains by megabytes.
+const NAP_FULL: Duration = Duration::from_micros(500);
+/// The longest sleep: the end of the run is noticed by then.
+const NAP_MAX: Duration = Duration::from_millis(20);
+
+/// One fragment on its way to the sender.
+#[derive(Debug)]
+pub(crate) struct Filled {
+    pub(crate) event: u64,
+    pub(crate) committed: u64,
+    pub(crate) crc: u32,
+    pub(crate) fragment: RingFragment,
+}
+
+/// What others may know of a detector, any time. Counters only: nothing is ordered by them.
+#[derive(Debug, Default)]
+pub(crate) struct Status {
+    /// Fragments committed.
+    pub(crate) fragments: AtomicU64,
+    /// Their bytes.
+    pub(crate) bytes: AtomicU64,
+    /// Fragments that found the ring full and were dropped.
+    pub(crate) dropped: AtomicU64,
+    /// Times that the ring was full.
+    pub(crate) stalls: AtomicU64,
+    /// Nanoseconds waited for room.
+    pub(crate) stalled_ns: AtomicU64,
+    /// Bytes between tail and head of the ring.
+    pub(crate) used: AtomicU64,
+    /// The age of the fragment that holds the tail, in microseconds.
+    pub(crate) oldest_us: AtomicU64,
+}
+
+impl Status {
+    pub(crate) fn get(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    fn add(counter: &AtomicU64, more: u64) {
+        counter.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// A detector that is not running yet.
+pub(crate) struct Detector {
+    number: u16,
+    ring: RingRegion,
+    size: Size,
+    random: Random,
+    /// Nanoseconds from one event to the next; `None`: as fast as it goes.
+    period_ns: Option<f64>,
+    on_full: OnFull,
+    check: bool,
+    status: Arc<Status>,
+    trigger: Arc<Trigger>,
+    waker: Waker,
+    queue: SyncSender<Filled>,
+    next: u64,
+    started: Instant,
+    /// Time in which the trigger was held because the ring was full.
+    held: Duration,
+}
+
+impl Detector {
+    /// Allocates and registers the ring. The queue has room for every fragment that can be out, so the detector never waits for it.
+    pub(crate) fn new(
+        number: u16,
+        args: &ReadoutArgs,
+        domain: &Domain,
+        trigger: &Arc<Trigger>,
+        waker: Waker,
+    ) -> Result<(Self, Receiver<Filled>, Arc<Status>), Failure> {
+        let region = Region::host(args.ring).populate(true).build()?;
+        region.register(domain)?;
+        let max_fragments = FRAGMENTS_MAX;
+        let ring = RingRegion::new(region, RingConfig { max_fragments })?;
+        let (queue, filled) = sync_channel(FRAGMENTS_MAX as usize);
+        let status = Arc::new(Status::default());
+        let detector = Self {
+            number,
+            ring,
+            size: args.size,
+            random: Random::new(u64::from(number) + 1),
+            period_ns: (args.rate > 0.0).then(|| 1e6 / args.rate),
+            on_full: args.on_full,
+            check: args.check.is_on(),
+            status: Arc::clone(&status),
+            trigger: Arc::clone(trigger),
+            waker,
+            queue,
+            next: 0,
+            started: Instant::now(),
+            held: Duration::ZERO,
+        };
+        Ok((detector, filled, status))
+    }
+
+    pub(crate) fn start(mut self) -> Result<JoinHandle<()>, Failure> {
+        let thread = std::thread::Builder::new().name(format!("detector-{}", self.number));
+        self.started = Instant::now();
+        thread
+            .spawn(move || self.run())
+            .map_err(|error| Failure::os("thread of a detector", &error))
+    }
+
+    fn run(mut self) {
+        while let Some(limit) = self.trigger.claim(self.next, self.due()) {
+            if limit == self.next {
+                self.nap();
+            }
+            while self.next < limit {
+                if self.produce().is_err() {
+                    return;
+                }
+                self.next += 1;
+            }
+            self.publish();
+            self.waker.wake();
+        }
+        // The queue is closed first: the sender finds that out when it looks.
+        let waker = self.waker.clone();
+        drop(self);
+        waker.wake();
+    }
+
+    /// How many events the trigger owes us by now.
+    fn due(&self) -> u64 {
+        let Some(period) = self.period_ns else {
+            return BATCH;
+        };
+        let running = self.started.elapsed().saturating_sub(self.held);
+        let due = (running.as_nanos() as f64 / period) as u64;
+        due.saturating_sub(self.next).min(BATCH)
+    }
+
+    fn nap(&self) {
+        let period = Duration::from_nanos(self.period_ns.unwrap_or(0.0) as u64);
+        std::thread::sleep(period.clamp(NAP, NAP_MAX));
+    }
+
+    /// Fills the fragment of the next event, or drops it. An error: nobody takes fragments any more.
+    fn produce(&mut self) -> Result<(), RunOver> {
+        let len = self.size.draw(&mut self.random);
+        let Some(mut reservation) = self.reserve(len)? else {
+            Status::add(&self.status.dropped, 1);
+            return Ok(());
+        };
+        let parts = reservation
+            .segments_mut()
+            .expect("the ring is in host memory");
+        let crc = if self.check {
+            pattern::fill(self.next, self.number, cut(parts, len))
+        } else {
+            0
+        };
+        let filled = Filled {
+            event: self.next,
+            committed: now_ns(),
+            crc,
+            fragment: reservation.commit(len),
+        };
+        Status::add(&self.status.fragments, 1);
+        Status::add(&self.status.bytes, len as u64);
+        // The queue has room for every fragment, so this fails only when the sender has ended.
+        self.queue.try_send(filled).map_err(|_| RunOver)
+    }
+
+    /// The next bytes of the ring, in whole words so that a word is never split at the ring's end. `None`: dropped.
+    fn reserve(&mut self, len: usize) -> Result<Option<Reservation>, RunOver> {
+        let len = len.next_multiple_of(8);
+        if let Ok(reservation) = self.ring.reserve(len) {
+            return Ok(Some(reservation));
+        }
+        // Full: a fragment is never longer than the ring, the command line is checked for that.
+        Status::add(&self.status.stalls, 1);
+        self.waker.wake();
+        if self.on_full == OnFull::Drop {
+            return Ok(None);
+        }
+        let since = Instant::now();
+        let mut last = since;
+        loop {
+            self.publish();
+            std::thread::sleep(NAP_FULL);
+            let reserved = self.ring.reserve(len).ok();
+            let now = Instant::now();
+            Status::add(&self.status.stalled_ns, (now - last).as_nanos() as u64);
+            last = now;
+            if reserved.is_some() {
+                self.held += now - since;
+                return Ok(reserved);
+            }
+            if self.trigger.is_aborted() {
+                return Err(RunOver);
+            }
+        }
+    }
+
+    /// Tells how full the ring is, and how long its oldest fragment is out.
+    fn publish(&mut self) {
+        let used = self.ring.head() - self.ring.tail();
+        let oldest = self.ring.oldest_age(Instant::now()).unwrap_or_default();
+        self.status.used.store(used, Ordering::Relaxed);
+        let oldest = oldest.as_micros() as u64;
+        self.status.oldest_us.store(oldest, Ordering::Relaxed);
+    }
+}
+
+struct RunOver;
+
+/// The first `len` bytes of both parts.
+fn cut<'a>(parts: (&'a mut [u8], &'a mut [u8]), len: usize) -> (&'a mut [u8], &'a mut [u8]) {
+    let first = len.min(parts.0.len());
+    let (head, rest) = parts;
+    (&mut head[..first], &mut rest[..len - first])
+}

@@ -1,0 +1,54 @@
+//! `Failure`: why a command ends with an exit code that is not 0, in one line for people.
+
+use std::fmt;
+use std::io;
+
+/// One line that says what failed.
+#[derive(Debug)]
+pub(crate) struct Failure(String);
+
+impl Failure {
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// A failed call of the system, with what it was for.
+    pub(crate) fn os(what: impl fmt::Display, error: &io::Error) -> Self {
+        let text = error.to_string();
+        // The system's words, without Rust's "(os error 28)".
+        let words = text
+            .split_once(" (os error")
+            .map_or(&*text, |(words, _)| words);
+        Self(format!("{what}: {words}"))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<fabricast::Error> for Failure {
+    fn from(error: fabricast::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<fabricast::memory::MemoryError> for Failure {
+    fn from(error: fabricast::memory::MemoryError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<fabricast::error::RegisterError> for Failure {
+    fn from(error: fabricast::error::RegisterError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// An address as this program's own messages carry it.
+pub(crate) fn socket_addr(addr: &fabricast::PeerAddr) -> Result<std::net::SocketAddr, Failure> {
+    addr.socket_addr()
+        .ok_or_else(|| Failure::new(format!("{addr}: want an IP address and a port")))
+}

@@ -1,0 +1,626 @@
+//! The readout: takes what the detectors filled, and sends each event's fragments to the builder whose event it is.
+//!
+//! One thread, one domain, one event loop over all connections: fragments of one event come from all rings and go to one builder, so
+//! several threads would have to agree about each event; one that sends 64-byte headers and pointers is rarely what a machine lacks.
+//! The loop spins for 50 µs after the last work and then sleeps, so that detectors and builders on the same cores get their share.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fabricast::endpoint::{CloseReason, ConnectionInfo, Message, ReceiveConfig};
+use fabricast::event_loop::{EventLoop, LoopEvent, Token};
+use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEvent};
+
+use crate::args::{CommonArgs, Policy, ReadoutArgs, SourceArgs};
+use crate::clock::clock_id;
+use crate::detector::{Detector, Status};
+use crate::events::{Events, Part};
+use crate::failure::Failure;
+use crate::intake::Intake;
+use crate::link::{CONTROL, Link, Stage, unkey};
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::summary::Summary;
+use crate::trigger::Trigger;
+use crate::wire::{ANSWER_LEN_MAX, Answer, HEADER_LEN, Hello, ToBuilder, words};
+use crate::{HEADER_MODE, new_loop, open_domain};
+
+/// Events that were taken from the detectors and not answered for, at most.
+const EVENTS_MAX: u32 = 8192;
+/// How often time is looked at.
+const TICK: Duration = Duration::from_millis(50);
+/// How long goodbyes may take: every event has been accounted for.
+const GOODBYE: Duration = Duration::from_secs(5);
+/// Events taken from the detectors before connections are looked at again.
+const TAKE_MAX: usize = 64;
+
+/// Something that happens during the run.
+pub(crate) struct Incident<'a> {
+    pub(crate) after: Duration,
+    pub(crate) happen: &'a mut dyn FnMut(),
+}
+
+/// Runs a readout from the first connection to the last goodbye.
+pub(crate) fn run<'a>(
+    args: &'a SourceArgs,
+    incident: Option<Incident<'a>>,
+) -> Result<Report, Failure> {
+    let mut event_loop = new_loop(args.common.spin)?;
+    let mut session = Session::new(args, &mut event_loop, incident)?;
+    let ran = event_loop.run(|event_loop, event| {
+        if let Err(failure) = session.on_event(event_loop, event) {
+            session.failure = Some(failure);
+        }
+        if session.failure.is_some() || session.phase == Phase::Over {
+            event_loop.stop();
+        }
+    });
+    session.finish(ran.map_err(Failure::from))
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Not every builder is ready.
+    Opening,
+    Running,
+    /// The detectors stop; what they filled is sent and built.
+    Draining,
+    /// Every event is accounted for; builders are asked what they counted.
+    Ending,
+    Closing,
+    Over,
+}
+
+/// What a session counts beside what its links do.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// Events taken from the detectors, and the fragments of them.
+    pub(crate) events: u64,
+    pub(crate) fragments: u64,
+    /// Events without the fragment of some detector.
+    pub(crate) incomplete: u64,
+    /// Events that went to another builder, because theirs was lost.
+    pub(crate) reassigned: u64,
+    /// Fragments that were sent once more for that.
+    pub(crate) resent: u64,
+    /// Events that were lost with their builder, and their fragments.
+    pub(crate) lost_events: u64,
+    pub(crate) lost_fragments: u64,
+    /// Answers for events that were somebody else's by then.
+    pub(crate) late_answers: u64,
+    /// Times that no event could be taken because too many were out.
+    pub(crate) window: u64,
+}
+
+struct Session<'a> {
+    readout: &'a ReadoutArgs,
+    common: &'a CommonArgs,
+    first_detector: u16,
+    domain: Arc<Domain>,
+    links: Vec<Link>,
+    answers: ReceiveEndpoint,
+    answers_token: Token,
+    sent_events: Vec<SendEvent>,
+    answer_events: Vec<ReceiveEvent>,
+    trigger: Arc<Trigger>,
+    detectors: Vec<Detector>,
+    statuses: Vec<Arc<Status>>,
+    threads: Vec<JoinHandle<()>>,
+    intake: Intake,
+    events: Events,
+    counts: Counts,
+    window_full: bool,
+    phase: Phase,
+    since: Instant,
+    triggered: u64,
+    /// From the first event to the last answer.
+    took: Duration,
+    incident: Option<Incident<'a>>,
+    progress: Progress,
+    failure: Option<Failure>,
+}
+
+impl<'a> Session<'a> {
+    fn new(
+        args: &'a SourceArgs,
+        event_loop: &mut EventLoop,
+        incident: Option<Incident<'a>>,
+    ) -> Result<Self, Failure> {
+        let local = local_address(crate::failure::socket_addr(&args.to[0])?)?;
+        let domain = open_domain(&args.common.provider, local)?;
+        let answers = listen_for_answers(&domain, local, args.to.len() as u32)?;
+        let trigger = Arc::new(Trigger::new(args.readout.events));
+        let (mut detectors, mut statuses, mut queues) = (Vec::new(), Vec::new(), Vec::new());
+        for index in 0..args.readout.detectors {
+            let number = args.first_detector + index;
+            let (detector, queue, status) =
+                Detector::new(number, &args.readout, &domain, &trigger, event_loop.waker())?;
+            detectors.push(detector);
+            statuses.push(status);
+            queues.push((number, queue));
+        }
+        let secret = random()?;
+        let link = |(index, to): (usize, &PeerAddr)| {
+            let token = secret.wrapping_add(index as u64);
+            let patience = args.common.patience();
+            Link::connect(&domain, event_loop, *to, token, EVENTS_MAX, patience)
+        };
+        let links = args
+            .to
+            .iter()
+            .enumerate()
+            .map(link)
+            .collect::<Result<Vec<_>, _>>()?;
+        event_loop.add_timer(TICK, Some(TICK));
+        Ok(Self {
+            readout: &args.readout,
+            common: &args.common,
+            first_detector: args.first_detector,
+            answers_token: event_loop.add_endpoint(&answers)?,
+            answers,
+            domain,
+            links,
+            sent_events: Vec::with_capacity(256),
+            answer_events: Vec::with_capacity(256),
+            trigger,
+            detectors,
+            intake: Intake::new(queues.into_iter()),
+            progress: Progress::new(statuses.clone(), args.readout.ring as u64),
+            statuses,
+            threads: Vec::new(),
+            events: Events::new(EVENTS_MAX, args.readout.detectors.into()),
+            counts: Counts::default(),
+            window_full: false,
+            phase: Phase::Opening,
+            since: Instant::now(),
+            triggered: 0,
+            took: Duration::ZERO,
+            incident,
+            failure: None,
+        })
+    }
+
+    fn on_event(&mut self, event_loop: &mut EventLoop, event: LoopEvent) -> Result<(), Failure> {
+        let found = match event {
+            LoopEvent::Endpoint(token) if token == self.answers_token => self.poll_answers()?,
+            LoopEvent::Endpoint(token) => self.poll_link_of(event_loop, token)?,
+            LoopEvent::Woken => 1,
+            LoopEvent::Timer(_) => {
+                self.on_tick()?;
+                0
+            }
+            _ => 0,
+        };
+        if found > 0 {
+            event_loop.mark_busy();
+        }
+        // More than one helping is there: come back at once, after the connections.
+        if self.take_events() == TAKE_MAX {
+            event_loop.waker().wake();
+        }
+        for link in &mut self.links {
+            link.pump(&mut self.events)?;
+        }
+        self.advance()
+    }
+
+    // ---- events of the detectors -----------------------------------------------------------------------------------
+
+    /// Takes events from the detectors' queues, and assigns them; returns how many.
+    fn take_events(&mut self) -> usize {
+        let mut taken = 0;
+        while taken < TAKE_MAX {
+            let Some(event) = self.events.vacant() else {
+                self.counts.window += u64::from(!std::mem::replace(&mut self.window_full, true));
+                break;
+            };
+            self.window_full = false;
+            let parts = &mut event.parts;
+            let take = |detector, filled| parts.push(Part::new(detector, filled));
+            let Some(number) = self.intake.next(take) else {
+                break;
+            };
+            let count = event.parts.len();
+            self.counts.events += 1;
+            self.counts.fragments += count as u64;
+            self.counts.incomplete += u64::from(count < self.statuses.len());
+            let builder = assign(&self.links, number);
+            let place = self.events.occupy(number, builder);
+            self.links[builder].assign(place, false);
+            taken += 1;
+        }
+        taken
+    }
+
+    // ---- sends -----------------------------------------------------------------------------------------------------
+
+    fn poll_link_of(&mut self, event_loop: &mut EventLoop, token: Token) -> Result<usize, Failure> {
+        let of_token = |link: &Link| link.loop_token == token;
+        let Some(index) = self.links.iter().position(of_token) else {
+            return Ok(0);
+        };
+        let found = self.poll_link(index)?;
+        if self.links[index].is_lost() {
+            event_loop.remove(token);
+        }
+        Ok(found)
+    }
+
+    fn poll_link(&mut self, index: usize) -> Result<usize, Failure> {
+        let mut events = std::mem::take(&mut self.sent_events);
+        let found = self.links[index].endpoint.poll(&mut events)?;
+        for event in events.drain(..) {
+            match event {
+                SendEvent::Connected(info) => self.on_connected(index, &info)?,
+                SendEvent::Writable => self.links[index].unblock(),
+                SendEvent::Unresponsive => {
+                    let (to, half) = (self.links[index].to, self.common.patience() / 2);
+                    eprintln!("readout: builder {to}: nothing heard for {half:?}");
+                }
+                SendEvent::Completed { key, payload } => {
+                    self.links[index].last_progress = Instant::now();
+                    if key != CONTROL {
+                        self.on_back(key, payload.into_fragment().ok());
+                    }
+                }
+                SendEvent::Failed { key, payload, .. } if key != CONTROL => {
+                    self.on_back(key, payload.into_fragment().ok());
+                }
+                SendEvent::Disconnected(reason) => self.on_disconnected(index, reason)?,
+                _ => {}
+            }
+        }
+        self.sent_events = events;
+        Ok(found)
+    }
+
+    fn on_connected(&mut self, index: usize, info: &ConnectionInfo) -> Result<(), Failure> {
+        let max_message = info.max_message;
+        let longest = (HEADER_LEN + self.readout.size.max()) as u64;
+        let link = &mut self.links[index];
+        if max_message < longest {
+            return Err(Failure::new(format!(
+                "builder {}: takes fragments of {} bytes, --size {} makes up to {} (its --max-fragment)",
+                link.to,
+                max_message.saturating_sub(HEADER_LEN as u64),
+                self.readout.size,
+                self.readout.size.max()
+            )));
+        }
+        if info.credits < 2 * u32::from(self.readout.detectors) {
+            return Err(Failure::new(format!(
+                "builder {}: grants {} fragments, {} detectors need twice their number (its --credits)",
+                link.to, info.credits, self.readout.detectors
+            )));
+        }
+        link.on_connected(info.credits);
+        let sent = link.send_control(ToBuilder::Hello(Hello {
+            first_detector: self.first_detector,
+            detectors: self.readout.detectors,
+            port: crate::failure::socket_addr(&self.answers.local_addr())?.port(),
+            token: link.token,
+            clock: clock_id(),
+            checked: self.readout.check.is_on(),
+        }))?;
+        if !sent {
+            return Err(Failure::new(format!(
+                "builder {}: does not take a Hello",
+                link.to
+            )));
+        }
+        Ok(())
+    }
+
+    /// A fragment is back from the network.
+    fn on_back(&mut self, key: u64, fragment: Option<fabricast::buffer::RingFragment>) {
+        let (place, part) = unkey(key);
+        let event = self.events.at(place);
+        event.in_flight -= 1;
+        if event.answered {
+            if event.in_flight == 0 {
+                self.events.vacate(place);
+            }
+        } else if self.readout.policy == Policy::Resend {
+            // Kept until the event is built. With the other policy its memory is the detector's again, here.
+            event.parts[part].fragment = fragment;
+        }
+    }
+
+    // ---- a builder is lost -----------------------------------------------------------------------------------------
+
+    fn on_disconnected(&mut self, index: usize, reason: CloseReason) -> Result<(), Failure> {
+        let opening = self.phase == Phase::Opening;
+        if !self.links[index].on_closed(reason) {
+            return Ok(());
+        }
+        let to = self.links[index].to;
+        if opening {
+            return Err(Failure::new(format!("builder {to}: {reason}")));
+        }
+        eprintln!("readout: builder {to} is lost: {reason}");
+        // Its last answers may lie in their own connection.
+        while self.poll_answers()? > 0 {}
+        self.links[index].clear();
+        for place in self.events.of_builder(index) {
+            // Every send has had its outcome before this event, so nothing of it is in flight.
+            self.on_orphan(place);
+        }
+        if self.links.iter().all(|link| link.is_lost()) {
+            return Err(Failure::new(format!(
+                "no builder is left; {} events were lost with the last one",
+                self.counts.lost_events
+            )));
+        }
+        Ok(())
+    }
+
+    /// An event whose builder was lost: to another one, or lost with it.
+    fn on_orphan(&mut self, place: u32) {
+        let event = self.events.at(place);
+        let whole = event.parts.iter().all(|part| part.fragment.is_some());
+        let may_send = event.sent == 0 || self.readout.policy == Policy::Resend;
+        let anybody = self.links.iter().any(Link::is_ready);
+        if !(whole && may_send && anybody) {
+            self.counts.lost_events += 1;
+            self.counts.lost_fragments += event.parts.len() as u64;
+            self.events.vacate(place);
+            return;
+        }
+        self.counts.reassigned += 1;
+        self.counts.resent += event.sent as u64;
+        event.builder = assign(&self.links, event.number);
+        event.reassigned = true;
+        event.sent = 0;
+        self.links[event.builder].assign(place, true);
+    }
+
+    // ---- answers ---------------------------------------------------------------------------------------------------
+
+    fn poll_answers(&mut self) -> Result<usize, Failure> {
+        let mut events = std::mem::take(&mut self.answer_events);
+        let found = self.answers.poll(&mut events)?;
+        for event in events.drain(..) {
+            if let ReceiveEvent::Message(message) = event {
+                self.on_answer(&message);
+            }
+        }
+        self.answer_events = events;
+        Ok(found)
+    }
+
+    fn on_answer(&mut self, message: &Message) {
+        let Ok((answer, token)) = Answer::parse(message.header(), message.payload()) else {
+            return;
+        };
+        // Anybody can connect to the port: what is not from our builders is not heard.
+        let Some(index) = self.links.iter().position(|link| link.token == token) else {
+            return;
+        };
+        let link = &mut self.links[index];
+        link.last_progress = Instant::now();
+        match answer {
+            Answer::Ready if link.stage == Stage::Opening => link.stage = Stage::Ready,
+            Answer::Ready => {}
+            Answer::Built | Answer::Lost => {
+                for number in words(message.payload()) {
+                    self.on_answered(index, number, answer == Answer::Built);
+                }
+            }
+            Answer::Summary => link.summary = Summary::from_words(words(message.payload())),
+        }
+    }
+
+    fn on_answered(&mut self, index: usize, number: u64, built: bool) {
+        let place = self.events.find(number);
+        let Some(place) = place.filter(|place| {
+            let event = self.events.at(*place);
+            event.builder == index && !event.answered
+        }) else {
+            self.counts.late_answers += 1;
+            return;
+        };
+        let event = self.events.at(place);
+        event.answered = true;
+        let (parts, sent) = (event.parts.len(), event.sent);
+        if event.in_flight == 0 {
+            self.events.vacate(place);
+        } else {
+            // The answer was faster than our own completions; what is back is freed now.
+            event.parts.iter_mut().for_each(|part| part.fragment = None);
+        }
+        let link = &mut self.links[index];
+        link.on_answered(sent, built);
+        if sent < parts {
+            // Given up before all of it was sent.
+            link.forget(place);
+        }
+        if !built {
+            self.counts.lost_fragments += parts as u64;
+        }
+    }
+
+    // ---- time and phases -------------------------------------------------------------------------------------------
+
+    fn on_tick(&mut self) -> Result<(), Failure> {
+        let running = self.since.elapsed();
+        match self.phase {
+            Phase::Opening if running > self.common.patience() => {
+                let silent = self.links.iter().find(|link| !link.is_ready());
+                let to = silent.map_or_else(String::new, |link| link.to.to_string());
+                return Err(Failure::new(format!(
+                    "builder {to}: not ready within {:?}",
+                    self.common.patience()
+                )));
+            }
+            Phase::Running => {
+                let over = match self.readout.events {
+                    None => running.as_secs_f64() >= self.readout.seconds,
+                    Some(_) => true,
+                };
+                if over {
+                    self.triggered = self.trigger.stop();
+                    self.phase = Phase::Draining;
+                }
+            }
+            _ => {}
+        }
+        if matches!(self.phase, Phase::Running | Phase::Draining) {
+            if let Some(incident) = self.incident.take_if(|i| running >= i.after) {
+                (incident.happen)();
+            }
+            self.progress.show(running, &self.links, &self.events);
+        }
+        self.give_up_idle();
+        Ok(())
+    }
+
+    /// A builder that lives, by the library's verdict, and yet does nothing of what is expected of it, is lost as one that was killed.
+    fn give_up_idle(&mut self) {
+        let patience = self.common.patience() * 2;
+        let ending = self.phase == Phase::Ending;
+        for link in &mut self.links {
+            let expected = link.unanswered > 0 || (ending && link.summary.is_none());
+            if expected && !link.is_lost() && link.last_progress.elapsed() > patience {
+                eprintln!(
+                    "readout: builder {}: answered nothing for {patience:?}, {} events are unanswered",
+                    link.to, link.unanswered
+                );
+                // Its `Disconnected` follows, after every outcome.
+                link.endpoint.begin_close(Instant::now());
+                link.last_progress = Instant::now();
+            }
+        }
+    }
+
+    /// Goes on to the next phase when this one is done.
+    fn advance(&mut self) -> Result<(), Failure> {
+        match self.phase {
+            Phase::Opening if self.links.iter().all(Link::is_ready) => self.start()?,
+            Phase::Draining if self.intake.is_over() && self.events.len() == 0 => {
+                self.took = self.since.elapsed();
+                self.phase = Phase::Ending;
+                let now = Instant::now();
+                self.links
+                    .iter_mut()
+                    .for_each(|link| link.last_progress = now);
+            }
+            Phase::Ending => self.end_links()?,
+            Phase::Closing => {
+                let open = |link: &Link| link.stage == Stage::Closing;
+                if !self.links.iter().any(open) {
+                    self.phase = Phase::Over;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn start(&mut self) -> Result<(), Failure> {
+        for detector in self.detectors.drain(..) {
+            self.threads.push(detector.start()?);
+        }
+        self.since = Instant::now();
+        self.phase = Phase::Running;
+        Ok(())
+    }
+
+    /// Says End to each builder, and goodbye when its Summary is there.
+    fn end_links(&mut self) -> Result<(), Failure> {
+        let mut done = true;
+        for link in &mut self.links {
+            if link.is_ready() && link.send_control(ToBuilder::End(link.sent))? {
+                link.stage = Stage::Ended;
+                link.last_progress = Instant::now();
+            }
+            done &= link.is_lost() || link.summary.is_some();
+        }
+        if done {
+            let deadline = Instant::now() + GOODBYE;
+            let ended = self.links.iter_mut().filter(|link| !link.is_lost());
+            ended.for_each(|link| link.close(deadline));
+            self.phase = Phase::Closing;
+        }
+        Ok(())
+    }
+
+    /// Ends the detectors, whatever happened, and says what was counted.
+    fn finish(mut self, ran: Result<(), Failure>) -> Result<Report, Failure> {
+        self.trigger.abort();
+        for thread in self.threads.drain(..) {
+            // What a panic says is on stderr already; the counts will not agree then.
+            let _ = thread.join();
+        }
+        ran?;
+        if let Some(failure) = self.failure.take() {
+            return Err(failure);
+        }
+        // Every event has been answered for: how this goodbye goes changes nothing.
+        let _ = self.answers.close(Instant::now() + GOODBYE);
+        Ok(Report::new(
+            self.readout,
+            &self.domain,
+            self.took,
+            self.triggered,
+            self.counts,
+            &self.statuses,
+            &self.links,
+        ))
+    }
+}
+
+/// Whose event it is: the same answer in every source that knows of the same losses. An event stays with its builder as long as
+/// that one lives, whoever else is lost.
+fn assign(links: &[Link], event: u64) -> usize {
+    let builders = links.len() as u64;
+    let first = (event % builders) as usize;
+    if links[first].is_ready() {
+        return first;
+    }
+    let ready = links.iter().filter(|link| link.is_ready()).count() as u64;
+    if ready == 0 {
+        return first;
+    }
+    let nth = (event / builders % ready) as usize;
+    let mut ready = (0..links.len()).filter(|index| links[*index].is_ready());
+    ready.nth(nth).unwrap_or(first)
+}
+
+/// The address that this machine has towards a peer. No packet is sent: a datagram socket only looks up the route.
+fn local_address(peer: SocketAddr) -> Result<IpAddr, Failure> {
+    let any: IpAddr = match peer {
+        SocketAddr::V4(_) => [0; 4].into(),
+        SocketAddr::V6(_) => [0; 16].into(),
+    };
+    let found = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect(peer)?;
+        socket.local_addr()
+    });
+    let failed = |error| Failure::os(format_args!("builder {peer}"), &error);
+    found.map(|address| address.ip()).map_err(failed)
+}
+
+fn listen_for_answers(
+    domain: &Arc<Domain>,
+    local: IpAddr,
+    builders: u32,
+) -> Result<ReceiveEndpoint, Failure> {
+    const CREDITS: u32 = 16;
+    let config = ReceiveConfig::default()
+        .max_connections(builders + 2)
+        .slots((builders + 2) * (CREDITS + 2))
+        .max_message(HEADER_LEN + ANSWER_LEN_MAX)
+        .depth(CREDITS)
+        .header_mode(HEADER_MODE);
+    let any_port = SocketAddr::new(local, 0);
+    Ok(ReceiveEndpoint::listen(domain, any_port.into(), config)?)
+}
+
+fn random() -> Result<u64, Failure> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|error| Failure::os("getrandom", &error.into()))?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,267 @@
+//! `TcpWatch`: what the kernel is asked to watch on the socket of a connection, and what it knows of it.
+//!
+//! The provider owns the socket. libfabric 2.2 and newer say which it is (`FI_GET_FD`, fi_tcp(7)); elsewhere it is found
+//! among the process's descriptors, by the two addresses that name a connection.
+
+#![allow(unsafe_code)]
+
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use crate::Error;
+use crate::endpoint::send::config;
+
+/// Probes of the kernel on a connection that carries nothing (`SO_KEEPALIVE`, tcp(7)).
+///
+/// | setting | unit | default | range |
+/// |---|---|---|---|
+/// | `idle` | time | 10 s | 1 s to 9 h, whole seconds |
+/// | `interval` | time | 5 s | 1 s to 9 h, whole seconds |
+/// | `probes` | probes | 3 | 1 to 127 |
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Keepalive {
+    /// How long nothing comes before the first probe.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Probes without an answer after which the kernel gives the connection up.
+    pub probes: u32,
+}
+
+impl Default for Keepalive {
+    fn default() -> Self {
+        Self {
+            idle: Duration::from_secs(10),
+            interval: Duration::from_secs(5),
+            probes: 3,
+        }
+    }
+}
+
+impl Keepalive {
+    /// The first probe after `idle`, further ones every `interval`; given up after `probes` of them.
+    pub fn new(idle: Duration, interval: Duration, probes: u32) -> Self {
+        Self {
+            idle,
+            interval,
+            probes,
+        }
+    }
+}
+
+/// What the kernel watches for us on a connection's socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct TcpWatch {
+    pub(crate) keepalive: Option<Keepalive>,
+    pub(crate) user_timeout: Option<Duration>,
+}
+
+/// Whether the kernel watches a connection as the settings `keepalive` and `tcp_user_timeout` ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum KernelWatch {
+    /// Nothing was asked for.
+    #[default]
+    NotAsked,
+    /// It does.
+    Set,
+    /// The connection has no socket that could be found, or the kernel would not.
+    Unavailable,
+}
+
+impl TcpWatch {
+    pub(crate) fn is_asked(&self) -> bool {
+        self.keepalive.is_some() || self.user_timeout.is_some()
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let seconds = Duration::from_secs(1)..=Duration::from_secs(9 * 3600);
+        if let Some(Keepalive {
+            idle,
+            interval,
+            probes,
+        }) = self.keepalive
+        {
+            for time in [idle, interval] {
+                if !seconds.contains(&time) || time.subsec_nanos() != 0 {
+                    let reason = "must be 1 s to 9 h, in whole seconds";
+                    return Err(config("keepalive", format!("{time:?}"), reason));
+                }
+            }
+            if !(1..=127).contains(&probes) {
+                let reason = "must be 1 to 127 probes";
+                return Err(config("keepalive", probes.to_string(), reason));
+            }
+        }
+        let millis = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
+        match self.user_timeout {
+            Some(time) if !millis.contains(&time) => Err(config(
+                "tcp_user_timeout",
+                format!("{time:?}"),
+                "must be 1 ms to 24 h",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells the kernel.
+    pub(crate) fn apply(&self, socket: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        if let Some(keepalive) = self.keepalive {
+            sockopt::set_tcp_keepidle(socket, keepalive.idle)?;
+            sockopt::set_tcp_keepintvl(socket, keepalive.interval)?;
+            sockopt::set_tcp_keepcnt(socket, keepalive.probes)?;
+            sockopt::set_socket_keepalive(socket, true)?;
+        }
+        if let Some(time) = self.user_timeout {
+            let millis = u32::try_from(time.as_millis()).unwrap_or(u32::MAX).max(1);
+            sockopt::set_tcp_user_timeout(socket, millis)?;
+        }
+        Ok(())
+    }
+}
+
+/// This process's socket with these two ends; nothing else has both.
+pub(crate) fn find(local: SocketAddr, peer: SocketAddr) -> Option<RawFd> {
+    let entries = std::fs::read_dir("/proc/self/fd").ok()?;
+    let mut fds = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<RawFd>().ok());
+    fds.find(|fd| is_between(*fd, local, peer))
+}
+
+/// Whether a descriptor is a socket with these two ends.
+pub(crate) fn is_between(fd: RawFd, local: SocketAddr, peer: SocketAddr) -> bool {
+    // SAFETY: only asked for its names; a number that is closed or reused meanwhile answers with an error or with other
+    // names.
+    let socket = unsafe { BorrowedFd::borrow_raw(fd) };
+    let name = |answer: rustix::io::Result<rustix::net::SocketAddrAny>| {
+        answer.ok().and_then(|name| SocketAddr::try_from(name).ok())
+    };
+    name(rustix::net::getsockname(socket)) == Some(local)
+        && name(
+            rustix::net::getpeername(socket)
+                .and_then(|name| name.ok_or(rustix::io::Errno::NOTCONN)),
+        ) == Some(peer)
+}
+
+/// Bytes of data that the kernel has received on a TCP socket since it was connected (`TCP_INFO`, tcp(7)): also those
+/// that nobody has read, and those of a message that is not whole.
+pub(crate) fn bytes_received(fd: RawFd) -> Option<u64> {
+    /// Where `tcpi_bytes_received` lies in `struct tcp_info` of <linux/tcp.h>; since Linux 4.1.
+    const OFFSET: usize = 128;
+    let mut info = [0u8; OFFSET + 8];
+    let mut len = info.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes, and says how many.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if rc != 0 || (len as usize) < info.len() {
+        return None;
+    }
+    let bytes = info[OFFSET..].try_into().ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::{AsFd, AsRawFd};
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        (near, far)
+    }
+
+    #[test]
+    fn a_socket_is_found_by_its_ends() {
+        let (near, far) = pair();
+        let (local, peer) = (near.local_addr().unwrap(), near.peer_addr().unwrap());
+        assert_eq!(find(local, peer), Some(near.as_raw_fd()));
+        assert_eq!(
+            find(peer, local),
+            Some(far.as_raw_fd()),
+            "the other way round"
+        );
+        assert!(!is_between(far.as_raw_fd(), local, peer));
+        drop(near);
+        assert_eq!(find(local, peer), None);
+    }
+
+    #[test]
+    fn the_kernel_counts_bytes_that_nobody_has_read() {
+        let (near, mut far) = pair();
+        assert_eq!(bytes_received(near.as_raw_fd()), Some(0));
+        far.write_all(&[7; 1234]).unwrap();
+        let come = || bytes_received(near.as_raw_fd()) == Some(1234);
+        assert!((0..1000).any(|_| come() || {
+            std::thread::sleep(Duration::from_millis(1));
+            false
+        }));
+        assert_eq!(bytes_received(-1), None);
+    }
+
+    #[test]
+    fn the_kernel_is_told() {
+        let (near, _far) = pair();
+        let watch = TcpWatch {
+            keepalive: Some(Keepalive::new(
+                Duration::from_secs(7),
+                Duration::from_secs(2),
+                4,
+            )),
+            user_timeout: Some(Duration::from_millis(2500)),
+        };
+        assert!(watch.is_asked() && watch.check().is_ok());
+        watch.apply(near.as_fd()).unwrap();
+        assert!(sockopt::socket_keepalive(&near).unwrap());
+        assert_eq!(
+            sockopt::tcp_keepidle(&near).unwrap(),
+            Duration::from_secs(7)
+        );
+        assert_eq!(
+            sockopt::tcp_keepintvl(&near).unwrap(),
+            Duration::from_secs(2)
+        );
+        assert_eq!(sockopt::tcp_keepcnt(&near).unwrap(), 4);
+        assert_eq!(sockopt::tcp_user_timeout(&near).unwrap(), 2500);
+    }
+
+    #[test]
+    fn what_the_kernel_would_not_take_is_refused_by_name() {
+        let second = Duration::from_secs(1);
+        let keepalive = |idle, probes| TcpWatch {
+            keepalive: Some(Keepalive::new(idle, second, probes)),
+            user_timeout: None,
+        };
+        for (watch, field) in [
+            (keepalive(Duration::from_millis(1500), 3), "keepalive"),
+            (keepalive(Duration::ZERO, 3), "keepalive"),
+            (keepalive(second, 128), "keepalive"),
+            (
+                TcpWatch {
+                    keepalive: None,
+                    user_timeout: Some(Duration::ZERO),
+                },
+                "tcp_user_timeout",
+            ),
+        ] {
+            let error = watch.check().unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
+        assert!(!TcpWatch::default().is_asked() && TcpWatch::default().check().is_ok());
+    }
+}

@@ -1,0 +1,261 @@
+//! `ProcessSettings`: what libfabric takes from the environment only, once for the whole process.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::Error;
+
+/// libfabric has been asked for providers: it reads its variables then, and never again.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// Called before each question to libfabric.
+pub(super) fn close() {
+    ASKED.store(true, Ordering::SeqCst);
+}
+
+/// How much libfabric writes to its log, which is the standard error stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogLevel {
+    /// What went wrong.
+    Warn,
+    /// How each call went.
+    Trace,
+    /// What was chosen and why.
+    Info,
+    /// Everything; only where libfabric was built for it.
+    Debug,
+}
+
+impl LogLevel {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Warn => "warn",
+            Self::Trace => "trace",
+            Self::Info => "info",
+            Self::Debug => "debug",
+        }
+    }
+}
+
+/// Settings of libfabric that are variables of the environment (`fi_provider.7`, `fi_tcp.7`, `fabric.7`).
+///
+/// | setting | variable | unit | default | range | libfabric |
+/// |---|---|---|---|---|---|
+/// | [`tcp_ports`](Self::tcp_ports) | `FI_TCP_PORT_LOW_RANGE`, `FI_TCP_PORT_HIGH_RANGE` | ports that listeners with port 0 get | the system's | 1 to 65,535, low at most high | 1.17 and 2.x |
+/// | [`tcp_interface`](Self::tcp_interface) | `FI_TCP_IFACE` | name of a network interface | all | | 1.17 and 2.x |
+/// | [`tcp_nodelay`](Self::tcp_nodelay) | `FI_TCP_NODELAY` | | on, but for [`BulkData`](super::TrafficClass::BulkData) | | 1.17 and 2.x |
+/// | [`tcp_staging_bytes`](Self::tcp_staging_bytes) | `FI_TCP_STAGING_SBUF_SIZE` | bytes in which small sends are gathered; 0: none | 9,000 | 0 to 1 GiB | 1.17 and 2.x |
+/// | [`tcp_prefetch_bytes`](Self::tcp_prefetch_bytes) | `FI_TCP_PREFETCH_RBUF_SIZE` | bytes read ahead; 0: none | 9,000 | 0 to 1 GiB | 1.17 and 2.x |
+/// | [`log_level`](Self::log_level) | `FI_LOG_LEVEL` | | `Warn` | | 1.17 and 2.x |
+/// | [`log_providers`](Self::log_providers) | `FI_LOG_PROV` | names, with commas between | all | | 1.17 and 2.x |
+/// | [`providers`](Self::providers) | `FI_PROVIDER` | names, with commas between | all | | 1.17 and 2.x |
+/// | [`provider_path`](Self::provider_path) | `FI_PROVIDER_PATH` | directories, with colons between | libfabric's | | 1.17 and 2.x |
+/// | [`universe_size`](Self::universe_size) | `FI_UNIVERSE_SIZE` | peers that libfabric prepares for | 256 | 1 to 2³¹ - 1 | 1.17 and 2.x |
+///
+/// A variable that is in the environment already stays as it is: who starts the program has the last word.
+///
+/// ```
+/// use fabricast::fabric::{LogLevel, ProcessSettings};
+///
+/// let settings = ProcessSettings::default().log_level(LogLevel::Warn);
+/// // SAFETY: no other thread runs yet.
+/// let kept = unsafe { settings.apply() }?;
+/// assert!(kept.iter().all(|variable| std::env::var_os(variable).is_some()));
+/// # Ok::<(), fabricast::Error>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ProcessSettings {
+    variables: Vec<(&'static str, String)>,
+}
+
+impl ProcessSettings {
+    /// The ports that listeners get who leave the choice to the system (port 0), both ends included.
+    #[must_use]
+    pub fn tcp_ports(self, low: u16, high: u16) -> Self {
+        self.set("FI_TCP_PORT_LOW_RANGE", low)
+            .set("FI_TCP_PORT_HIGH_RANGE", high)
+    }
+
+    /// The network interface that the `tcp` provider uses, such as `eth0`.
+    #[must_use]
+    pub fn tcp_interface(self, name: &str) -> Self {
+        self.set("FI_TCP_IFACE", name)
+    }
+
+    /// Whether small messages are sent at once.
+    #[must_use]
+    pub fn tcp_nodelay(self, on: bool) -> Self {
+        self.set("FI_TCP_NODELAY", u8::from(on))
+    }
+
+    /// Bytes in which the `tcp` provider gathers small sends before it hands them to the kernel.
+    #[must_use]
+    pub fn tcp_staging_bytes(self, bytes: u32) -> Self {
+        self.set("FI_TCP_STAGING_SBUF_SIZE", bytes)
+    }
+
+    /// Bytes that the `tcp` provider reads ahead; they are copied once more.
+    #[must_use]
+    pub fn tcp_prefetch_bytes(self, bytes: u32) -> Self {
+        self.set("FI_TCP_PREFETCH_RBUF_SIZE", bytes)
+    }
+
+    /// What libfabric writes to the standard error stream.
+    #[must_use]
+    pub fn log_level(self, level: LogLevel) -> Self {
+        self.set("FI_LOG_LEVEL", level.name())
+    }
+
+    /// The providers whose log is written.
+    #[must_use]
+    pub fn log_providers(self, names: &[&str]) -> Self {
+        self.set("FI_LOG_PROV", names.join(","))
+    }
+
+    /// The providers that libfabric offers at all.
+    #[must_use]
+    pub fn providers(self, names: &[&str]) -> Self {
+        self.set("FI_PROVIDER", names.join(","))
+    }
+
+    /// Where libfabric looks for providers that are libraries of their own.
+    #[must_use]
+    pub fn provider_path(self, directories: &[&str]) -> Self {
+        self.set("FI_PROVIDER_PATH", directories.join(":"))
+    }
+
+    /// How many peers libfabric prepares for.
+    #[must_use]
+    pub fn universe_size(self, peers: u32) -> Self {
+        self.set("FI_UNIVERSE_SIZE", peers)
+    }
+
+    fn set(mut self, variable: &'static str, value: impl ToString) -> Self {
+        self.variables.retain(|(name, _)| *name != variable);
+        self.variables.push((variable, value.to_string()));
+        self
+    }
+
+    /// The variables and their values, as [`apply`](Self::apply) would set them.
+    pub fn variables(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.variables.iter().map(|(name, value)| (*name, &**value))
+    }
+
+    /// Puts the settings into the environment of this process, and gives the variables that were there already, which stay
+    /// as they are. Before the first fabric is opened: libfabric reads its variables once.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`], and nothing is set: a value out of its range, or libfabric has been asked in this process already.
+    ///
+    /// # Safety
+    ///
+    /// No other thread reads or writes the environment meanwhile (setenv(3)); best called first in `main`.
+    pub unsafe fn apply(&self) -> Result<Vec<&'static str>, Error> {
+        self.check()?;
+        if ASKED.load(Ordering::SeqCst) {
+            return Err(refused(
+                self.variables.first().map_or("", |(name, _)| name),
+                "now",
+                "libfabric was asked in this process already, and reads its environment once: apply before the first \
+                 fabric is opened",
+            ));
+        }
+        let mut kept = Vec::new();
+        for (name, value) in &self.variables {
+            if std::env::var_os(name).is_some() {
+                kept.push(*name);
+            } else {
+                // SAFETY: the caller's promise.
+                unsafe { std::env::set_var(name, value) };
+            }
+        }
+        Ok(kept)
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let number = |name: &str| -> Option<u64> {
+            let (_, value) = self.variables.iter().find(|(other, _)| *other == name)?;
+            value.parse().ok()
+        };
+        let ports = ["FI_TCP_PORT_LOW_RANGE", "FI_TCP_PORT_HIGH_RANGE"].map(number);
+        if let [Some(low), Some(high)] = ports
+            && (low == 0 || low > high)
+        {
+            let reason = "must be 1 to 65535, the low end at most the high one";
+            return Err(refused("tcp_ports", &format!("{low} to {high}"), reason));
+        }
+        for field in ["FI_TCP_STAGING_SBUF_SIZE", "FI_TCP_PREFETCH_RBUF_SIZE"] {
+            if let Some(bytes) = number(field).filter(|bytes| *bytes > 1 << 30) {
+                return Err(refused(field, &bytes.to_string(), "must be at most 1 GiB"));
+            }
+        }
+        if let Some(peers) = number("FI_UNIVERSE_SIZE").filter(|n| !(1..1 << 31).contains(n)) {
+            let reason = "must be 1 to 2147483647";
+            return Err(refused("universe_size", &peers.to_string(), reason));
+        }
+        let odd = |(_, value): &&(&str, String)| value.is_empty() || value.contains('\0');
+        match self.variables.iter().find(odd) {
+            Some((name, value)) => Err(refused(name, value, "is empty, or holds a 0 byte")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn refused(field: &'static str, value: &str, reason: &'static str) -> Error {
+    Error::Config {
+        field,
+        value: value.to_owned(),
+        reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_is_one_variable_and_the_last_value_counts() {
+        let settings = ProcessSettings::default()
+            .tcp_ports(1, 2)
+            .tcp_ports(30_000, 30_010)
+            .log_level(LogLevel::Info)
+            .providers(&["tcp", "shm"])
+            .tcp_nodelay(false);
+        let variables: Vec<_> = settings.variables().collect();
+        assert_eq!(
+            variables,
+            [
+                ("FI_TCP_PORT_LOW_RANGE", "30000"),
+                ("FI_TCP_PORT_HIGH_RANGE", "30010"),
+                ("FI_LOG_LEVEL", "info"),
+                ("FI_PROVIDER", "tcp,shm"),
+                ("FI_TCP_NODELAY", "0"),
+            ]
+        );
+        assert!(settings.check().is_ok());
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused() {
+        for (settings, field) in [
+            (ProcessSettings::default().tcp_ports(0, 5), "tcp_ports"),
+            (ProcessSettings::default().tcp_ports(6, 5), "tcp_ports"),
+            (ProcessSettings::default().universe_size(0), "universe_size"),
+            (ProcessSettings::default().tcp_interface(""), "FI_TCP_IFACE"),
+            (
+                ProcessSettings::default().tcp_interface("a\0b"),
+                "FI_TCP_IFACE",
+            ),
+            (
+                ProcessSettings::default().tcp_staging_bytes(u32::MAX),
+                "FI_TCP_STAGING_SBUF_SIZE",
+            ),
+        ] {
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+}

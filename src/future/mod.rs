@@ -1,0 +1,56 @@
+//! Endpoints as futures and streams, for any runtime or none.
+//!
+//! ```text
+//!  AsyncSendEndpoint ── send ─► Sending          AsyncReceiveEndpoint: Stream of events or messages
+//!          └── whichever future is polled drives the endpoint ──┘
+//!                           │ nothing to do: wait
+//!                Reactor ── Watch: descriptors, and a time      Executor (no runtime), TokioReactor, or yours
+//! ```
+//!
+//! It is an adapter: [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) and [`ReceiveEndpoint`](crate::ReceiveEndpoint)
+//! do the work, and are faster where every hundred nanoseconds count: here each send takes a lock or two. The lock is held
+//! for one poll of the endpoint, never while code of others runs (wakers, reactors, the drop of a payload), never across an `await`.
+//!
+//! # Waking
+//!
+//! Before a task waits, `fi_trywait` (fi_poll.3) is asked and then a [`Watch`]; it reports a descriptor of the endpoint that is
+//! readable, or that the endpoint's next deadline is there. An endpoint without descriptors is polled every
+//! millisecond while somebody waits, and any endpoint once a second. Nobody waits: nothing is polled.
+//!
+//! # Cancelling
+//!
+//! Dropping a future is always safe, and takes nothing back that was posted: the buffer stays with the endpoint until the
+//! network is done with it, and then goes back to its pool. See [`AsyncSendEndpoint::send`].
+//!
+//! What it does not do: it starts no thread and no task, it keeps no queue (what waits is in the futures that you hold), and
+//! it sets no deadline but the endpoint's own.
+
+mod after;
+mod error;
+mod executor;
+mod hub;
+mod reactor;
+mod receive;
+mod send;
+mod send_engine;
+mod sending;
+#[cfg(feature = "tokio")]
+mod tokio;
+mod waiters;
+
+#[cfg(feature = "tokio")]
+pub use self::tokio::TokioReactor;
+pub use error::{SendFailed, SendFailure};
+pub use executor::{Executor, ExecutorStats};
+pub use reactor::{EndpointFds, Reactor, Watch};
+pub use receive::{AsyncReceiveEndpoint, Messages};
+pub use send::{AsyncSendEndpoint, Sending};
+pub use send_engine::FutureStats;
+
+/// For the tests of the endpoints over the fake link.
+#[cfg(all(test, not(loom)))]
+pub(crate) mod parts {
+    pub(crate) use super::hub::Hub;
+    pub(crate) use super::send_engine::Sender;
+    pub(crate) use super::sending::{Handle, SendOn, close, closed, connected, drive};
+}

@@ -1,0 +1,192 @@
+//! The futures of a sending endpoint, over anything that sends: each owns its part until it is dropped, and cleans up then.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use super::after::After;
+use super::error::SendFailed;
+use super::hub::Hub;
+use super::send_engine::{Header, SendEngine, Sender, Topic, Unposted};
+use super::waiters::Ticket;
+use crate::Error;
+use crate::buffer::Payload;
+use crate::endpoint::{CloseReason, ConnectionInfo};
+
+/// How far a send is.
+#[derive(Debug)]
+enum Stage {
+    Unposted(Unposted),
+    Posted(u64),
+    Resolved,
+}
+
+/// One send.
+pub(crate) struct SendOn<S: Sender> {
+    hub: Arc<Hub<S>>,
+    stage: Stage,
+}
+
+impl<S: Sender> SendOn<S> {
+    pub(crate) fn new(hub: &Arc<Hub<S>>, payload: Payload, header: &[u8]) -> Self {
+        Self {
+            hub: Arc::clone(hub),
+            stage: Stage::Unposted(Unposted {
+                payload,
+                header: Header::from_slice(header),
+                ticket: None,
+            }),
+        }
+    }
+
+    pub(crate) fn is_posted(&self) -> bool {
+        matches!(self.stage, Stage::Posted(_))
+    }
+}
+
+impl<S: Sender> Future for SendOn<S> {
+    type Output = Result<Payload, SendFailed>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { hub, stage } = self.get_mut();
+        assert!(
+            !matches!(stage, Stage::Resolved),
+            "a send was polled after it had resolved"
+        );
+        let result = hub.poll(cx, |engine, waker, after| match stage {
+            Stage::Unposted(send) => match engine.poll_post(send, waker, after) {
+                Poll::Ready(Ok(key)) => {
+                    *stage = Stage::Posted(key);
+                    Poll::Pending
+                }
+                Poll::Ready(Err(failed)) => Poll::Ready(Err(failed)),
+                Poll::Pending => Poll::Pending,
+            },
+            Stage::Posted(key) => engine.poll_outcome(*key, waker, after),
+            Stage::Resolved => unreachable!("asserted above"),
+        });
+        if result.is_ready() {
+            *stage = Stage::Resolved;
+        }
+        result
+    }
+}
+
+impl<S: Sender> Drop for SendOn<S> {
+    fn drop(&mut self) {
+        match &mut self.stage {
+            Stage::Unposted(Unposted { ticket, .. }) if ticket.is_some() => {
+                self.hub
+                    .with(|engine, after| engine.leave_queue(ticket, after));
+            }
+            Stage::Posted(key) => self.hub.with(|engine, after| engine.detach(*key, after)),
+            Stage::Unposted(_) | Stage::Resolved => {}
+        }
+    }
+}
+
+/// A place among those that wait for a topic; given up when it is dropped.
+struct Place<S: Sender> {
+    hub: Arc<Hub<S>>,
+    topic: Topic,
+    ticket: Option<Ticket>,
+}
+
+impl<S: Sender> Place<S> {
+    fn new(hub: &Arc<Hub<S>>, topic: Topic) -> Self {
+        Self {
+            hub: Arc::clone(hub),
+            topic,
+            ticket: None,
+        }
+    }
+
+    /// Waits until `look` finds something.
+    async fn until<R>(
+        mut self,
+        mut look: impl FnMut(&mut SendEngine<S>, &mut After) -> Option<R>,
+    ) -> R {
+        let Self { hub, topic, ticket } = &mut self;
+        std::future::poll_fn(|cx| {
+            hub.poll(cx, |engine, waker, after| match look(engine, after) {
+                Some(found) => Poll::Ready(found),
+                None => {
+                    engine.wait(*topic, ticket, waker, after);
+                    Poll::Pending
+                }
+            })
+        })
+        .await
+    }
+}
+
+impl<S: Sender> Drop for Place<S> {
+    fn drop(&mut self) {
+        let Some(ticket) = self.ticket.take() else {
+            return;
+        };
+        self.hub
+            .with(|engine, after| engine.leave(self.topic, ticket, after));
+        if self.topic == Topic::Driving {
+            self.hub.driver_left();
+        }
+    }
+}
+
+pub(crate) async fn connected<S: Sender>(hub: Arc<Hub<S>>) -> Result<ConnectionInfo, Error> {
+    let place = Place::new(&hub, Topic::Connected);
+    place
+        .until(|engine, _| match (engine.ended(), engine.info()) {
+            (Some(reason), _) => Some(Err(Error::Closed(reason))),
+            (None, Some(info)) => Some(Ok(info.clone())),
+            (None, None) => None,
+        })
+        .await
+}
+
+pub(crate) async fn closed<S: Sender>(hub: Arc<Hub<S>>) -> CloseReason {
+    let place = Place::new(&hub, Topic::Closed);
+    place.until(|engine, _| engine.ended()).await
+}
+
+pub(crate) async fn close<S: Sender>(hub: Arc<Hub<S>>, deadline: Instant) -> CloseReason {
+    hub.with(|engine, after| engine.begin_close(deadline, after));
+    closed(hub).await
+}
+
+pub(crate) async fn drive<S: Sender>(hub: Arc<Hub<S>>) -> CloseReason {
+    let place = Place::new(&hub, Topic::Driving);
+    place.until(|engine, _| engine.ended()).await
+}
+
+/// What the user holds; with the last of them the connection ends.
+pub(crate) struct Handle<S: Sender>(pub(crate) Arc<Hub<S>>);
+
+impl<S: Sender> Drop for Handle<S> {
+    /// Rude, as an endpoint that is dropped: futures that live are woken, find the connection ended and give their payloads
+    /// back. Where none lives, the endpoint goes now. A future that is neither polled nor dropped keeps it.
+    fn drop(&mut self) {
+        self.0.with(|engine, after| {
+            if engine.ended().is_none() {
+                engine.begin_close(Instant::now(), after);
+            }
+        });
+    }
+}
+
+impl<S: Sender> fmt::Debug for Handle<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle").finish_non_exhaustive()
+    }
+}
+
+impl<S: Sender> fmt::Debug for SendOn<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendOn")
+            .field("stage", &self.stage)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,471 @@
+//! The example `readout`, as a user runs it: real processes, whose counts must agree, and what can go wrong.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use fabricast::buffer::Payload;
+use fabricast::endpoint::{HeaderMode, SendConfig};
+use fabricast::{Fabric, SendEndpointZeroCopy};
+
+/// No process of these tests may take longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Where cargo puts examples: beside the directory of the tests.
+fn program() -> Option<PathBuf> {
+    let tests = std::env::current_exe().ok()?;
+    let program = tests.parent()?.parent()?.join("examples/readout");
+    if program.exists() {
+        return Some(program);
+    }
+    println!(
+        "SKIPPED: {} is not built (cargo build --example readout)",
+        program.display()
+    );
+    None
+}
+
+/// A process of ours; ended when it is dropped.
+struct Process(Child);
+
+#[derive(Debug)]
+struct Ended {
+    status: ExitStatus,
+    stdout: String,
+    stderr: String,
+}
+
+impl Process {
+    fn start(program: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        let command = command.args(arguments).stdin(Stdio::null());
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self(command.spawn().expect("it starts"))
+    }
+
+    /// Waits for the end. What it prints in these tests fits into the pipes.
+    fn end(mut self) -> Ended {
+        let deadline = Instant::now() + PATIENCE;
+        let status = loop {
+            if let Some(status) = self.0.try_wait().expect("it is our child") {
+                break status;
+            }
+            assert!(Instant::now() < deadline, "not ended within {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        let (mut stdout, mut stderr) = (String::new(), String::new());
+        if let Some(mut pipe) = self.0.stdout.take() {
+            pipe.read_to_string(&mut stdout).expect("text");
+        }
+        if let Some(mut pipe) = self.0.stderr.take() {
+            pipe.read_to_string(&mut stderr).expect("text");
+        }
+        Ended {
+            status,
+            stdout,
+            stderr,
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.0);
+        rustix::process::kill_process(pid, signal).expect("it was not waited for");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both do nothing when `end` has seen its end; a stopped process can be killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Ended {
+    /// It ended well, and its JSON says that both sides agree.
+    #[track_caller]
+    fn assert_agrees(self) -> Counts {
+        let code = self.status.code();
+        assert_eq!(code, Some(0), "{}\n{}", self.stdout, self.stderr);
+        let counts = Counts(self.stdout);
+        assert_eq!(counts.field("agree"), "true");
+        counts
+    }
+
+    /// It failed, with one line that says why.
+    #[track_caller]
+    fn assert_failed(&self, code: i32, why: &str) {
+        assert_eq!(self.status.code(), Some(code), "{self:?}");
+        let mut lines = self.stderr.lines();
+        let lead = if code == 2 { "error: " } else { "readout: " };
+        let line = lines.find(|line| line.starts_with(lead) && line.contains(why));
+        assert!(line.is_some(), "want {why:?}, got {}", self.stderr);
+    }
+}
+
+/// The JSON object that a run prints.
+struct Counts(String);
+
+impl Counts {
+    /// The first field of that name: those of the whole run come before those of each builder.
+    #[track_caller]
+    fn field(&self, name: &str) -> &str {
+        let key = format!("\"{name}\":");
+        let Some((_, rest)) = self.0.split_once(&key) else {
+            panic!("no {name} in {}", self.0);
+        };
+        rest.split([',', '}']).next().unwrap_or("")
+    }
+
+    #[track_caller]
+    fn get(&self, name: &str) -> u64 {
+        let text = self.field(name);
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is {text}, no count"))
+    }
+
+    /// Sums up a field of all builders.
+    fn sum(&self, name: &str) -> u64 {
+        let key = format!("\"{name}\":");
+        let values = self.0.split(&key).skip(1);
+        let number = |text: &str| text.split([',', '}']).next()?.parse::<u64>().ok();
+        values.filter_map(number).sum()
+    }
+}
+
+/// A demo of a second with these arguments added.
+fn demo(program: &Path, more: &[&str]) -> Ended {
+    let mut arguments = vec!["demo", "--json", "--seconds", "1"];
+    arguments.extend(more);
+    Process::start(program, &arguments).end()
+}
+
+#[test]
+fn a_run_loses_nothing() {
+    let Some(program) = program() else { return };
+    let sizes = ["--size", "1-9000", "--rate", "3"];
+    let counts = demo(&program, &sizes).assert_agrees();
+    let events = counts.get("events_triggered");
+    assert!(events > 100, "{events} events in a second");
+    assert_eq!(counts.get("events_built"), events);
+    assert_eq!(counts.get("fragments"), 2 * events);
+    assert_eq!(counts.sum("fragments_sent"), 2 * events);
+    assert_eq!(counts.sum("fragments_received"), 2 * events);
+    assert_eq!(counts.sum("bytes_received"), counts.get("bytes"));
+    for none in [
+        "events_incomplete",
+        "events_dropped_by_detectors",
+        "events_lost_with_builder",
+        "events_given_up",
+        "events_reassigned",
+        "fragments_dropped",
+        "fragments_lost",
+        "fragments_resent",
+        "builders_lost",
+    ] {
+        assert_eq!(counts.get(none), 0, "{none}");
+    }
+    let p50: f64 = counts.field("latency_us_p50").parse().expect("measured");
+    let max: f64 = counts.field("latency_us_max").parse().expect("measured");
+    assert!(0.0 < p50 && p50 <= max, "p50 {p50} us, maximum {max} us");
+}
+
+#[test]
+fn as_fast_as_it_goes_with_more_detectors_than_builders() {
+    let Some(program) = program() else { return };
+    let more = ["--detectors", "3", "--builders", "2", "--size", "exp:500"];
+    let counts = demo(&program, &more).assert_agrees();
+    assert_eq!(counts.get("events_built"), counts.get("events_triggered"));
+    assert!(counts.get("fragments") > 1000);
+}
+
+#[test]
+fn the_table_names_what_people_look_for() {
+    let Some(program) = program() else { return };
+    let ended = Process::start(&program, &["demo", "--seconds", "0.2", "--rate", "1"]).end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    for words in [
+        "libfabric",
+        "kHz",
+        "GB/s",
+        "p99.9 us",
+        "back-press.",
+        "losses       0 builders lost",
+        "a builder's time",
+        "both sides agree",
+    ] {
+        assert!(ended.stdout.contains(words), "{words}: {}", ended.stdout);
+    }
+}
+
+/// Builders that are slow always have something under way, so the one that is killed has too.
+const BUSY: [&str; 4] = ["--work", "500", "--kill-builder-after", "0.4"];
+
+#[test]
+fn a_killed_builder_costs_nothing_where_fragments_are_kept() {
+    let Some(program) = program() else { return };
+    let mut more = BUSY.to_vec();
+    more.extend(["--builders", "3"]);
+    let counts = demo(&program, &more).assert_agrees();
+    assert_eq!(counts.get("builders_lost"), 1);
+    assert_eq!(counts.get("events_built"), counts.get("events_triggered"));
+    assert!(counts.get("events_reassigned") > 0, "{}", counts.0);
+    assert_eq!(counts.get("fragments_lost"), 0);
+}
+
+#[test]
+fn a_killed_builder_costs_what_it_had_where_fragments_are_dropped() {
+    let Some(program) = program() else { return };
+    let mut more = BUSY.to_vec();
+    more.extend(["--policy", "drop"]);
+    let counts = demo(&program, &more).assert_agrees();
+    assert_eq!(counts.get("builders_lost"), 1);
+    let lost = counts.get("events_lost_with_builder");
+    let events = counts.get("events_triggered");
+    assert_eq!(counts.get("events_built") + lost, events);
+    assert!(lost > 0 && lost < events, "{lost} of {events}");
+    assert_eq!(counts.get("fragments_lost"), 2 * lost);
+    assert_eq!(counts.get("fragments_resent"), 0);
+}
+
+#[test]
+fn a_full_ring_drops_and_counts() {
+    let Some(program) = program() else { return };
+    // Two builders that take a millisecond for each event, and rings of 16 fragments.
+    let slow = ["--work", "1000", "--ring", "64K", "--rate", "20"];
+    let mut more = slow.to_vec();
+    more.extend(["--on-full", "drop"]);
+    let counts = demo(&program, &more).assert_agrees();
+    let (events, built) = (counts.get("events_triggered"), counts.get("events_built"));
+    let unseen = counts.get("events_dropped_by_detectors");
+    assert_eq!(built + unseen, events);
+    let dropped = counts.get("fragments_dropped");
+    assert!(dropped > events, "most are: {dropped} of {events} events");
+    assert_eq!(counts.get("fragments") + dropped, 2 * events);
+}
+
+#[test]
+fn a_full_ring_holds_the_trigger() {
+    let Some(program) = program() else { return };
+    let slow = ["--work", "1000", "--ring", "64K", "--rate", "20"];
+    let counts = demo(&program, &slow).assert_agrees();
+    assert_eq!(counts.get("events_built"), counts.get("events_triggered"));
+    assert_eq!(counts.get("fragments_dropped"), 0);
+    assert!(counts.get("ring_full") > 0);
+    let waited: f64 = counts.field("ring_full_s").parse().expect("seconds");
+    assert!(waited > 0.2, "{waited} s");
+}
+
+/// A builder, and where it listens.
+struct Builder {
+    process: Process,
+    address: String,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Builder {
+    fn start(program: &Path, more: &[&str]) -> Self {
+        let mut arguments = vec!["builder", "--json", "--listen", "127.0.0.1:0"];
+        arguments.extend(more);
+        let mut process = Process::start(program, &arguments);
+        let mut stdout = BufReader::new(process.0.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        stdout.read_line(&mut line).expect("text");
+        let address = line.trim_end().strip_prefix("listening on ");
+        let Some(address) = address.map(str::to_owned) else {
+            panic!("it did not start: {:?}", process.end());
+        };
+        Self {
+            process,
+            address,
+            stdout,
+        }
+    }
+
+    fn end(mut self) -> Ended {
+        let mut ended = self.process.end();
+        self.stdout.read_to_string(&mut ended.stdout).expect("text");
+        ended
+    }
+}
+
+/// A source with these builders.
+fn source(program: &Path, builders: &[Builder], more: &[&str]) -> Process {
+    let mut arguments = vec!["source", "--json"];
+    for builder in builders {
+        arguments.extend(["--to", &builder.address]);
+    }
+    arguments.extend(more);
+    Process::start(program, &arguments)
+}
+
+#[test]
+fn several_sources_and_builders() {
+    let Some(program) = program() else { return };
+    let all = ["--detectors", "3", "--sources", "2"];
+    let builders = [(); 2].map(|()| Builder::start(&program, &all));
+    let run = ["--events", "500", "--rate", "2"];
+    let two = [&run[..], &["--detectors", "2"]].concat();
+    let one = [&run[..], &["--detectors", "1", "--first-detector", "2"]].concat();
+    let first = source(&program, &builders, &two);
+    // Not yet complete: the first one waits.
+    std::thread::sleep(Duration::from_millis(200));
+    let second = source(&program, &builders, &one);
+    for (source, detectors) in [(first, 2), (second, 1)] {
+        let counts = source.end().assert_agrees();
+        assert_eq!(counts.get("events_built"), 500);
+        assert_eq!(counts.sum("fragments_received"), detectors * 500);
+    }
+    let ended = builders.map(Builder::end);
+    for builder in &ended {
+        assert_eq!(builder.status.code(), Some(0), "{builder:?}");
+    }
+    let built = ended.map(|builder| Counts(builder.stdout).get("events_built"));
+    assert_eq!(built, [250, 250]);
+}
+
+#[test]
+fn a_stopped_builder_is_given_up() {
+    let Some(program) = program() else { return };
+    let builders = [(); 2].map(|()| Builder::start(&program, &[]));
+    let run = ["--seconds", "0.5", "--rate", "2", "--timeout", "2"];
+    let source = source(&program, &builders, &run);
+    wait_for_detectors(&source);
+    builders[1].process.signal(rustix::process::Signal::STOP);
+    let ended = source.end();
+    assert!(ended.stderr.contains("nothing heard for 1s"), "{ended:?}");
+    assert!(ended.stderr.contains(" s old: "), "{ended:?}");
+    let counts = ended.assert_agrees();
+    assert_eq!(counts.get("builders_lost"), 1);
+    assert_eq!(counts.get("events_built"), counts.get("events_triggered"));
+    let [alive, stopped] = builders;
+    assert_eq!(alive.end().status.code(), Some(0));
+    stopped.process.signal(rustix::process::Signal::CONT);
+    stopped.end().assert_failed(1, "was lost");
+}
+
+/// The threads of the detectors are there as soon as the run begins.
+fn wait_for_detectors(source: &Process) {
+    let tasks = format!("/proc/{}/task", source.0.id());
+    let deadline = Instant::now() + PATIENCE;
+    let is_detector = |task: std::fs::DirEntry| {
+        std::fs::read_to_string(task.path().join("comm"))
+            .is_ok_and(|name| name.starts_with("detector-"))
+    };
+    while !std::fs::read_dir(&tasks)
+        .expect("it runs")
+        .flatten()
+        .any(is_detector)
+    {
+        assert!(Instant::now() < deadline, "no detector was started");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[test]
+fn a_killed_source_is_said() {
+    let Some(program) = program() else { return };
+    let builders = [Builder::start(&program, &[])];
+    let source = source(&program, &builders, &["--rate", "2"]);
+    wait_for_detectors(&source);
+    source.signal(rustix::process::Signal::KILL);
+    drop(source);
+    let [builder] = builders;
+    builder.end().assert_failed(1, "was lost");
+}
+
+#[test]
+fn a_stranger_does_not_end_the_run() {
+    let Some(program) = program() else { return };
+    let builder = Builder::start(&program, &[]);
+    for header in [[0; 64], [0xff; 64]] {
+        send_as_stranger(&builder.address, &header);
+    }
+    let builders = [builder];
+    let run = ["--events", "50", "--rate", "1"];
+    let counts = source(&program, &builders, &run).end().assert_agrees();
+    assert_eq!(counts.get("events_built"), 50);
+    let [builder] = builders;
+    let ended = builder.end();
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    let told = ended.stderr.matches("its connection is closed").count();
+    assert_eq!(told, 2, "{}", ended.stderr);
+}
+
+/// Sends one message, and waits until the builder has had enough.
+fn send_as_stranger(address: &str, header: &[u8; 64]) {
+    let fabric = Fabric::builder().provider("tcp").node("127.0.0.1");
+    let domain = fabric.open().expect("tcp").open_domain().expect("a domain");
+    let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
+    let to = address.parse().expect("an address");
+    let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("an endpoint");
+    sender.wait_connected().expect("the builder is there");
+    sender
+        .send_data(Payload::empty(), header, 0)
+        .expect("the builder grants some");
+    let deadline = Instant::now() + PATIENCE;
+    let mut events = Vec::new();
+    while sender.close_reason().is_none() {
+        assert!(Instant::now() < deadline, "it keeps the connection");
+        sender.poll(&mut events).expect("it works");
+        sender.wait(Duration::from_millis(10)).expect("it works");
+    }
+}
+
+#[test]
+fn wrong_command_lines_are_named() {
+    let Some(program) = program() else { return };
+    let to = ["source", "--to", "127.0.0.1:1"];
+    let cases: [(&[&str], i32, &str); 11] = [
+        (&["demo", "--size", "0"], 2, "--size"),
+        (&["demo", "--size", "9-5"], 2, "shorter first"),
+        (&["demo", "--rate", "-1"], 2, "'-1'"),
+        (&["demo", "--seconds", "0"], 2, "at least 0.01"),
+        (&["demo", "--detectors", "65"], 2, "--detectors"),
+        (&["source"], 2, "required"),
+        (&["source", "--to", "127.0.0.1"], 2, "port"),
+        (&["demo", "--on-full", "drop"], 1, "--rate"),
+        (&["demo", "--ring", "4K"], 1, "two of the longest"),
+        (
+            &["demo", "--builders", "1", "--kill-builder-after", "1"],
+            1,
+            "nobody would be left",
+        ),
+        (&["builder", "--credits", "3"], 1, "need 4 at least"),
+    ];
+    for (arguments, code, why) in cases {
+        Process::start(&program, arguments)
+            .end()
+            .assert_failed(code, why);
+    }
+    let twice = [&to[..], &to[1..]].concat();
+    Process::start(&program, &twice)
+        .end()
+        .assert_failed(1, "named twice");
+    let help = Process::start(&program, &["demo", "--help"]).end();
+    assert_eq!(help.status.code(), Some(0));
+    assert!(help.stdout.contains("--kill-builder-after"), "{help:?}");
+}
+
+#[test]
+fn a_peer_or_provider_that_is_not_there_is_named() {
+    let Some(program) = program() else { return };
+    // A port that was free a moment ago.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let to = free.local_addr().expect("an address").to_string();
+    drop(free);
+    let lonely = Process::start(&program, &["source", "--to", &to]).end();
+    lonely.assert_failed(1, &to);
+    lonely.assert_failed(1, "could not connect");
+    Process::start(&program, &["demo", "--provider", "nosuch"])
+        .end()
+        .assert_failed(1, "nosuch");
+    Builder::start(&program, &["--timeout", "1"])
+        .end()
+        .assert_failed(1, "no source came within 1s");
+    let small = Builder::start(&program, &["--max-fragment", "1K"]);
+    source(&program, &[small], &[])
+        .end()
+        .assert_failed(1, "takes fragments of 1024 bytes");
+}
