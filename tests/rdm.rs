@@ -140,12 +140,11 @@ fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
     if let Some(asked) = told.text("asks") {
         config = config.header_mode(mode(asked));
     }
-    let at = told
-        .text("at")
-        .unwrap_or(match domain.fabric().provider().name {
-            "shm" => "any",
-            _ => "127.0.0.1:0",
-        });
+    let anywhere = match domain.fabric().provider().name {
+        "shm" => "any",
+        _ => "127.0.0.1:0",
+    };
+    let at = told.text("at").unwrap_or(anywhere);
     ReceiveEndpoint::listen(domain, at.parse().expect("an address"), config).expect("listens")
 }
 

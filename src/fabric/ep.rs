@@ -137,7 +137,8 @@ impl Ep {
 
     /// Starts to connect. Once in an endpoint's life.
     pub(crate) fn connect(&self, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
-        let address = peer.socket_addr().and(ProviderAddress::new(peer));
+        let socket = peer.socket_addr();
+        let address = socket.and_then(|_| ProviderAddress::new(peer));
         let address = address.ok_or_else(|| Error::Address {
             address: peer.to_string(),
             reason: "the provider connects to IP addresses with a port".to_owned(),
