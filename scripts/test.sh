@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 all_parts=(abi build suite second mixed tokio loom asan doc)
-chaos_targets=(chaos hostile churn shutdown)
+chaos_targets=(chaos hostile churn shutdown rma_stop)
 logs=target/test-logs
 triple=$(rustc -vV | sed -n 's/^host: //p')
 started=$SECONDS
@@ -238,17 +238,17 @@ run_asan() {
     # Leaks are not looked for here: what libraries keep until the process ends is not ours, and
     # fabricast leaks on purpose where freeing would be unsound. The tests count regions and descriptors.
     if has_sanitizer; then
-        part asan "the shutdown suite under AddressSanitizer" 600 \
+        part asan "the shutdown and one-sided suites under AddressSanitizer" 600 \
             env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0}" \
-            cargo test --locked -p fabricast --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan --test shutdown -- --show-output
+            cargo test --locked -p fabricast --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan --test shutdown --test rma --test rma_stop -- --show-output
     elif command -v valgrind >/dev/null; then
         local runner
         runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$triple")_RUNNER
-        part asan "the shutdown suite under valgrind (no AddressSanitizer with this toolchain)" 900 \
+        part asan "the shutdown and one-sided suites under valgrind (no AddressSanitizer with this toolchain)" 900 \
             env "$runner=valgrind -q --error-exitcode=99 --fair-sched=yes" \
-            cargo test --locked -p fabricast --test shutdown -- --show-output --test-threads=1
+            cargo test --locked -p fabricast --test shutdown --test rma --test rma_stop -- --show-output --test-threads=1
     else
-        skipped asan "the shutdown suite under a memory checker" "SKIPPED: neither AddressSanitizer nor valgrind here"
+        skipped asan "the shutdown and one-sided suites under a memory checker" "SKIPPED: neither AddressSanitizer nor valgrind here"
     fi
 }
 

@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZeroI32;
 
 use crate::buffer::Payload;
-use crate::endpoint::CloseReason;
+use crate::endpoint::{CloseReason, Destination, WindowError};
 use crate::fabric::Diagnosis;
 use crate::memory::MemoryError;
 
@@ -241,6 +241,8 @@ pub enum Blocked {
     Provider,
     /// The connection is not established yet.
     Connecting,
+    /// No buffer is free: all are in flight, or held.
+    Buffers,
 }
 
 impl fmt::Display for Blocked {
@@ -251,6 +253,7 @@ impl fmt::Display for Blocked {
             Self::Credits => "the peer has granted no more messages",
             Self::Provider => "the provider's queue is full",
             Self::Connecting => "the connection is not established yet",
+            Self::Buffers => "no buffer is free",
         })
     }
 }
@@ -313,6 +316,9 @@ pub enum SendErrorKind {
     /// The region is registered with the domain, but registering it with this endpoint failed.
     #[error(transparent)]
     Register(#[from] RegisterError),
+    /// The window of a one-sided operation does not allow it.
+    #[error(transparent)]
+    Window(#[from] WindowError),
     /// The endpoint was made by the process that this one was forked from.
     #[error("this endpoint was made by process {made_by}, which this process was forked from")]
     Forked {
@@ -382,3 +388,29 @@ impl fmt::Display for SendError {
 }
 
 impl std::error::Error for SendError {}
+
+/// A one-sided read that was refused, with everything that was given.
+#[derive(Debug)]
+pub struct ReadError {
+    /// Why.
+    pub kind: SendErrorKind,
+    /// The destination, untouched.
+    pub into: Destination,
+    /// The key, unchanged.
+    pub key: u64,
+}
+
+impl ReadError {
+    /// True for back-pressure: try again after the next `Writable` event or poll.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self.kind, SendErrorKind::WouldBlock(_))
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.kind, f)
+    }
+}
+
+impl std::error::Error for ReadError {}

@@ -14,11 +14,12 @@
 //!
 //! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread of its own, no copy of a payload, no
 //! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
-//! GPU memory, files, one-sided operations and providers with FI_EP_RDM only are still to come.
+//! GPU memory, files and providers with FI_EP_RDM only are still to come.
 
 #![deny(unsafe_code)]
 
 pub mod buffer;
+pub mod coalesce;
 pub mod endpoint;
 pub mod error;
 pub mod event_loop;
@@ -27,10 +28,14 @@ pub mod future;
 mod in_flight;
 pub mod memory;
 mod process;
+mod random;
 pub mod stats;
 mod sync;
 
-pub use endpoint::{PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+pub use endpoint::{
+    BufferedEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
+    SendEndpointZeroCopy, SendEvent,
+};
 pub use error::Error;
 pub use fabric::{Domain, Fabric};
 pub use memory::Region;
@@ -47,6 +52,11 @@ pub mod __fuzz {
     /// Every parser of bytes that peers send. Panics where one is wrong.
     pub fn wire(bytes: &[u8]) {
         crate::endpoint::wire::exercise(bytes);
+    }
+
+    /// Both parsers of coalesced buffers. Panics where one breaks its promises.
+    pub fn coalesced(bytes: &[u8]) {
+        crate::coalesce::exercise(bytes);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of one send endpoint. `posted = completed + failed + abandoned + in_flight`, always.
+/// Counters of one send endpoint, messages and one-sided operations together. `posted = completed + failed + abandoned + in_flight`, always.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SendStats {
@@ -30,10 +30,39 @@ pub struct SendStats {
     pub cq_reads: u64,
     /// Of these, reads that found nothing.
     pub cq_reads_empty: u64,
+    /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie.
+    pub stray_writes: u64,
     /// Completions that named no operation of ours.
     pub unknown_completions: u64,
     /// Operations leaked because the provider would not close its endpoint.
     pub leaked: u64,
+}
+
+/// Counters of one buffered endpoint. Small messages: `accepted = confirmed + failed + pending`, always; those that are pending when
+/// it is dropped are abandoned.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BufferedStats {
+    /// Small messages that were accepted.
+    pub accepted: u64,
+    /// Small messages reported as [`BufferedEvent::Completed`](crate::BufferedEvent::Completed).
+    pub confirmed: u64,
+    /// Small messages reported as [`BufferedEvent::Failed`](crate::BufferedEvent::Failed).
+    pub failed: u64,
+    /// Small messages accepted and not yet reported: being packed, waiting, or in flight.
+    pub pending: u64,
+    /// Buffers that were given to the network, whole ones of the caller's among them.
+    pub buffers: u64,
+    /// Bytes of the packed ones, the format's own included.
+    pub bytes: u64,
+    /// Packed buffers that left because they were full.
+    pub full: u64,
+    /// Packed buffers that left because of `flush`, or a whole buffer behind them.
+    pub flushed: u64,
+    /// Packed buffers that left because the flush interval was over.
+    pub timed: u64,
+    /// Messages and buffers refused with `WouldBlock`.
+    pub would_block: u64,
 }
 
 /// Counters of one receive endpoint.
@@ -56,6 +85,18 @@ pub struct ReceiveStats {
     pub lost: u64,
     /// Times that a connection found the pool empty.
     pub starved: u64,
+    /// One-sided operations of this side that were accepted: `posted = completed + failed + in_flight`, always.
+    pub posted: u64,
+    /// One-sided operations that were done.
+    pub completed: u64,
+    /// One-sided operations that failed.
+    pub failed: u64,
+    /// One-sided operations accepted and not yet reported.
+    pub in_flight: u64,
+    /// Writes of peers that came with immediate data.
+    pub peer_writes: u64,
+    /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie.
+    pub stray_writes: u64,
     /// Reads of the completion queue.
     pub cq_reads: u64,
     /// Of these, reads that found nothing.

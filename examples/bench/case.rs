@@ -23,6 +23,8 @@ pub(crate) enum Operation {
     Send,
     /// One message to and fro at a time; both ends spin.
     Pingpong,
+    /// Small messages one way, packed in buffers; the bare side is a TCP socket with a plain loop of the same format.
+    Coalesced,
 }
 
 impl Operation {
@@ -30,6 +32,7 @@ impl Operation {
         match self {
             Self::Send => "send",
             Self::Pingpong => "pingpong",
+            Self::Coalesced => "coalesced",
         }
     }
 }
@@ -90,9 +93,30 @@ pub(crate) struct Case {
     pub(crate) wait: Wait,
     /// Connections of the bare ping-pong: one both ways, or one each way, as the library's.
     pub(crate) bare_connections: u8,
+    /// Bytes of a buffer of small messages.
+    pub(crate) buffer: usize,
+    /// How long a small message waits for others, in microseconds.
+    pub(crate) flush_us: u64,
 }
 
 impl Case {
+    /// The same with whole buffers as messages.
+    pub(crate) fn of_buffers(&self) -> Self {
+        Self {
+            operation: Operation::Send,
+            size: self.buffer,
+            ..self.clone()
+        }
+    }
+
+    /// The same with one message of the provider's for each small one.
+    pub(crate) fn of_single_messages(&self) -> Self {
+        Self {
+            operation: Operation::Send,
+            ..self.clone()
+        }
+    }
+
     /// Messages that the receiver takes ahead: 16 MiB of them, at least twice the depth, and no more than the receive
     /// queue of tcp on libfabric 1.17 holds with the two receives that the library keeps for itself.
     pub(crate) fn window(&self) -> usize {
@@ -122,7 +146,7 @@ pub(crate) struct Arrived {
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) cpu_s: f64,
-    /// Half round trips; none for an operation that has no replies.
+    /// Half round trips, or the times of lone small messages; none for an operation that has neither.
     pub(crate) half_ns: Vec<u32>,
 }
 
@@ -143,6 +167,17 @@ impl Header {
     #[inline]
     pub(crate) fn is_end(self) -> bool {
         self == Self::END
+    }
+
+    /// As the tag of a small message.
+    #[inline]
+    pub(crate) fn to_tag(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn from_tag(tag: u64) -> Self {
+        Self(tag)
     }
 
     #[inline]
@@ -193,7 +228,7 @@ pub(crate) struct Pacer {
 impl Pacer {
     pub(crate) fn new(case: &Case) -> Self {
         let samples = match case.operation {
-            Operation::Send => 0,
+            Operation::Send | Operation::Coalesced => 0,
             Operation::Pingpong => SAMPLES_MAX.min((case.seconds * 1e6) as usize + 1),
         };
         let now = Instant::now();

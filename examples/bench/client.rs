@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::error::Failure;
 use crate::server::Wish;
 use crate::stats::quantile;
-use crate::{bare, ours};
+use crate::{bare, coalesced, ours};
 
 /// What one run gave. What was not measured is NaN.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +50,8 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
     let arrived = || arrived(&control.expect("arrived", patience)?);
     let (sent, arrived) = match (listener, wish.side, case.operation) {
         (Some(listener), ..) => listener.run(&case, to, arrived),
+        (None, Side::Ours, Operation::Coalesced) => coalesced::send(&case, to, arrived),
+        (None, Side::Bare, Operation::Coalesced) => coalesced::bare_send(&case, to, arrived),
         (None, Side::Ours, _) => ours::send(&case, to, arrived),
         (None, Side::Bare, Operation::Send) => bare::send(&case, to, arrived),
         (None, Side::Bare, Operation::Pingpong) => bare::ping_pong(&case, to, arrived),
@@ -70,7 +72,7 @@ fn arrived(line: &str) -> Result<Arrived, Failure> {
 impl Figures {
     fn new(case: &Case, arrived: &Arrived, sent: Sent) -> Self {
         let ways = match case.operation {
-            Operation::Send => 1.0,
+            Operation::Send | Operation::Coalesced => 1.0,
             Operation::Pingpong => 2.0,
         };
         let messages = arrived.messages as f64 * ways;

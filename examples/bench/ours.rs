@@ -19,7 +19,7 @@ use crate::error::{Failure, fail};
 const HELD: usize = 32;
 const CONNECT: Duration = Duration::from_secs(10);
 
-fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
+pub(crate) fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
     let fabric = Fabric::builder()
         .provider(&case.provider)
         .node(&case.node)

@@ -22,9 +22,13 @@ use super::credit::{CreditError, ReceiveCredits, SendCredits};
 use super::liveness::{Patience, Silence, Verdict};
 use super::wire::{
     self, ByeReason, Control, ControlBody, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
-    Refusal, RefusalCode, WireError,
+    Refusal, RefusalCode, WindowId, WireError,
 };
 use crate::error::FabricErrno;
+pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
+use windows::{WindowAction, Windows};
+
+mod windows;
 
 /// How the two sides are joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,6 +228,9 @@ pub enum CloseReason {
         /// The deadline of each send.
         deadline: Duration,
     },
+    /// The peer did not confirm in time that it does not use a revoked window any more.
+    #[error("the peer did not confirm a revoked window before the deadline")]
+    RevokeDeadline,
     /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.
     #[error("the endpoint failed: {0}")]
     EndpointFailed(&'static str),
@@ -272,6 +279,13 @@ pub(crate) enum Action {
     Responsive,
     /// Tell the application: the peer has said goodbye; nothing more comes, nothing more can be sent.
     PeerClosing { reason: ByeReason },
+    /// Close the registration of a window of this side; keep its memory.
+    CloseWindow(WindowId),
+    /// Nobody can reach a window of this side any more: its memory is free.
+    ReleaseWindow(WindowId),
+    /// The peer has revoked a window of its own: tell the application, and the machine how many operations use it
+    /// (`window_in_use`).
+    WindowRevoked(WindowId),
     /// Close the transport now. The last action, exactly once.
     Close(CloseReason),
 }
@@ -337,6 +351,7 @@ pub(crate) struct Connection {
     /// Runs until this side may transmit.
     handshake_deadline: Option<Instant>,
     close_deadline: Option<Instant>,
+    windows: Windows,
     /// The close deadline came from the application.
     own_close: bool,
     silence: Option<Silence>,
@@ -403,6 +418,7 @@ impl Connection {
             credit_under_way: false,
             handshake_deadline: Some(now + local.connect_timeout),
             close_deadline: None,
+            windows: Windows::default(),
             own_close: false,
             silence: Silence::new(local.patience, now),
             heartbeats: Heartbeats::default(),
@@ -507,8 +523,121 @@ impl Connection {
                     now,
                 );
             }
+            Ok(
+                window @ (Control::Revoke { .. }
+                | Control::RevokeAck { .. }
+                | Control::Revoked { .. }),
+            ) => self.on_window_message(window),
             Err(error) => self.violate(error),
         }
+    }
+
+    fn on_window_message(&mut self, control: Control) {
+        if !self.has_windows() {
+            return self.violate(WireError::Kind(control.kind().0));
+        }
+        self.on_arrival("a window message before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        if self.peer_bye.is_some() {
+            return self.violate(Violation::OutOfTurn("a window message after its goodbye"));
+        }
+        let taken = match control {
+            Control::Revoke { window } => self.windows.on_revoke(WindowId(window)),
+            Control::RevokeAck { window } => self.windows.on_ack(WindowId(window)),
+            Control::Revoked { window } => self.windows.on_revoked(WindowId(window)),
+            _ => Ok(()),
+        };
+        if let Err(violation) = taken {
+            self.violate(violation);
+        }
+    }
+
+    /// Both sides know what windows are.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.peer
+            .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_WINDOWS != 0)
+    }
+
+    /// This side's number for the connection, as its hello says.
+    pub(crate) fn local_connection(&self) -> u64 {
+        self.local.connection
+    }
+
+    /// The number of a new window of this side; `None` when the connection does not stand, or the peer does not know windows.
+    pub(crate) fn expose_window(&mut self) -> Option<WindowId> {
+        (self.state == State::Established && self.has_windows()).then(|| self.windows.expose())
+    }
+
+    /// Asks the peer not to use a window any more, once for each window; the connection ends where it does not agree in time.
+    pub(crate) fn revoke_window(
+        &mut self,
+        window: WindowId,
+        readable: bool,
+        deadline: Option<Instant>,
+    ) {
+        self.windows.revoke(window, readable, deadline);
+    }
+
+    /// Whether the peer has revoked a window of its own.
+    pub(crate) fn is_window_revoked(&self, window: WindowId) -> bool {
+        self.windows.is_revoked(window)
+    }
+
+    /// The answer to [`Action::WindowRevoked`].
+    pub(crate) fn window_in_use(&mut self, window: WindowId, operations: u32) {
+        self.windows.in_use(window, operations);
+    }
+
+    /// Whether a one-sided operation without immediate data can be posted; one with them is like a data message (`may_send`).
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way.
+    pub(crate) fn may_use_window(&self) -> Result<(), Blocked> {
+        match self.may_send() {
+            Err(Blocked::NoCredit) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    /// A one-sided operation is about to be posted; with immediate data it uses a credit, as a data message.
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way; then nothing changes.
+    pub(crate) fn on_window_posted(&mut self, immediate: bool) -> Result<(), Blocked> {
+        if immediate {
+            return self.on_data_posted().map(drop);
+        }
+        self.may_use_window()?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// The provider did not take the operation of the last `on_window_posted`.
+    pub(crate) fn on_window_undone(&mut self, immediate: bool) {
+        if immediate {
+            self.send.undo();
+        }
+        self.on_data_done();
+    }
+
+    /// A one-sided operation completed, or failed.
+    #[inline]
+    pub(crate) fn on_window_done(&mut self, window: WindowId) {
+        self.windows.on_operation_done(window);
+        self.on_data_done();
+    }
+
+    /// The peer wrote to a window of this side, with immediate data. Gives its number among the data messages, counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped`]: it must not reach the application.
+    pub(crate) fn on_peer_wrote(&mut self) -> Result<u64, Dropped> {
+        self.on_data(0)
     }
 
     /// One data message of `len` bytes arrived. Gives its number, counted from 0.
@@ -591,6 +720,7 @@ impl Connection {
     pub(crate) fn on_control_done(&mut self, kind: ControlKind) {
         match kind {
             ControlKind::CREDIT => self.credit_under_way = false,
+            ControlKind::REVOKED => self.windows.on_control_done(kind),
             ControlKind::HEARTBEAT => {
                 let under_way = &mut self.heartbeats.under_way;
                 debug_assert!(*under_way > 0, "more completions than heartbeats");
@@ -647,6 +777,8 @@ impl Connection {
         let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
         if passed(self.close_deadline) {
             self.end(CloseReason::ClosedByDeadline);
+        } else if passed(self.windows.next_deadline()) {
+            self.end(CloseReason::RevokeDeadline);
         } else if passed(self.handshake_deadline) {
             self.end(match self.state {
                 State::Connecting => CloseReason::ConnectTimedOut,
@@ -718,7 +850,8 @@ impl Connection {
             Some(silence) if self.listens() => silence.next_look(),
             _ => None,
         };
-        [self.handshake_deadline, self.close_deadline, look]
+        let windows = self.windows.next_deadline();
+        [self.handshake_deadline, self.close_deadline, look, windows]
             .into_iter()
             .flatten()
             .min()
@@ -747,7 +880,18 @@ impl Connection {
         if self.state == State::Closed {
             return self.pending.close.take().map(Action::Close);
         }
-        self.next_control()
+        // Before a goodbye: what it says of windows is said before it.
+        self.next_window().or_else(|| self.next_control())
+    }
+
+    fn next_window(&mut self) -> Option<Action> {
+        let may_send = self.transmit && !self.bye_sent && self.peer_bye.is_none();
+        Some(match self.windows.next_action(may_send)? {
+            WindowAction::Send(control) => self.control(&control),
+            WindowAction::Close(window) => Action::CloseWindow(window),
+            WindowAction::Release(window) => Action::ReleaseWindow(window),
+            WindowAction::Revoked(window) => Action::WindowRevoked(window),
+        })
     }
 
     fn next_control(&mut self) -> Option<Action> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::endpoint::connection::WINDOW_MESSAGES_MAX;
 use crate::endpoint::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::endpoint::event::Level;
 use crate::endpoint::iov::IovList;
@@ -24,9 +25,11 @@ use crate::memory::{Region, Registrar, Scope};
 /// is one bye.
 pub(crate) const CONTROL_RECEIVES: u32 = 16;
 
-// With the answer to the hello and the goodbye beside the grants and the heartbeats.
-const _: () =
-    assert!(CONTROL_RECEIVES as usize >= CREDIT_MESSAGES_MAX + HEARTBEAT_MESSAGES_MAX + 2);
+// With the answer to the hello, the goodbye and what is said of windows beside the grants and the heartbeats.
+const _: () = assert!(
+    CONTROL_RECEIVES as usize
+        >= CREDIT_MESSAGES_MAX + HEARTBEAT_MESSAGES_MAX + WINDOW_MESSAGES_MAX + 2
+);
 
 /// Control messages of ours that may be on the way at once, for one connection.
 pub(crate) const CONTROL_SENDS: u32 = 16;

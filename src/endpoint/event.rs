@@ -7,6 +7,7 @@ use crate::endpoint::connection::CloseReason;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
 use crate::endpoint::socket::KernelWatch;
+use crate::endpoint::window::WindowEvent;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::CompletionError;
 use crate::fabric::{PeerAddr, Shape};
@@ -81,6 +82,8 @@ pub enum SendEvent {
         /// The key that was given to `send_data`.
         key: u64,
     },
+    /// A one-sided operation is over, or something happened to a window.
+    Window(WindowEvent),
     /// What blocked a refused send has passed.
     Writable,
     /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says: it is stopped, busy, or cut off.
@@ -120,6 +123,25 @@ pub enum ReceiveEvent {
     },
     /// A message arrived.
     Message(Message),
+    /// A one-sided operation of this side is over, or something happened to a window.
+    Window {
+        /// Whose.
+        connection: ConnectionId,
+        /// What.
+        event: WindowEvent,
+    },
+    /// A one-sided operation has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`]).
+    Late {
+        /// Whose.
+        connection: ConnectionId,
+        /// The key that was given to it.
+        key: u64,
+    },
+    /// What blocked a refused one-sided operation has passed.
+    Writable {
+        /// Whose.
+        connection: ConnectionId,
+    },
     /// A connection wants more buffers than the pool has: messages are held, and its peer will stall.
     Starved {
         /// Which.

@@ -17,7 +17,7 @@ use crate::endpoint::connection::Form;
 use crate::endpoint::half_open::HalfOpen;
 use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
-    SendPost,
+    RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::socket::{self, KernelWatch, TcpWatch};
 use crate::endpoint::wait::LinkWait;
@@ -193,6 +193,7 @@ fn limits(info: &Info) -> LinkLimits {
             ContextKind::Opaque
         },
         shared_receives: 0,
+        rma: RmaLimits::of(info),
     }
 }
 
@@ -410,6 +411,26 @@ impl Link for FabricLink {
             conn.socket = conn.socket().map(|fd| (fd, ends));
         }
         conn.socket.and_then(|(fd, _)| socket::bytes_received(fd))
+    }
+
+    #[inline]
+    unsafe fn post_write(
+        &mut self,
+        conn: &FabricConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises; cores write on established connections only.
+        unsafe { conn.ep.write(post) }
+    }
+
+    #[inline]
+    unsafe fn post_read(
+        &mut self,
+        conn: &FabricConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises; cores read on established connections only.
+        unsafe { conn.ep.read(post) }
     }
 
     #[inline]

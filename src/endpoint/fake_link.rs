@@ -16,16 +16,17 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::endpoint::connection::Form;
+use crate::endpoint::event::Level;
 use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion, LinkConn, LinkLimits,
-    PostRefused, SendPost,
+    PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::wait::LinkWait;
 use crate::endpoint::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
 use crate::fabric::PeerAddr;
 use crate::in_flight::ContextKind;
-use crate::memory::{RawRegistration, Registrar, Scope, ScopeGuard};
+use crate::memory::{Access, RawRegistration, Registrar, Scope, ScopeGuard};
 
 /// What the provider writes into a context cell whenever it touches it.
 const CELL_MARK: usize = 0x5a5a_5a5a;
@@ -39,6 +40,8 @@ pub(crate) struct NetConfig {
     pub(crate) contexts: ContextKind,
     /// Registrations belong to endpoints.
     pub(crate) endpoint_scope: bool,
+    /// One-sided operations.
+    pub(crate) rma: Option<RmaLimits>,
 }
 
 impl Default for NetConfig {
@@ -49,6 +52,13 @@ impl Default for NetConfig {
             max_message: 1 << 20,
             contexts: ContextKind::Opaque,
             endpoint_scope: false,
+            rma: Some(RmaLimits {
+                iov_limit: 4,
+                max_bytes: 1 << 20,
+                immediate_bytes: 8,
+                virtual_addresses: false,
+                key_bytes: 8,
+            }),
         }
     }
 }
@@ -86,6 +96,8 @@ struct Mr {
     registrar: usize,
     base: usize,
     len: usize,
+    /// What a peer may do.
+    access: Access,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +106,8 @@ struct Ledger {
     mrs: HashMap<usize, Mr>,
     next_mr: usize,
     next_registrar: usize,
+    /// Memory that is gone: base, length.
+    freed: Vec<(usize, usize)>,
     /// What the cores did that no core may do.
     offences: Vec<String>,
 }
@@ -114,6 +128,37 @@ impl Ledger {
                 .offences
                 .push(format!("{what}: descriptor {desc} is not open")),
         }
+    }
+}
+
+impl Ledger {
+    /// Where a peer's operation begins, if the registration allows it.
+    fn resolve(
+        &self,
+        remote: &RemoteRange,
+        access: Access,
+        registrar: usize,
+        virt: bool,
+    ) -> Option<usize> {
+        let mr = self.mrs.get(&(remote.key as usize))?;
+        if mr.registrar != registrar || !mr.access.contains(access) {
+            return None;
+        }
+        let from = if virt { mr.base } else { 0 } as u64;
+        let offset = remote.addr.checked_sub(from)?;
+        let inside = offset.checked_add(remote.len as u64)? <= mr.len as u64;
+        inside.then(|| mr.base + offset as usize)
+    }
+
+    /// Says, and remembers, if a peer's operation touches memory that is gone.
+    fn may_touch(&mut self, base: usize, len: usize) -> bool {
+        let hit = |(at, size): &(usize, usize)| base < at + size && *at < base + len;
+        let gone = self.freed.iter().any(hit);
+        if gone {
+            self.offences
+                .push("a peer touches memory that is gone".to_owned());
+        }
+        !gone
     }
 }
 
@@ -154,6 +199,21 @@ impl Registrar for FakeMemory {
     }
 
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
+        Ok(self.open(base, len, Access::empty()))
+    }
+
+    fn register_window(
+        &self,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<RawRegistration, RegisterError> {
+        Ok(self.open(base, len, access))
+    }
+}
+
+impl FakeMemory {
+    fn open(&self, base: NonNull<u8>, len: usize, access: Access) -> RawRegistration {
         let mut ledger = lock(&self.ledger);
         ledger.next_mr += 1;
         let id = ledger.next_mr;
@@ -162,6 +222,7 @@ impl Registrar for FakeMemory {
             registrar: self.id,
             base,
             len,
+            access,
         };
         ledger.mrs.insert(id, mr);
         let open = OpenMr {
@@ -169,11 +230,8 @@ impl Registrar for FakeMemory {
             ledger: Arc::clone(&self.ledger),
             _guard: Arc::clone(&self.guard),
         };
-        Ok(RawRegistration::new(
-            std::ptr::without_provenance_mut(id),
-            id as u64,
-            Box::new(open),
-        ))
+        let desc = std::ptr::without_provenance_mut(id);
+        RawRegistration::new(desc, id as u64, Box::new(open))
     }
 }
 
@@ -199,12 +257,15 @@ impl Drop for OpenMr {
 pub(crate) struct KeepAlive {
     number: usize,
     ledger: SharedLedger,
-    _memory: Box<[u64]>,
+    memory: Box<[u64]>,
 }
 
 impl Drop for KeepAlive {
     fn drop(&mut self) {
-        lock(&self.ledger).log.push(Step::RegionFreed(self.number));
+        let range = (self.memory.as_ptr().addr(), size_of_val(&*self.memory));
+        let mut ledger = lock(&self.ledger);
+        ledger.log.push(Step::RegionFreed(self.number));
+        ledger.freed.push(range);
     }
 }
 
@@ -226,6 +287,19 @@ struct Sent {
     /// None: posted by nobody, so nobody hears of its completion.
     context: Option<usize>,
     data: Option<u64>,
+    /// Not a message but a one-sided operation.
+    rma: Option<Rma>,
+}
+
+/// A one-sided operation.
+#[derive(Clone, Copy, Debug)]
+struct Rma {
+    access: Access,
+    remote: RemoteRange,
+    immediate: Option<u64>,
+    level: Level,
+    /// The peer's provider has looked up the key: where in its memory, and how many bytes were moved.
+    begun: Option<(usize, usize)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -344,6 +418,9 @@ impl State {
         let Some(front) = self.conns[conn].sends.front() else {
             return false;
         };
+        if front.rma.is_some() {
+            return self.deliver_rma(conn);
+        }
         let kind = front.data.map(kind_of);
         let peer = match (self.conns[conn].peer, self.listener) {
             (None, Some(listener)) if kind == Some(ControlKind::HELLO) => {
@@ -370,6 +447,106 @@ impl State {
         match &mut self.links[state.link].shared {
             Some(shared) => shared,
             None => &mut state.receives,
+        }
+    }
+
+    /// The peer's provider looks up the key, and moves the first half of a write. Whatever becomes of the registration, the rest follows.
+    fn begin_rma(&mut self, conn: ConnKey) -> bool {
+        let Some(peer) = self.reachable_peer(conn) else {
+            return false;
+        };
+        let Some(rma) = self.conns[conn].sends.front().and_then(|sent| sent.rma) else {
+            return false;
+        };
+        let virt = self.config.rma.is_some_and(|rma| rma.virtual_addresses);
+        let registrar = self.conns[peer].registrar;
+        let found = lock(&self.ledger).resolve(&rma.remote, rma.access, registrar, virt);
+        let Some(base) = found else {
+            self.deny(conn, peer);
+            return false;
+        };
+        self.move_rma(conn, base, 0..rma.remote.len / 2);
+        if let Some(Sent { rma: Some(rma), .. }) = self.conns[conn].sends.front_mut() {
+            rma.begun = Some((base, rma.remote.len / 2));
+        }
+        true
+    }
+
+    fn reachable_peer(&self, conn: ConnKey) -> Option<ConnKey> {
+        let peer = self.conns[conn].peer?;
+        (self.conns[peer].phase == Phase::Connected).then_some(peer)
+    }
+
+    /// As tcp: who wrote with the weaker level hears of success; then the connection is gone.
+    fn deny(&mut self, conn: ConnKey, peer: ConnKey) {
+        if let Some(sent) = self.conns[conn].sends.pop_front() {
+            let confirmed = sent
+                .rma
+                .is_some_and(|rma| rma.level == Level::Delivered || rma.access == Access::READ);
+            self.finish_send(conn, &sent, confirmed.then_some(libc::ECANCELED));
+        }
+        for end in [conn, peer] {
+            self.flush(end, libc::ECANCELED);
+            let link = self.conns[end].link;
+            self.links[link].cm.push_back(Cm::Shutdown { conn: end });
+        }
+    }
+
+    fn deliver_rma(&mut self, conn: ConnKey) -> bool {
+        let begun = |state: &Self| {
+            let front = state.conns[conn].sends.front();
+            front.and_then(|sent| sent.rma.and_then(|rma| rma.begun.map(|begun| (rma, begun))))
+        };
+        let Some(peer) = self.reachable_peer(conn) else {
+            return false;
+        };
+        if begun(self).is_none() && !self.begin_rma(conn) {
+            return false;
+        }
+        let Some((rma, (base, moved))) = begun(self) else {
+            return false;
+        };
+        self.move_rma(conn, base, moved..rma.remote.len);
+        let Some(sent) = self.conns[conn].sends.pop_front() else {
+            return false;
+        };
+        self.finish_send(conn, &sent, None);
+        if let Some(immediate) = rma.immediate {
+            let told = completion(PEER_WROTE, 0, Some(immediate), None);
+            let link = self.conns[peer].link;
+            self.links[link].cq.push_back(told);
+        }
+        true
+    }
+
+    /// Moves a part of the first operation of a connection between the two memories.
+    fn move_rma(&self, conn: ConnKey, base: usize, part: std::ops::Range<usize>) {
+        let Some(Sent {
+            body: Body::Live(runs),
+            rma: Some(rma),
+            ..
+        }) = self.conns[conn].sends.front()
+        else {
+            return;
+        };
+        if part.is_empty() || !lock(&self.ledger).may_touch(base, rma.remote.len) {
+            return;
+        }
+        let mut at = 0;
+        for &(start, len, desc) in runs {
+            lock(&self.ledger).check("one-sided", (start, len, desc), self.conns[conn].registrar);
+            let from = part.start.clamp(at, at + len);
+            let to = part.end.clamp(at, at + len);
+            let local = std::ptr::with_exposed_provenance_mut::<u8>(start).wrapping_add(from - at);
+            let remote = std::ptr::with_exposed_provenance_mut::<u8>(base).wrapping_add(from);
+            let (source, target) = match rma.access {
+                Access::READ => (remote, local),
+                _ => (local, remote),
+            };
+            // SAFETY: the contract of `Link::post_write` and `Link::post_read` for the one side, that of a window's memory for the
+            // other; where a core breaks them, this finds out.
+            unsafe { std::ptr::copy(source, target, to - from) };
+            at += len;
         }
     }
 
@@ -545,13 +722,18 @@ impl State {
             return;
         }
         let mut copies = Vec::new();
-        for sent in &self.conns[conn].sends {
+        for sent in self.conns[conn]
+            .sends
+            .iter()
+            .filter(|sent| sent.rma.is_none())
+        {
             let kind = sent.data.map(kind_of);
             if kind != Some(ControlKind::DATA) {
                 copies.push(Sent {
                     body: Body::Copied(self.gather(conn, sent)),
                     context: None,
                     data: sent.data,
+                    rma: None,
                 });
             }
         }
@@ -692,6 +874,7 @@ impl Net {
             iov_limit,
             max_message,
             contexts,
+            rma,
             ..
         } = state.config;
         FakeLink {
@@ -702,6 +885,7 @@ impl Net {
                 max_message,
                 contexts,
                 shared_receives: u32::MAX,
+                rma,
             },
             tail: (state.links.len() as u64 - 1).to_le_bytes(),
             domain: Arc::clone(domain),
@@ -716,14 +900,57 @@ impl Net {
         let keep = KeepAlive {
             number,
             ledger: Arc::clone(&self.ledger),
-            _memory: memory,
+            memory,
         };
+        // An address that was free before may be used again.
+        let range = base.addr().get()..base.addr().get() + bytes;
+        let mut ledger = lock(&self.ledger);
+        ledger
+            .freed
+            .retain(|(at, size)| at + size <= range.start || range.end <= *at);
         (base, Box::new(keep))
     }
 
     /// Moves up to so many messages, of each connection in order; how many were moved.
     pub(crate) fn deliver(&self, limit: usize) -> usize {
         self.state().deliver(limit)
+    }
+
+    /// The first operation of a connection, if it is a one-sided one, begins at the peer's provider: from here on it does not look at the
+    /// registration any more.
+    pub(crate) fn begin_one_sided(&self, conn: ConnKey) -> bool {
+        self.state().begin_rma(conn)
+    }
+
+    /// A one-sided read by a peer that is not ours, into memory that the net forgets.
+    pub(crate) fn read_by_hand(&self, conn: ConnKey, addr: u64, key: u64, len: usize) {
+        let into = Box::leak(vec![0u8; len].into_boxed_slice());
+        let base = NonNull::new(into.as_mut_ptr()).expect("a box is not null");
+        let registered = self.near.open(base, len, Access::empty());
+        let run = (
+            into.as_mut_ptr().expose_provenance(),
+            len,
+            registered.desc.addr(),
+        );
+        std::mem::forget(registered);
+        self.state().conns[conn].sends.push_back(Sent {
+            body: Body::Live(vec![run]),
+            context: None,
+            data: None,
+            rma: Some(Rma {
+                access: Access::READ,
+                remote: RemoteRange { addr, len, key },
+                immediate: None,
+                level: Level::Delivered,
+                begun: None,
+            }),
+        });
+    }
+
+    /// A completion that tells of a peer's write, with these immediate data.
+    pub(crate) fn write_by_hand(&self, link: usize, immediate: u64) {
+        let told = completion(PEER_WROTE, 0, Some(immediate), None);
+        self.state().links[link].cq.push_back(told);
     }
 
     /// The next posts of sends are refused like this.
@@ -832,6 +1059,7 @@ impl Net {
             body: Body::Copied(bytes.to_vec()),
             context: None,
             data: data.map(u64::from),
+            rma: None,
         });
     }
 
@@ -900,6 +1128,46 @@ impl FakeLink {
     /// Its number, for scripts.
     pub(crate) fn id(&self) -> usize {
         self.id
+    }
+
+    fn post_rma(
+        &self,
+        conn: &FakeConn,
+        post: &RmaPost<'_>,
+        access: Access,
+    ) -> Result<(), PostRefused> {
+        let mut state = self.net.state();
+        state.may_post(conn.key, "send");
+        let link = &mut state.links[self.id];
+        if let Some(refused) = link.send_faults.pop_front().or(link.send_always) {
+            return Err(refused);
+        }
+        let limits = state.config.rma.expect("the net has one-sided operations");
+        let len: usize = post.iov.iter().map(|segment| segment.iov_len).sum();
+        if post.iov.len() > limits.iov_limit || len != post.remote.len {
+            state.offence(format!(
+                "{} segments, {len} bytes to {:?}",
+                post.iov.len(),
+                post.remote
+            ));
+        }
+        let runs = post.iov.iter().zip(post.desc);
+        let runs = runs.map(|(v, d)| (v.iov_base.expose_provenance(), v.iov_len, d.addr()));
+        let body = Body::Live(runs.collect());
+        state.touch_cell(post.context);
+        state.conns[conn.key].sends.push_back(Sent {
+            body,
+            context: Some(post.context),
+            data: None,
+            rma: Some(Rma {
+                access,
+                remote: post.remote,
+                immediate: post.data,
+                level: post.level,
+                begun: None,
+            }),
+        });
+        Ok(())
     }
 
     fn add_conn(&self, peer: Option<ConnKey>) -> FakeConn {
@@ -1104,8 +1372,21 @@ impl Link for FakeLink {
             body,
             context: Some(post.context),
             data: post.data,
+            rma: None,
         });
         Ok(())
+    }
+
+    unsafe fn post_write(
+        &mut self,
+        conn: &FakeConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        self.post_rma(conn, post, Access::WRITE)
+    }
+
+    unsafe fn post_read(&mut self, conn: &FakeConn, post: &RmaPost<'_>) -> Result<(), PostRefused> {
+        self.post_rma(conn, post, Access::READ)
     }
 
     unsafe fn post_receive(

@@ -10,15 +10,17 @@ use crate::buffer::{
     Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig, SharedBufferManager,
 };
 use crate::endpoint::connection::CloseReason;
+use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::fake_link::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::{ConnKey, LinkConn};
 use crate::endpoint::liveness::Patience;
 use crate::endpoint::message::Message;
-use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings};
+use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::socket::TcpWatch;
+use crate::endpoint::window::WindowEvent;
 use crate::endpoint::wire::HeaderMode;
 use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::memory::Region;
@@ -48,6 +50,7 @@ pub(super) struct Setup {
     pub(super) handshake_timeout: Duration,
     pub(super) asked_mode: Option<HeaderMode>,
     pub(super) reconnect: ReconnectPolicy,
+    pub(super) windows: WindowSettings,
     /// The sender's.
     pub(super) patience: Patience,
 }
@@ -69,6 +72,12 @@ impl Default for Setup {
             handshake_timeout: LONG,
             asked_mode: None,
             reconnect: ReconnectPolicy::off(),
+            windows: WindowSettings {
+                windows: 0,
+                operations: 8,
+                deadline: None,
+                policy: DeadlinePolicy::FailConnection,
+            },
             patience: Patience::ENDLESS,
         }
     }
@@ -107,6 +116,10 @@ pub(super) struct Rig {
     pub(super) completed: Vec<u64>,
     pub(super) failed: Vec<(u64, i32)>,
     pub(super) late: Vec<u64>,
+    /// First bytes of what was read, by key.
+    pub(super) reads: Vec<(u64, [u8; 8])>,
+    /// What else the sender heard of windows.
+    pub(super) heard: Vec<WindowEvent>,
     pub(super) writable: usize,
     pub(super) connected: bool,
     /// The sender says that its peer is.
@@ -172,6 +185,8 @@ impl Rig {
             completed: Vec::new(),
             failed: Vec::new(),
             late: Vec::new(),
+            reads: Vec::new(),
+            heard: Vec::new(),
             writable: 0,
             connected: false,
             silent: false,
@@ -266,6 +281,7 @@ impl Rig {
                     assert!(self.owed.contains_key(&key), "late, but not owed: {key}");
                     self.late.push(key);
                 }
+                SendEvent::Window(event) => self.absorb_window(event),
                 SendEvent::Writable => self.writable += 1,
                 SendEvent::Unresponsive => self.silent = true,
                 SendEvent::Responsive => self.silent = false,
@@ -285,6 +301,42 @@ impl Rig {
                 }
             }
         }
+    }
+
+    fn absorb_window(&mut self, event: WindowEvent) {
+        match event {
+            WindowEvent::Written { key, payload } => {
+                self.paid(key, payload, false);
+                self.completed.push(key);
+            }
+            WindowEvent::WriteFailed {
+                key,
+                payload,
+                error,
+            } => {
+                self.paid(key, payload, !error.provider_message.is_empty());
+                self.failed.push((key, error.errno.get()));
+            }
+            WindowEvent::Read { key, into } => {
+                self.filled(key, Some(into));
+                self.completed.push(key);
+            }
+            WindowEvent::ReadFailed { key, into, error } => {
+                self.filled(key, into);
+                self.failed.push((key, error.errno.get()));
+            }
+            other => self.heard.push(other),
+        }
+    }
+
+    /// A read's destination is back; `None`: it was leaked.
+    fn filled(&mut self, key: u64, into: Option<Destination>) {
+        let index = self.owed.remove(&key);
+        let index = index.unwrap_or_else(|| panic!("key {key} was not owed"));
+        let Some(into) = into else { return };
+        let buffer = into.into_buffer().expect("a buffer");
+        assert_eq!(buffer.index(), index, "another buffer for key {key}");
+        self.reads.push((key, buffer[..8].try_into().unwrap()));
     }
 
     fn paid(&mut self, key: u64, payload: Payload, leaked: bool) {
@@ -430,6 +482,7 @@ pub(super) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         send_deadline: setup.send_deadline,
         deadline_policy: setup.policy,
         header_mode: setup.header_mode,
+        windows: 16,
         patience: setup.patience,
         watch: TcpWatch::default(),
         on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
@@ -445,6 +498,7 @@ pub(super) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         handshake_timeout: setup.handshake_timeout,
         close_timeout: LONG,
         header_mode: setup.asked_mode,
+        windows: setup.windows,
         patience: Patience::ENDLESS,
         watch: TcpWatch::default(),
     }

@@ -16,7 +16,8 @@ use crate::endpoint::socket::{KernelWatch, TcpWatch};
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
 pub(crate) use crate::fabric::{
-    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
+    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
+    RmaLimits, RmaPost, SendPost,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
@@ -35,6 +36,8 @@ pub(crate) struct LinkLimits {
     pub(crate) contexts: ContextKind,
     /// RDM form: receives that the endpoint takes, for all its connections.
     pub(crate) shared_receives: u32,
+    /// One-sided operations, if there are any.
+    pub(crate) rma: Option<RmaLimits>,
 }
 
 /// Names one connection of a link while it lives; a later connection may get the same value.
@@ -140,6 +143,33 @@ pub(crate) trait Link: Send + fmt::Debug {
         desc: *mut c_void,
         context: usize,
     ) -> Result<(), PostRefused>;
+
+    /// Posts a one-sided write.
+    ///
+    /// # Safety
+    ///
+    /// * As [`Link::post_send`].
+    unsafe fn post_write(
+        &mut self,
+        _conn: &Self::Conn,
+        _post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    }
+
+    /// Posts a one-sided read.
+    ///
+    /// # Safety
+    ///
+    /// * Each `iov` entry points to memory that stays valid, registered (`desc`) and untouched until the completion of
+    ///   `context` was read, or [`Link::close`] returned `Ok` for `conn`.
+    unsafe fn post_read(
+        &mut self,
+        _conn: &Self::Conn,
+        _post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    }
 
     /// Has the kernel watch the connection, which stands; whether it does.
     fn watch(&mut self, _conn: &Self::Conn, _watch: &TcpWatch) -> KernelWatch {

@@ -7,11 +7,18 @@
 //!                     link                     the one seam: fabric_link is real, the tests have a fake one
 //! ```
 
+mod buffered;
+mod buffered_core;
+#[cfg(all(test, not(loom)))]
+mod buffered_core_tests;
+mod buffered_event;
 mod conn_table;
 pub(crate) mod connection;
 mod control;
 pub(crate) mod credit;
+mod destination;
 mod event;
+mod exposed;
 mod fabric_link;
 #[cfg(all(test, not(loom)))]
 mod fake_future_tests;
@@ -27,6 +34,9 @@ mod iov;
 pub(crate) mod link;
 mod liveness;
 mod message;
+mod one_sided;
+#[cfg(all(test, not(loom)))]
+mod one_sided_tests;
 mod peer_book;
 mod provider_link;
 mod rdm_hello;
@@ -46,14 +56,21 @@ mod send_core_tests;
 mod shared_receives;
 mod socket;
 mod wait;
+mod window;
 pub(crate) mod wire;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::fabric::PeerAddr;
+pub use crate::memory::Access;
+pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
+pub use buffered_event::{
+    BufferError, BufferedEvent, Carried, PushError, SendBufferError, SmallMessageLimit,
+};
 pub use connection::{CloseReason, Violation};
 pub use credit::CreditError;
+pub use destination::Destination;
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
 };
@@ -63,7 +80,13 @@ pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use reconnect::ReconnectPolicy;
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use socket::{Keepalive, KernelWatch};
-pub use wire::{ByeReason, HeaderMode, Refusal, RefusalCode, WireError};
+pub use window::{
+    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
+};
+pub use wire::{
+    ByeReason, HeaderMode, Refusal, RefusalCode, WINDOW_DESCRIPTOR_LEN, WindowDescriptor, WindowId,
+    WireError,
+};
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
 fn incarnation() -> u64 {
@@ -73,17 +96,7 @@ fn incarnation() -> u64 {
 
 /// A number that nobody could foresee, as far as the system has one.
 fn seed() -> u64 {
-    let mut bytes = [0; 8];
-    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-        Ok(8) => u64::from_ne_bytes(bytes),
-        // Early in a machine's life there may be no random numbers: time and process are as good for this.
-        _ => {
-            let now = std::time::SystemTime::now()
-                .duration_since(std::time::UNIX_EPOCH)
-                .unwrap_or_default();
-            now.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(32)
-        }
-    }
+    crate::random::random_u64()
 }
 
 /// What this side calls a connection in its hello: unique in this process; in the RDM form it ends in the index by which

@@ -148,6 +148,7 @@ impl RdmLink {
                     ContextKind::Opaque
                 },
                 shared_receives: end.receives,
+                rma: None,
             },
             sizes: settings.queue_sizes(sizes),
             inject_size: tx.inject_size,

@@ -8,22 +8,29 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::buffer::SharedBufferManager;
+use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::control::CONTROL_SENDS;
-use crate::endpoint::event::{ConnectionRequest, ReceiveEvent};
+use crate::endpoint::destination::Destination;
+use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::liveness::Patience;
 use crate::endpoint::provider_link::ProviderLink;
 use crate::endpoint::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::receive_core::{
-    CONTROLS_PER_CONNECTION, RECEIVES_MIN, RESERVE, ReceiveCore, ReceiveSettings,
+    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
-use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, config};
+use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, check_windows, config};
 use crate::endpoint::socket::{Keepalive, TcpWatch};
+use crate::endpoint::window::{
+    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
+};
+use crate::endpoint::wire::WindowDescriptor;
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
+use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
+use crate::memory::Access;
 use crate::process::Here;
 use crate::stats::ReceiveStats;
 
@@ -51,6 +58,10 @@ pub enum AcceptPolicy {
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `header_mode` | what peers must use | any | |
+/// | `windows` | windows exposed at once | 0 | 0 to 65,536 |
+/// | `operations` | one-sided operations in flight | 64 | 1 to 65,536 |
+/// | `operation_deadline` | time | 30 s | 1 ms to 24 h, or none |
+/// | `operation_deadline_policy` | | `FailConnection` | |
 /// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
 /// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
 /// | `keepalive` | | none | see [`Keepalive`] |
@@ -58,7 +69,7 @@ pub enum AcceptPolicy {
 /// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 ///
 /// The pool takes `slots × max_message` bytes. Each connection keeps two receives posted beyond its depth: so a dead
-/// peer is noticed while all messages are held.
+/// peer is noticed while all messages are held. With windows, it keeps three more for what peers say about them.
 #[derive(Debug, Clone)]
 pub struct ReceiveConfig {
     max_message: usize,
@@ -70,6 +81,7 @@ pub struct ReceiveConfig {
     close_timeout: Duration,
     header_mode: Option<HeaderMode>,
     pool: Option<SharedBufferManager>,
+    windows: WindowSettings,
     endpoint: EndpointSettings,
     patience: Patience,
     watch: TcpWatch,
@@ -87,6 +99,12 @@ impl Default for ReceiveConfig {
             close_timeout: Duration::from_secs(5),
             header_mode: None,
             pool: None,
+            windows: WindowSettings {
+                windows: 0,
+                operations: 64,
+                deadline: Some(Duration::from_secs(30)),
+                policy: DeadlinePolicy::FailConnection,
+            },
             endpoint: EndpointSettings::default(),
             patience: PATIENCE,
             watch: TcpWatch::default(),
@@ -158,6 +176,60 @@ impl ReceiveConfig {
         self
     }
 
+    /// Windows that this side may expose at once, all connections together. Above 0, peers and this side can also use the windows of the
+    /// other; each connection then keeps three more buffers of the pool.
+    #[must_use]
+    pub fn windows(mut self, windows: u32) -> Self {
+        self.windows.windows = windows;
+        self
+    }
+
+    /// One-sided operations of this side in flight at once, all connections together.
+    #[must_use]
+    pub fn operations(mut self, operations: u32) -> Self {
+        self.windows.operations = operations;
+        self
+    }
+
+    /// How long a one-sided operation of this side may take; `None` waits for ever.
+    #[must_use]
+    pub fn operation_deadline(mut self, deadline: Option<Duration>) -> Self {
+        self.windows.deadline = deadline;
+        self
+    }
+
+    /// What happens when one takes longer.
+    #[must_use]
+    pub fn operation_deadline_policy(mut self, policy: DeadlinePolicy) -> Self {
+        self.windows.policy = policy;
+        self
+    }
+
+    fn check_windows(&self) -> Result<(), Error> {
+        check_windows(self.windows.windows)?;
+        if !(1..=65_536).contains(&self.windows.operations) {
+            return Err(config(
+                "operations",
+                self.windows.operations.to_string(),
+                "must be 1 to 65536 operations",
+            ));
+        }
+        let day = Duration::from_secs(24 * 3600);
+        match self.windows.deadline {
+            Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
+                "operation_deadline",
+                format!("{d:?}"),
+                "must be 1 ms to 24 h, or none",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Buffers that a connection takes at least.
+    fn receives_min(&self) -> u32 {
+        self.windows.reserve() + 1
+    }
+
     /// Reports a peer of which nothing was heard for so long as [`Unresponsive`](ReceiveEvent::Unresponsive); nothing else
     /// follows. A silent peer is asked for a sign of life well before; every byte from it is one.
     #[must_use]
@@ -199,6 +271,7 @@ impl ReceiveConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
+        self.check_windows()?;
         let Self {
             max_message,
             slots,
@@ -231,8 +304,12 @@ impl ReceiveConfig {
             .pool
             .as_ref()
             .map_or(slots as usize, SharedBufferManager::slots);
-        if slots < (RECEIVES_MIN * max_connections) as usize || slots > 1 << 20 {
-            let reason = "must be 3 for each of max_connections, to 1048576";
+        if slots < (self.receives_min() * max_connections) as usize || slots > 1 << 20 {
+            let reason = if self.windows.enabled() {
+                "must be 6 for each of max_connections, as there are windows, to 1048576"
+            } else {
+                "must be 3 for each of max_connections, to 1048576"
+            };
             return Err(config("slots", slots.to_string(), reason));
         }
         check_timeout("handshake_timeout", self.handshake_timeout)?;
@@ -291,12 +368,21 @@ impl ReceiveEndpoint {
             ));
         }
         let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
+        let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());
+        let mut operations = 0;
+        if config.windows.enabled() {
+            operations = config.windows.operations;
+            tx += operations;
+            // A peer's credit may end in a completion that takes no receive: a write with immediate data.
+            rx *= 2;
+        }
+        let receives = config.depth + config.windows.reserve();
         let link = ProviderLink::listen(
             domain,
             &addr,
-            controls,
-            pool.slots(),
-            (CONTROL_SENDS as usize, (config.depth + RESERVE) as usize),
+            controls + operations as usize,
+            rx,
+            (tx as usize, receives as usize),
             &config.endpoint,
         )?;
         let local = link.local_addr().unwrap_or(addr);
@@ -308,6 +394,7 @@ impl ReceiveEndpoint {
             handshake_timeout: config.handshake_timeout,
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
+            windows: config.windows,
             patience: config.patience,
             watch: config.watch,
         };
@@ -345,6 +432,161 @@ impl ReceiveEndpoint {
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
         self.core.wait().sleep(Instant::now() + timeout)
+    }
+
+    /// Writes a payload into a window of a peer. Returns at once; [`WindowEvent::Written`] says that it is in the peer's memory,
+    /// [`WindowEvent::WriteFailed`] that it may not be.
+    ///
+    /// The payload is registered memory, as for [`SendEndpointZeroCopy::send_data`](crate::SendEndpointZeroCopy::send_data); it moves in, and comes back with the outcome. `place` is a
+    /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
+    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's rights forbid.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was posted, and payload and key are in the error: back-pressure, or what
+    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this side can't know, such as a key that is
+    /// not good any more, fails the operation and ends the connection.
+    pub fn write<'a>(
+        &mut self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
+    }
+
+    /// As [`write`](Self::write), and tells the peer: it hears of it by [`WindowEvent::PeerWrote`] with `data`, when all of the payload is in its
+    /// memory. It uses a credit, as a message does.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate data are too short for it.
+    pub fn write_with_data<'a>(
+        &mut self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+        data: u32,
+        key: u64,
+    ) -> Result<(), SendError> {
+        self.write_at(
+            payload.into(),
+            place.into(),
+            Some(data),
+            Level::Delivered,
+            key,
+        )
+    }
+
+    /// As [`write`](Self::write), but [`WindowEvent::Written`] says only that the payload may be reused (level [`Sent`](Level::Sent)). **It comes
+    /// for writes that never reach the peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
+    /// connection afterwards. For those who hear of arrival by other means.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn write_unconfirmed<'a>(
+        &mut self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        self.write_at(payload.into(), place.into(), None, Level::Sent, key)
+    }
+
+    /// Reads from a window of a peer into registered memory: as many bytes as the destination has. Returns at once;
+    /// [`WindowEvent::Read`] brings the destination back, filled.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write), with the destination in the error.
+    pub fn read<'a>(
+        &mut self,
+        into: impl Into<Destination>,
+        place: impl Into<WindowPlace<'a>>,
+        key: u64,
+    ) -> Result<(), ReadError> {
+        let into = into.into();
+        match self.check_here() {
+            Ok(()) => self.core.read(into, place.into(), key),
+            Err(error) => Err(ReadError {
+                kind: error.into(),
+                into,
+                key,
+            }),
+        }
+    }
+
+    fn write_at(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        level: Level,
+        key: u64,
+    ) -> Result<(), SendError> {
+        match self.check_here() {
+            Ok(()) => self.core.write(payload, place, data, level, key),
+            Err(error) => Err(SendError {
+                kind: error.into(),
+                payload,
+                key,
+            }),
+        }
+    }
+
+    /// A child of the process that made the endpoint must not use what it has.
+    fn check_here(&self) -> Result<(), WindowError> {
+        let owner = self.core.owner();
+        if owner.is_here() {
+            return Ok(());
+        }
+        let made_by = owner.pid();
+        Err(WindowError::Forked { made_by })
+    }
+
+    /// A window of a connection's peer, by the descriptor that it sent.
+    ///
+    /// # Errors
+    ///
+    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no windows.
+    pub fn open_window(
+        &self,
+        connection: ConnectionId,
+        descriptor: &WindowDescriptor,
+    ) -> Result<RemoteWindow, WindowError> {
+        self.check_here()?;
+        self.core.open_window(connection, descriptor)
+    }
+
+    /// Lets the peer of a connection use memory of this side, with these rights. The memory is the endpoint's until nobody can reach it any
+    /// more: see [`LocalWindow`]. The peer needs the window's [descriptor](LocalWindow::descriptor).
+    ///
+    /// # Errors
+    ///
+    /// [`ExposeError`], with the memory in it; [`WindowError::TooManyWindows`] without [`ReceiveConfig::windows`].
+    pub fn expose(
+        &mut self,
+        connection: ConnectionId,
+        memory: impl Into<WindowMemory>,
+        access: Access,
+    ) -> Result<LocalWindow, ExposeError> {
+        let memory = memory.into();
+        match self.check_here() {
+            Ok(()) => self.core.expose(connection, memory, access),
+            Err(kind) => Err(ExposeError { kind, memory }),
+        }
+    }
+
+    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and confirms. Then
+    /// [`WindowEvent::Released`] brings the memory back. A peer that has not confirmed at the deadline loses the connection, whose end
+    /// releases the memory, too. False: there is nothing to take back, its memory came back already.
+    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
+        self.check_here().is_ok() && self.core.revoke(window, deadline)
+    }
+
+    /// Windows that this side exposes, those not given back yet included.
+    pub fn windows(&self) -> usize {
+        self.core.windows()
     }
 
     /// Accepts a request ([`AcceptPolicy::Ask`]). False: it is gone.

@@ -14,19 +14,21 @@ use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::conn_table::{CONNECTIONS_MAX, ConnTable};
 use crate::endpoint::connection::{
-    Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+    Action, Arrival, CloseReason, Connection, Form, LocalParams, State, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
 use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
+use crate::endpoint::exposed::ExposedWindows;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
-    LinkConn, PostRefused,
+    LinkConn, PEER_WROTE, PostRefused,
 };
 use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::message::Message;
+use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::reorder::Reorder;
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::socket::TcpWatch;
@@ -40,16 +42,18 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
+mod windows;
+
+use windows::Account;
+pub(crate) use windows::WindowSettings;
+
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control messages, and so
 /// that a dead peer is noticed while every message is held.
 pub(crate) const RESERVE: u32 = 2;
 
-/// The fewest receives that a connection is worth opening with.
-pub(crate) const RECEIVES_MIN: u32 = RESERVE + 1;
-
-/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
-/// refusal.
-pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6;
+/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, a last refusal,
+/// and what is said of windows.
+pub(crate) const CONTROLS_PER_CONNECTION: u32 = 6 + WINDOW_MESSAGES_MAX as u32;
 
 /// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
@@ -70,8 +74,16 @@ pub(crate) struct ReceiveSettings {
     pub(crate) handshake_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
+    pub(crate) windows: WindowSettings,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
+}
+
+impl ReceiveSettings {
+    /// The fewest receives that a connection is worth opening with.
+    fn receives_min(&self) -> u32 {
+        self.windows.reserve() + 1
+    }
 }
 
 /// An operation in flight, with what must stay alive until it is over.
@@ -85,12 +97,18 @@ enum Op {
         kind: ControlKind,
         _buffer: BufferMut,
     },
+    OneSided {
+        conn: ConnectionId,
+        op: OneSided,
+    },
 }
 
 /// One connection.
 struct Conn<C> {
     machine: Connection,
     link: C,
+    /// Receives beyond the credits.
+    reserve: u32,
     /// Receives posted now; in the RDM form those of the shared ones that were promised to it.
     posted: u32,
     /// Control messages in flight.
@@ -137,7 +155,7 @@ impl<C> Conn<C> {
 
     /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
     fn count_reposted(&mut self) {
-        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(RESERVE));
+        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(self.reserve));
         let new = covered.saturating_sub(self.covered);
         if new > 0 {
             self.covered = covered;
@@ -200,6 +218,9 @@ pub(crate) struct ReceiveCore<L: Link> {
     pool_waker: WakerId,
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
+    /// One-sided operations of this side.
+    account: Account,
+    exposed: ExposedWindows,
     link: L,
 }
 
@@ -223,8 +244,10 @@ impl<L: Link> ReceiveCore<L> {
         let shared = share(&link, &pool, &control)?;
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
-            .saturating_add(controls);
+            .saturating_add(controls)
+            .saturating_add(settings.windows.operations);
         let next_reap = Instant::now() + settings.handshake_timeout;
+        let exposed = ExposedWindows::new(settings.windows.windows, &wait);
         let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
@@ -250,6 +273,8 @@ impl<L: Link> ReceiveCore<L> {
             pool_waker,
             control,
             wait,
+            account: Account::default(),
+            exposed,
             link,
             settings,
         };
@@ -259,7 +284,10 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(crate) fn stats(&self) -> ReceiveStats {
-        self.stats
+        ReceiveStats {
+            in_flight: self.one_sided_in_flight().into(),
+            ..self.stats
+        }
     }
 
     pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
@@ -296,6 +324,9 @@ impl<L: Link> ReceiveCore<L> {
             }
             return;
         }
+        if look_everywhere {
+            self.revoke_abandoned();
+        }
         let found = self.read_completions(events);
         let asked = self.take_asked();
         let look_at_cm = look_everywhere || asked || self.cm_is_due(found);
@@ -313,6 +344,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.feed(events);
         self.act_on_touched(events);
+        self.tell_writable(events);
         if look_everywhere || self.retry || std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
         }
@@ -376,6 +408,10 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 self.touch(conn);
             }
+            Ok(Op::OneSided { conn, op }) => {
+                self.on_one_sided(conn, op, error.map(|error| *error), events);
+            }
+            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
             Err(reason) if self.shared.is_some() && error.is_some() => {
                 self.stats.unknown_completions += 1;
@@ -497,6 +533,9 @@ impl<L: Link> ReceiveCore<L> {
                 Action::Close(reason) => self.close_conn(id, reason, events),
                 // The request is judged before there is a connection, and a listener does not connect.
                 Action::Reject { .. } | Action::Connect { .. } => {}
+                Action::CloseWindow(window) => self.exposed.close(id, window),
+                Action::ReleaseWindow(window) => self.release_window(id, window, events),
+                Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -595,8 +634,8 @@ impl<L: Link> ReceiveCore<L> {
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
         let free = self.free_receives() as u64;
-        if free < RECEIVES_MIN.into() {
-            let details = [free, RECEIVES_MIN.into()];
+        if free < self.settings.receives_min().into() {
+            let details = [free, self.settings.receives_min().into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
         let params = self.params(0, 0);
@@ -640,7 +679,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         let want = self.first_target();
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < RECEIVES_MIN {
+        if conn.posted < self.settings.receives_min() {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
             self.conns.put(id, conn);
@@ -648,7 +687,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         // The credits promised are receives that are posted, less the reserve.
         conn.target = conn.posted;
-        let credits = conn.posted.saturating_sub(RESERVE);
+        let credits = conn.posted.saturating_sub(conn.reserve);
         conn.covered = u64::from(credits);
         conn.machine = Connection::accept(
             self.link.form(),
@@ -678,6 +717,7 @@ impl<L: Link> ReceiveCore<L> {
         Ok(Conn {
             machine,
             link,
+            reserve: self.settings.windows.reserve(),
             posted: 0,
             controls: 0,
             target: 0,
@@ -703,12 +743,13 @@ impl<L: Link> ReceiveCore<L> {
         let others = self.settings.max_connections
             - 1
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
-        let kept = (others * RECEIVES_MIN) as usize;
+        let kept = (others * self.settings.receives_min()) as usize;
         let share = self
             .free_receives()
             .saturating_sub(kept)
-            .max(RECEIVES_MIN as usize);
-        (self.settings.depth + RESERVE).min(u32::try_from(share).unwrap_or(u32::MAX))
+            .max(self.settings.receives_min() as usize);
+        (self.settings.depth + self.settings.windows.reserve())
+            .min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
     /// Receives that a new connection could have.
@@ -727,7 +768,7 @@ impl<L: Link> ReceiveCore<L> {
         LocalParams {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
-            features: wire::FEATURE_HEARTBEAT,
+            features: self.features(),
             receive_size: self.settings.max_message,
             receive_depth: self.settings.depth,
             credits,
@@ -737,6 +778,15 @@ impl<L: Link> ReceiveCore<L> {
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
             patience: self.settings.patience,
+        }
+    }
+
+    /// Windows take receives that only an endpoint with windows has.
+    fn features(&self) -> u32 {
+        if self.settings.windows.enabled() {
+            wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS
+        } else {
+            wire::FEATURE_HEARTBEAT
         }
     }
 
@@ -766,7 +816,7 @@ impl<L: Link> ReceiveCore<L> {
             peer: conn.link.peer(),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
             max_message: self.settings.max_message,
-            credits: conn.posted.saturating_sub(RESERVE),
+            credits: conn.posted.saturating_sub(conn.reserve),
             header_mode: conn.header_mode,
             shape: Shape::Iov,
             kernel_watch,
@@ -854,17 +904,21 @@ impl<L: Link> ReceiveCore<L> {
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
+        self.close_scoped_windows(id, &conn.link);
         if self.shared.is_some() {
             self.leave_shared(id, conn.posted, conn.controls, conn.link);
         } else {
             match self.link.close(conn.link) {
                 // The slab lets go of what the provider does not report by itself.
-                Ok(()) => self.forget_ops_of(id, events),
-                Err(CloseFailed(_)) => {
+                Ok(()) => {
+                    self.forget_ops_of(id, events);
+                    self.release_windows(id, events);
+                }
+                Err(CloseFailed(errno)) => {
                     conn.pool_desc.leak();
                     conn.control_desc.leak();
                     conn.scoped.leak();
-                    self.leak_ops_of(id);
+                    self.leak_ops_of(id, errno, events);
                 }
             }
         }
@@ -882,13 +936,20 @@ impl<L: Link> ReceiveCore<L> {
     fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
-        drop(self.in_flight.take_where(|op| op.conn() == id));
+        let ops = self.in_flight.take_where(|op| op.conn() == id);
+        self.fail_one_sided(id, ops, events);
     }
 
     /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
     /// reports after all is over, and gives its buffer back.
-    fn leak_ops_of(&mut self, id: ConnectionId) {
+    fn leak_ops_of(
+        &mut self,
+        id: ConnectionId,
+        errno: FabricErrno,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
         let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        let leaked = leaked + self.leak_one_sided(id, errno, events);
         self.leaked = true;
         self.stats.leaked += leaked;
         stats::count_leaked(leaked);
@@ -1094,6 +1155,7 @@ impl<L: Link> ReceiveCore<L> {
                 events,
             );
         }
+        self.check_one_sided_deadlines(now, events);
         if now >= self.next_reap {
             self.stats.reaped += self
                 .link
@@ -1111,7 +1173,8 @@ impl<L: Link> ReceiveCore<L> {
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let link = self.link.next_deadline();
         let all = machines.chain(waiting).chain([self.next_reap]);
-        self.armed = all.chain(retry).chain(link).min();
+        let all = all.chain(retry).chain(link);
+        self.armed = all.chain(self.next_late()).min();
         self.wait.set_deadline(self.armed);
     }
 }
@@ -1126,7 +1189,9 @@ enum Posted {
 impl Op {
     fn conn(&self) -> ConnectionId {
         match self {
-            Self::Receive { conn, .. } | Self::ControlSend { conn, .. } => *conn,
+            Self::Receive { conn, .. }
+            | Self::ControlSend { conn, .. }
+            | Self::OneSided { conn, .. } => *conn,
         }
     }
 }
@@ -1136,17 +1201,17 @@ impl<L: Link> ReceiveCore<L> {
         let Some(mut conn) = self.conns.remove(id) else {
             return;
         };
-        let closed = self.link.close(conn.link);
-        if self.shared.is_some() {
-            return;
-        }
-        if closed.is_ok() {
-            drop(self.in_flight.take_where(|op| op.conn() == id));
-        } else {
-            conn.pool_desc.leak();
-            conn.control_desc.leak();
-            conn.scoped.leak();
-            self.leak_ops_of(id);
+        self.close_scoped_windows(id, &conn.link);
+        match self.link.close(conn.link) {
+            // What is in flight on an endpoint that all share is over when that is closed.
+            _ if self.shared.is_some() => {}
+            Ok(()) => drop(self.in_flight.take_where(|op| op.conn() == id)),
+            Err(CloseFailed(errno)) => {
+                conn.pool_desc.leak();
+                conn.control_desc.leak();
+                conn.scoped.leak();
+                self.leak_ops_of(id, errno, &mut Vec::new());
+            }
         }
     }
 }
@@ -1163,6 +1228,7 @@ impl<L: Link> Drop for ReceiveCore<L> {
             self.close_one(id);
         }
         self.close_shared();
+        self.abandon_one_sided();
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));

@@ -176,6 +176,7 @@ fn is_worth_a_retry(reason: &CloseReason) -> bool {
         | CloseReason::PeerSilent { .. }
         | CloseReason::PeerTruncated { .. }
         | CloseReason::ClosedByDeadline
+        | CloseReason::RevokeDeadline
         | CloseReason::SendDeadline { .. } => true,
     }
 }

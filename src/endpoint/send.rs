@@ -9,8 +9,9 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
-use crate::endpoint::connection::{CloseReason, State};
+use crate::endpoint::connection::{CloseReason, State, WINDOWS_MAX};
 use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
+use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::liveness::Patience;
@@ -18,11 +19,16 @@ use crate::endpoint::provider_link::ProviderLink;
 use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::socket::{Keepalive, TcpWatch};
-use crate::endpoint::wire::HeaderMode;
-use crate::error::{SendError, SendErrorKind};
+use crate::endpoint::wait::EndpointWait;
+use crate::endpoint::window::{
+    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
+};
+use crate::endpoint::wire::{HeaderMode, WindowDescriptor};
+use crate::error::{ReadError, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::PeerAddr;
 use crate::fabric::{Domain, EndpointSettings};
+use crate::memory::Access;
 use crate::process::Here;
 use crate::stats::SendStats;
 
@@ -38,6 +44,7 @@ use crate::stats::SendStats;
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `send_deadline` | time | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | | `FailConnection` | |
+/// | `windows` | windows exposed at once | 1,024 | 0 to 65,536 |
 /// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
 /// | `lost_after` | time | 60 s | 10 ms to 24 h and above `unresponsive_after`, or none |
 /// | `keepalive` | | none | see [`Keepalive`] |
@@ -70,6 +77,7 @@ impl Default for SendConfig {
                 send_deadline: Some(Duration::from_secs(30)),
                 deadline_policy: DeadlinePolicy::FailConnection,
                 header_mode: HeaderMode::Prefixed,
+                windows: 1024,
                 patience: PATIENCE,
                 watch: TcpWatch::default(),
                 on_abandoned: None,
@@ -149,6 +157,13 @@ impl SendConfig {
         self
     }
 
+    /// Windows that this side may expose to its peer at once, 0 to 65,536.
+    #[must_use]
+    pub fn windows(mut self, windows: u32) -> Self {
+        self.settings.windows = windows;
+        self
+    }
+
     /// Reports a peer of which nothing was heard for so long as [`Unresponsive`](SendEvent::Unresponsive); nothing else
     /// follows. A silent peer is asked for a sign of life well before; every byte from it is one.
     #[must_use]
@@ -203,6 +218,11 @@ impl SendConfig {
         self
     }
 
+    /// The depth, for layers above.
+    pub(crate) fn sends_in_flight(&self) -> u32 {
+        self.settings.depth
+    }
+
     fn check(&self) -> Result<(), Error> {
         let settings = &self.settings;
         if !(1..=65_536).contains(&settings.depth) {
@@ -212,6 +232,7 @@ impl SendConfig {
                 "must be 1 to 65536 sends",
             ));
         }
+        check_windows(settings.windows)?;
         check_timeout("connect_timeout", settings.connect_timeout)?;
         check_timeout("close_timeout", settings.close_timeout)?;
         check_patience(&settings.patience)?;
@@ -243,6 +264,17 @@ pub(crate) fn config(field: &'static str, value: String, reason: &'static str) -
         value,
         reason,
     }
+}
+
+pub(crate) fn check_windows(windows: u32) -> Result<(), Error> {
+    if windows > WINDOWS_MAX {
+        return Err(config(
+            "windows",
+            windows.to_string(),
+            "must be 0 to 65536 windows",
+        ));
+    }
+    Ok(())
 }
 
 pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {
@@ -393,7 +425,7 @@ impl SendEndpointZeroCopy {
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
     /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message that can't be
-    /// sent ([`SendErrorKind`](crate::error::SendErrorKind) says which limit it exceeds).
+    /// sent ([`SendErrorKind`] says which limit it exceeds).
     #[inline]
     pub fn send_data(
         &mut self,
@@ -406,6 +438,161 @@ impl SendEndpointZeroCopy {
             return Err(forked(owner.pid(), payload.into(), key));
         }
         self.core.send_data(payload.into(), header, key)
+    }
+
+    /// Writes a payload into a window of the peer. Returns at once; [`WindowEvent::Written`] says that it is in the peer's memory,
+    /// [`WindowEvent::WriteFailed`] that it may not be.
+    ///
+    /// The payload is registered memory, as for [`send_data`](Self::send_data); it moves in, and comes back with the outcome. `place` is a
+    /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
+    /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's rights forbid.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was posted, and payload and key are in the error: back-pressure, or what
+    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this side can't know, such as a key that is
+    /// not good any more, fails the operation and ends the connection.
+    pub fn write<'a>(
+        &mut self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
+    }
+
+    /// As [`write`](Self::write), and tells the peer: it hears of it by [`WindowEvent::PeerWrote`] with `data`, when all of the payload is in its
+    /// memory. It uses a credit, as a message does.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write); [`WindowError::NoImmediateData`] where the provider's immediate data are too short for it.
+    pub fn write_with_data<'a>(
+        &mut self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+        data: u32,
+        key: u64,
+    ) -> Result<(), SendError> {
+        self.write_at(
+            payload.into(),
+            place.into(),
+            Some(data),
+            Level::Delivered,
+            key,
+        )
+    }
+
+    /// As [`write`](Self::write), but [`WindowEvent::Written`] says only that the payload may be reused (level [`Sent`](Level::Sent)). **It comes
+    /// for writes that never reach the peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
+    /// connection afterwards. For those who hear of arrival by other means.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write).
+    pub fn write_unconfirmed<'a>(
+        &mut self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        self.write_at(payload.into(), place.into(), None, Level::Sent, key)
+    }
+
+    /// Reads from a window of the peer into registered memory: as many bytes as the destination has. Returns at once;
+    /// [`WindowEvent::Read`] brings the destination back, filled.
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write), with the destination in the error.
+    pub fn read<'a>(
+        &mut self,
+        into: impl Into<Destination>,
+        place: impl Into<WindowPlace<'a>>,
+        key: u64,
+    ) -> Result<(), ReadError> {
+        let into = into.into();
+        match self.check_here() {
+            Ok(()) => self.core.read(into, place.into(), key),
+            Err(error) => Err(ReadError {
+                kind: error.into(),
+                into,
+                key,
+            }),
+        }
+    }
+
+    fn write_at(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        level: Level,
+        key: u64,
+    ) -> Result<(), SendError> {
+        match self.check_here() {
+            Ok(()) => self.core.write(payload, place, data, level, key),
+            Err(error) => Err(SendError {
+                kind: error.into(),
+                payload,
+                key,
+            }),
+        }
+    }
+
+    /// A child of the process that made the endpoint must not use what it has.
+    fn check_here(&self) -> Result<(), WindowError> {
+        let owner = self.core.owner();
+        if owner.is_here() {
+            return Ok(());
+        }
+        let made_by = owner.pid();
+        Err(WindowError::Forked { made_by })
+    }
+
+    /// A window of the peer, by the descriptor that it sent.
+    ///
+    /// # Errors
+    ///
+    /// [`WindowError`]: it is another connection's, it was revoked, or one of the two sides has no windows.
+    pub fn open_window(&self, descriptor: &WindowDescriptor) -> Result<RemoteWindow, WindowError> {
+        self.check_here()?;
+        self.core.open_window(descriptor)
+    }
+
+    /// Lets the peer use memory of this side, with these rights. The memory is the endpoint's until nobody can reach it any more: see
+    /// [`LocalWindow`]. Send the peer the window's [descriptor](LocalWindow::descriptor).
+    ///
+    /// # Errors
+    ///
+    /// [`ExposeError`], with the memory in it.
+    pub fn expose(
+        &mut self,
+        memory: impl Into<WindowMemory>,
+        access: Access,
+    ) -> Result<LocalWindow, ExposeError> {
+        let memory = memory.into();
+        match self.check_here() {
+            Ok(()) => self.core.expose(memory, access),
+            Err(kind) => Err(ExposeError { kind, memory }),
+        }
+    }
+
+    /// Takes a window back: the peer is told not to use it, ends what it has in flight, and confirms. Then
+    /// [`WindowEvent::Released`] brings the memory back. A peer that has not confirmed at the deadline loses the connection, whose end
+    /// releases the memory, too. False: there is nothing to take back, its memory came back already.
+    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
+        self.check_here().is_ok() && self.core.revoke(window, deadline)
+    }
+
+    /// Windows that this side exposes, those not given back yet included.
+    pub fn windows(&self) -> usize {
+        self.core.windows()
+    }
+
+    /// What a layer above sleeps on.
+    pub(crate) fn endpoint_wait(&self) -> Arc<EndpointWait> {
+        Arc::clone(self.core.wait())
     }
 
     /// Drives the endpoint, and appends what happened: up to 32 completions, and a few events more; when the connection

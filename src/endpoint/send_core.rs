@@ -18,25 +18,29 @@ use crate::endpoint::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
+use crate::endpoint::exposed::ExposedWindows;
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
-    PostRefused, SendPost,
+    PEER_WROTE, PostRefused, SendPost,
 };
 use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
+use crate::endpoint::one_sided::OneSided;
 use crate::endpoint::recent_lease::RecentLease;
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::wait::{EndpointWait, LinkWait};
 use crate::endpoint::wire::{
-    self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
+    self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode, WindowId,
 };
 use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendError, SendErrorKind};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, SendStats};
+
+mod windows;
 
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
 /// and what it brings is rare; a sleeper that was woken looks at once.
@@ -54,6 +58,8 @@ pub(crate) struct SendSettings {
     pub(crate) send_deadline: Option<Duration>,
     pub(crate) deadline_policy: DeadlinePolicy,
     pub(crate) header_mode: HeaderMode,
+    /// Windows that this side may expose at once.
+    pub(crate) windows: u32,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
     pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
@@ -62,6 +68,7 @@ pub(crate) struct SendSettings {
 /// An operation in flight, with everything that must stay alive until it is over.
 enum Op {
     Data(DataOp),
+    OneSided(OneSided),
     ControlSend {
         kind: ControlKind,
         _buffer: BufferMut,
@@ -72,17 +79,32 @@ enum Op {
 }
 
 impl Op {
-    fn into_data(self) -> Option<DataOp> {
+    fn key(&self) -> Option<u64> {
         match self {
-            Self::Data(op) => Some(op),
+            Self::Data(op) => Some(op.key),
+            Self::OneSided(op) => Some(op.key),
             Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
         }
+    }
+
+    /// The key, and when it was posted, of what has a deadline.
+    fn timed(&mut self) -> Option<(u64, &mut Option<Instant>)> {
+        match self {
+            Self::Data(op) => Some((op.key, &mut op.posted)),
+            Self::OneSided(op) => Some((op.key, &mut op.posted)),
+            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+        }
+    }
+
+    /// Whether it is an operation on this window of the peer.
+    fn uses(&self, window: WindowId) -> bool {
+        matches!(self, Self::OneSided(op) if op.window == window)
     }
 
     fn data(&self) -> Option<&DataOp> {
         match self {
             Self::Data(op) => Some(op),
-            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+            Self::OneSided(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
         }
     }
 }
@@ -143,6 +165,9 @@ pub(crate) struct SendCore<L: Link> {
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
     headers_waker: crate::buffer::WakerId,
+    /// One-sided operations posted so far.
+    one_sided_posts: u64,
+    exposed: ExposedWindows,
     link: L,
 }
 
@@ -172,6 +197,7 @@ impl<L: Link> SendCore<L> {
         let params = local_params(&settings, connection);
         let machine = Connection::initiate(link.form(), params, now);
         let wait = Arc::new(EndpointWait::new(waiter)?);
+        let exposed = ExposedWindows::new(settings.windows, &wait);
         let waker = Arc::clone(&wait);
         let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
         let capacity = settings.depth + CONTROL_RECEIVES + CONTROL_SENDS;
@@ -206,6 +232,8 @@ impl<L: Link> SendCore<L> {
             control,
             wait,
             headers_waker,
+            one_sided_posts: 0,
+            exposed,
             link,
             settings,
         };
@@ -288,8 +316,7 @@ impl<L: Link> SendCore<L> {
 
     /// Keys of sends in flight.
     pub(crate) fn pending(&self) -> Vec<u64> {
-        let data = self.in_flight.iter().filter_map(Op::data);
-        data.map(|op| op.key).collect()
+        self.in_flight.iter().filter_map(Op::key).collect()
     }
 
     // ---- sending -------------------------------------------------------------------------------------------------
@@ -466,10 +493,20 @@ impl<L: Link> SendCore<L> {
             segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
             return Ok((Leases::elsewhere(scope), true));
         }
+        self.lease_each(payload, iov).map(|leases| (leases, false))
+    }
+
+    /// A lease for each segment.
+    fn lease_each(
+        &mut self,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<Leases, SendErrorKind> {
         let header_len = iov.len();
         loop {
+            let scope = self.scoped.scope();
             match payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc)) {
-                Ok(leases) => return Ok((leases, false)),
+                Ok(leases) => return Ok(leases),
                 Err(error) => {
                     iov.truncate(header_len);
                     // Each round registers one region more, or gives up.
@@ -539,14 +576,19 @@ impl<L: Link> SendCore<L> {
         };
         match posted {
             Ok(()) => {
-                self.data_in_flight += 1;
-                self.stats.posted += 1;
-                self.stats.bytes += len;
-                self.stats.in_flight_max = self.stats.in_flight_max.max(self.data_in_flight.into());
+                self.count_posted(len);
                 Ok(())
             }
             Err(refused) => Err(self.undo_post(context, refused)),
         }
+    }
+
+    #[inline]
+    fn count_posted(&mut self, len: u64) {
+        self.data_in_flight += 1;
+        self.stats.posted += 1;
+        self.stats.bytes += len;
+        self.stats.in_flight_max = self.stats.in_flight_max.max(self.data_in_flight.into());
     }
 
     /// Takes a post back that the provider did not take: slot and credit are free again.
@@ -589,6 +631,9 @@ impl<L: Link> SendCore<L> {
         let look_everywhere = self.wait.begin_poll();
         if self.conn.is_none() {
             return Ok(());
+        }
+        if look_everywhere {
+            self.revoke_abandoned();
         }
         let found = self.read_completions(events);
         let look_at_cm = look_everywhere || self.cm_is_due(found);
@@ -701,6 +746,7 @@ impl<L: Link> SendCore<L> {
         } = completion;
         match self.in_flight.finish(context) {
             Ok(Op::Data(op)) => self.on_sent(op, error, events),
+            Ok(Op::OneSided(op)) => self.on_one_sided(op, error.map(|error| *error), events),
             Ok(Op::ControlSend { kind, .. }) => match error {
                 None => self.machine.on_control_done(kind),
                 Some(error) => self.machine.on_lost(Some(error.errno)),
@@ -709,6 +755,7 @@ impl<L: Link> SendCore<L> {
                 None => self.on_control(&buffer, len, data),
                 Some(error) => self.on_control_receive_failed(error.errno),
             },
+            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
             Err(reason) if self.link.form() == Form::Rdm && error.is_some() => {
                 self.stats.unknown_completions += 1;
@@ -844,6 +891,9 @@ impl<L: Link> SendCore<L> {
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
                 Action::Accept { .. } | Action::Reject { .. } => {}
+                Action::CloseWindow(window) => self.close_window(window),
+                Action::ReleaseWindow(window) => self.release_window(window, events),
+                Action::WindowRevoked(window) => self.on_window_revoked(window, events),
             }
         }
     }
@@ -936,17 +986,19 @@ impl<L: Link> SendCore<L> {
         let mut earliest = None;
         let mut any_late = false;
         for op in self.in_flight.iter_mut() {
-            let Op::Data(op) = op else { continue };
-            let Some(due) = op.posted.map(|posted| posted + deadline) else {
+            let Some((key, posted)) = op.timed() else {
+                continue;
+            };
+            let Some(due) = posted.map(|posted| posted + deadline) else {
                 continue;
             };
             if now < due {
                 earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
             } else {
-                op.posted = None;
+                *posted = None;
                 any_late = true;
                 if self.settings.deadline_policy == DeadlinePolicy::Notify {
-                    events.push(SendEvent::Late { key: op.key });
+                    events.push(SendEvent::Late { key });
                 }
             }
         }
@@ -960,7 +1012,12 @@ impl<L: Link> SendCore<L> {
 
     fn tell_writable(&mut self, events: &mut Vec<SendEvent>) {
         let Some(blocked) = self.blocked else { return };
-        if self.machine.may_send().is_err() || self.data_in_flight >= self.settings.depth {
+        let may = match blocked {
+            // A one-sided operation needs no credit.
+            Blocked::Depth | Blocked::Provider => self.machine.may_use_window(),
+            _ => self.machine.may_send(),
+        };
+        if may.is_err() || self.data_in_flight >= self.settings.depth {
             return;
         }
         // A slot that woke us may be another endpoint's again: then wait for the next one.
@@ -1012,21 +1069,14 @@ impl<L: Link> SendCore<L> {
     fn close_link(&mut self, reason: CloseReason, events: &mut Vec<SendEvent>) {
         let Some(conn) = self.conn.take() else { return };
         self.release_drained();
+        self.close_scoped_windows(&conn);
         match self.link.close(conn) {
             Ok(()) => {
                 // What the provider still reports is the better outcome; after `close` it reports no more than it has.
                 while self.read_completions(events) > 0 {}
-                let mut failed: Vec<DataOp> =
-                    self.in_flight.drain().filter_map(Op::into_data).collect();
-                failed.sort_unstable_by_key(|op| op.sequence);
-                for op in failed {
-                    self.on_sent(
-                        op,
-                        Some(Box::new(CompletionError::new(libc::ECANCELED))),
-                        events,
-                    );
-                }
+                self.fail_in_flight(events);
                 self.release_registrations();
+                self.release_windows(events);
             }
             Err(CloseFailed(errno)) => self.leak(errno, events),
         }
@@ -1035,22 +1085,46 @@ impl<L: Link> SendCore<L> {
         self.wait.set_deadline(None);
     }
 
+    /// The provider's endpoint is closed: what it did not report is over.
+    fn fail_in_flight(&mut self, events: &mut Vec<SendEvent>) {
+        let cancelled = || CompletionError::new(libc::ECANCELED);
+        let (mut failed, mut one_sided) = (Vec::new(), Vec::new());
+        for op in self.in_flight.drain() {
+            match op {
+                Op::Data(op) => failed.push(op),
+                Op::OneSided(op) => one_sided.push(op),
+                Op::ControlSend { .. } | Op::ControlReceive { .. } => {}
+            }
+        }
+        failed.sort_unstable_by_key(|op| op.sequence);
+        for op in failed {
+            self.on_sent(op, Some(Box::new(cancelled())), events);
+        }
+        one_sided.sort_unstable_by_key(|op| op.sequence);
+        for op in one_sided {
+            self.on_one_sided(op, Some(cancelled()), events);
+        }
+    }
+
     /// The provider may still read the buffers of operations in flight, for ever: their memory is given up.
     fn leak(&mut self, errno: FabricErrno, events: &mut Vec<SendEvent>) {
         let leaked = self.forget_in_flight();
         self.stats.leaked += leaked.operations;
-        self.stats.failed += leaked.keys.len() as u64;
+        self.stats.failed += (leaked.keys.len() + leaked.one_sided.len()) as u64;
         self.data_in_flight = 0;
+        let error = || CompletionError {
+            provider_message: "fi_close refused; the payload is leaked".to_owned(),
+            ..CompletionError::new(errno.get())
+        };
         for key in leaked.keys {
-            let error = CompletionError {
-                provider_message: "fi_close refused; the payload is leaked".to_owned(),
-                ..CompletionError::new(errno.get())
-            };
             events.push(SendEvent::Failed {
                 key,
                 payload: Payload::empty(),
-                error,
+                error: error(),
             });
+        }
+        for (_, key, write) in leaked.one_sided {
+            events.push(SendEvent::Window(OneSided::leaked(key, write, error())));
         }
     }
 
@@ -1091,7 +1165,13 @@ impl<L: Link> SendCore<L> {
         let data = in_flight.iter().filter_map(Op::data);
         let mut ops: Vec<_> = data.map(|op| (op.sequence, op.key)).collect();
         ops.sort_unstable();
-        let operations = in_flight.len() as u64;
+        let one_sided = in_flight.iter().filter_map(|op| match op {
+            Op::OneSided(op) => Some((op.sequence, op.key, op.is_write())),
+            _ => None,
+        });
+        let mut one_sided: Vec<_> = one_sided.collect();
+        one_sided.sort_unstable();
+        let operations = in_flight.len() as u64 + self.leak_windows();
         std::mem::forget(in_flight);
         self.recent.leak();
         self.header_desc.leak();
@@ -1101,6 +1181,7 @@ impl<L: Link> SendCore<L> {
         Leaked {
             operations,
             keys: ops.into_iter().map(|(_, key)| key).collect(),
+            one_sided,
         }
     }
 }
@@ -1109,13 +1190,15 @@ impl<L: Link> SendCore<L> {
 struct Leaked {
     operations: u64,
     keys: Vec<u64>,
+    /// Sequence, key, whether it was a write.
+    one_sided: Vec<(u64, u64, bool)>,
 }
 
 fn local_params(settings: &SendSettings, connection: u64) -> LocalParams {
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
-        features: wire::FEATURE_HEARTBEAT,
+        features: wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS,
         receive_size: 0,
         receive_depth: 0,
         credits: 0,
@@ -1135,14 +1218,23 @@ impl<L: Link> Drop for SendCore<L> {
         self.tell_peer();
         let closed = self.conn.take().map_or(Ok(()), |conn| {
             self.release_drained();
+            self.close_scoped_windows(&conn);
             self.link.close(conn)
         });
         let keys: Vec<_> = match closed {
             Ok(()) => {
-                let ops: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
-                ops.into_iter().map(|op| self.end(op).0).collect()
+                let ops: Vec<_> = self.in_flight.drain().collect();
+                let over = ops.into_iter().filter_map(|op| match op {
+                    Op::Data(op) => Some(self.end(op).0),
+                    other => other.key(),
+                });
+                over.collect()
             }
-            Err(CloseFailed(_)) => self.forget_in_flight().keys,
+            Err(CloseFailed(_)) => {
+                let leaked = self.forget_in_flight();
+                let one_sided = leaked.one_sided.into_iter().map(|(_, key, _)| key);
+                leaked.keys.into_iter().chain(one_sided).collect()
+            }
         };
         stats::count_abandoned(keys.len() as u64);
         if let Some(on_abandoned) = &mut self.settings.on_abandoned {

@@ -31,6 +31,9 @@ pub(crate) const CREDIT_WINDOW_MAX: u32 = 1 << 20;
 /// Bytes in front of a header in [`HeaderMode::Prefixed`].
 pub(crate) const PREFIX_LEN: usize = 2;
 
+/// Feature bit: the speaker knows windows, and has receives for the messages about them.
+pub(crate) const FEATURE_WINDOWS: u32 = 1 << 1;
+
 /// First bytes of a hello, a hello-ack and a refusal.
 const MAGIC: [u8; 4] = *b"FbCt";
 /// First bytes of a control message; another word than [`MAGIC`], so that one is never read as the other.
@@ -559,10 +562,12 @@ impl ControlKind {
     pub(crate) const BYE: Self = Self(2);
     /// Asks for a sign of life, or is one.
     pub(crate) const HEARTBEAT: Self = Self(3);
-    /// Reserved: a window must not be used any more.
+    /// A window must not be used any more.
     pub(crate) const REVOKE: Self = Self(4);
-    /// Reserved: a revoked window is not used any more.
+    /// A revoked window is not used any more.
     pub(crate) const REVOKE_ACK: Self = Self(5);
+    /// A revoked window is closed: behind this nothing of it is on the way.
+    pub(crate) const REVOKED: Self = Self(8);
     /// RDM form: the initiator's hello.
     pub(crate) const HELLO: Self = Self(16);
     /// RDM form: the acceptor's answer.
@@ -571,6 +576,8 @@ impl ControlKind {
     pub(crate) const REFUSAL: Self = Self(18);
     /// RDM form: not a control message but data, marked so that the connection can be found.
     pub(crate) const DATA: Self = Self(32);
+    /// Not a message at all: the immediate data of a one-sided write.
+    pub(crate) const WRITTEN: Self = Self(33);
 }
 
 impl fmt::Debug for ControlKind {
@@ -581,10 +588,12 @@ impl fmt::Debug for ControlKind {
             Self::HEARTBEAT => "HEARTBEAT",
             Self::REVOKE => "REVOKE",
             Self::REVOKE_ACK => "REVOKE_ACK",
+            Self::REVOKED => "REVOKED",
             Self::HELLO => "HELLO",
             Self::HELLO_ACK => "HELLO_ACK",
             Self::REFUSAL => "REFUSAL",
             Self::DATA => "DATA",
+            Self::WRITTEN => "WRITTEN",
             Self(other) => return write!(f, "ControlKind({other})"),
         };
         f.write_str(name)
@@ -617,6 +626,17 @@ pub(crate) fn split_cq_data(cq_data: u32) -> (ControlKind, u32) {
     (ControlKind((cq_data >> 24) as u8), cq_data & INDEX_MASK)
 }
 
+/// The immediate data of a one-sided write: whose window it is, and what the application says.
+pub(crate) fn written_data(mark: u32, data: u32) -> u64 {
+    u64::from(data) << 32 | u64::from(cq_data(ControlKind::WRITTEN, mark))
+}
+
+/// The window's mark and the application's data, if these are the immediate data of a one-sided write.
+pub(crate) fn split_written(immediate: u64) -> Option<(u32, u32)> {
+    let (kind, mark) = split_cq_data(immediate as u32);
+    (kind == ControlKind::WRITTEN).then_some((mark, (immediate >> 32) as u32))
+}
+
 /// A message between the two state machines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Control {
@@ -627,6 +647,12 @@ pub(crate) enum Control {
         last_sequence: u64,
         reason: ByeReason,
     },
+    /// The peer must not use this window any more, and say so when it does not.
+    Revoke { window: u64 },
+    /// The speaker does not use this window any more.
+    RevokeAck { window: u64 },
+    /// This window is closed.
+    Revoked { window: u64 },
     /// The speaker asks for a sign of life, or gives the one that was asked for by this number.
     Heartbeat { number: u64, answer: bool },
     /// RDM form: hello or hello-ack.
@@ -669,6 +695,9 @@ impl Control {
         match self {
             Self::Credit { .. } => ControlKind::CREDIT,
             Self::Bye { .. } => ControlKind::BYE,
+            Self::Revoke { .. } => ControlKind::REVOKE,
+            Self::RevokeAck { .. } => ControlKind::REVOKE_ACK,
+            Self::Revoked { .. } => ControlKind::REVOKED,
             Self::Heartbeat { .. } => ControlKind::HEARTBEAT,
             Self::Hello(Hello {
                 kind: HelloKind::Hello,
@@ -702,6 +731,9 @@ impl Control {
                 last_sequence,
                 reason,
             } => (reason.0, *last_sequence),
+            Self::Revoke { window } | Self::RevokeAck { window } | Self::Revoked { window } => {
+                (0, *window)
+            }
             Self::Heartbeat { number, answer } => (u16::from(*answer), *number),
         };
         let wire = ControlWire {
@@ -730,9 +762,12 @@ impl Control {
         let control = match kind {
             ControlKind::HELLO | ControlKind::HELLO_ACK => Self::Hello(Hello::parse(body)?),
             ControlKind::REFUSAL => Self::Refusal(Refusal::parse(body)?),
-            ControlKind::CREDIT | ControlKind::BYE | ControlKind::HEARTBEAT => {
-                Self::parse_short(body)?
-            }
+            ControlKind::CREDIT
+            | ControlKind::BYE
+            | ControlKind::HEARTBEAT
+            | ControlKind::REVOKE
+            | ControlKind::REVOKE_ACK
+            | ControlKind::REVOKED => Self::parse_short(body)?,
             ControlKind(other) => return Err(WireError::Kind(other)),
         };
         if control.kind() != kind {
@@ -753,6 +788,9 @@ impl Control {
                 last_sequence: value,
                 reason: ByeReason(wire.code.get()),
             }),
+            ControlKind::REVOKE => Ok(Self::Revoke { window: value }),
+            ControlKind::REVOKE_ACK => Ok(Self::RevokeAck { window: value }),
+            ControlKind::REVOKED => Ok(Self::Revoked { window: value }),
             ControlKind::HEARTBEAT => match wire.code.get() {
                 code @ (0 | 1) => Ok(Self::Heartbeat {
                     number: value,
@@ -810,6 +848,10 @@ pub(crate) fn exercise(bytes: &[u8]) {
             );
         }
     }
+    if let Ok(window) = WindowDescriptor::parse(bytes) {
+        assert_eq!(WindowDescriptor::parse(&window.to_bytes()), Ok(window));
+        assert!(window.base().checked_add(window.len()).is_some());
+    }
     let fixed = bytes.first().map_or(0, |byte| u16::from(*byte));
     for mode in [
         HeaderMode::Raw,
@@ -823,6 +865,10 @@ pub(crate) fn exercise(bytes: &[u8]) {
         }
     }
 }
+
+mod window;
+
+pub use window::{WINDOW_DESCRIPTOR_LEN, WindowDescriptor, WindowId};
 
 #[cfg(test)]
 mod tests;

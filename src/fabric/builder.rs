@@ -133,13 +133,23 @@ impl FabricBuilder {
         library: &'static sys::Library,
         kind: EndpointKind,
     ) -> Result<Result<(Info, &'static Provider), i32>, Error> {
-        let hints = self.hints(library, kind)?;
+        let mut hints = self.hints(library, kind)?;
         let flags = if self.node.is_some() {
             sys::FI_SOURCE
         } else {
             0
         };
-        let found = match Info::find(library, self.node.as_deref(), None, flags, Some(&hints)) {
+        let find =
+            |hints: &Info| Info::find(library, self.node.as_deref(), None, flags, Some(hints));
+        // One-sided operations where there are some; without them, all else works. They go over connected endpoints only.
+        if kind == EndpointKind::Msg {
+            hints.head_mut().caps |= sys::FI_RMA;
+        }
+        let found = find(&hints).or_else(|_| {
+            hints.head_mut().caps &= !sys::FI_RMA;
+            find(&hints)
+        });
+        let found = match found {
             Ok(found) => found,
             Err(errno) => return Ok(Err(errno)),
         };

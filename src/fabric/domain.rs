@@ -13,7 +13,7 @@ use super::report::Report;
 use super::{Fabric, handle, mr};
 use crate::Error;
 use crate::error::RegisterError;
-use crate::memory::{MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
+use crate::memory::{Access, MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
 
 /// An opened domain. Endpoints and registrations keep it open.
 pub struct Domain {
@@ -117,6 +117,19 @@ impl Registrar for Domain {
             .upgrade()
             .expect("a domain that is borrowed is alive");
         mr::register(&this, base, len)
+    }
+
+    fn register_window(
+        &self,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<RawRegistration, RegisterError> {
+        let this = self
+            .this
+            .upgrade()
+            .expect("a domain that is borrowed is alive");
+        mr::register_window(&this, base, len, access)
     }
 }
 

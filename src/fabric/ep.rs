@@ -20,7 +20,7 @@ use crate::Error;
 use crate::error::FabricErrno;
 use crate::fabric::Level;
 use crate::fabric::PeerAddr;
-use crate::fabric::{PostRefused, SendPost};
+use crate::fabric::{PostRefused, RmaPost, SendPost};
 
 /// The first library with `FI_GET_FD`.
 pub(super) const GET_FD_SINCE: u32 = sys::fi_version_make(2, 2);
@@ -290,6 +290,43 @@ impl Ep {
         })
     }
 
+    /// Posts a write to memory of the peer.
+    ///
+    /// # Safety
+    ///
+    /// * The endpoint is connected: providers crash on a write before that.
+    /// * Each segment points to initialised memory that stays valid, registered and unwritten until the completion of
+    ///   the context was read, or [`close`](Self::close) returned `Ok`.
+    #[inline]
+    pub(crate) unsafe fn write(&self, post: &RmaPost<'_>) -> Result<(), PostRefused> {
+        let mut flags = sys::FI_COMPLETION;
+        if post.data.is_some() {
+            flags |= sys::FI_REMOTE_CQ_DATA;
+        }
+        if post.level == Level::Delivered {
+            flags |= sys::FI_DELIVERY_COMPLETE;
+        }
+        let remote = rma_iov(post);
+        let msg = rma_msg(post, &remote);
+        // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
+        posted(unsafe { sys::fi_writemsg(self.as_ptr(), &raw const msg, flags) })
+    }
+
+    /// Posts a read of memory of the peer.
+    ///
+    /// # Safety
+    ///
+    /// * The endpoint is connected: providers crash on a read before that.
+    /// * Each segment points to memory that stays valid, registered and untouched until the completion of the context
+    ///   was read, or [`close`](Self::close) returned `Ok`.
+    #[inline]
+    pub(crate) unsafe fn read(&self, post: &RmaPost<'_>) -> Result<(), PostRefused> {
+        let remote = rma_iov(post);
+        let msg = rma_msg(post, &remote);
+        // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
+        posted(unsafe { sys::fi_readmsg(self.as_ptr(), &raw const msg, sys::FI_COMPLETION) })
+    }
+
     /// Closes the endpoint, whatever is in flight; afterwards the provider touches no buffer of it.
     pub(crate) fn close(self) -> Result<(), i32> {
         let mut this = ManuallyDrop::new(self);
@@ -333,6 +370,27 @@ impl fmt::Debug for Ep {
         f.debug_struct("Ep")
             .field("raw", &self.raw)
             .finish_non_exhaustive()
+    }
+}
+
+fn rma_iov(post: &RmaPost<'_>) -> sys::fi_rma_iov {
+    sys::fi_rma_iov {
+        addr: post.remote.addr,
+        len: post.remote.len,
+        key: post.remote.key,
+    }
+}
+
+fn rma_msg(post: &RmaPost<'_>, remote: &sys::fi_rma_iov) -> sys::fi_msg_rma {
+    sys::fi_msg_rma {
+        msg_iov: post.iov.as_ptr(),
+        desc: post.desc.as_ptr().cast_mut(),
+        iov_count: post.iov.len(),
+        addr: 0,
+        rma_iov: remote,
+        rma_iov_count: 1,
+        context: post.context as *mut c_void,
+        data: post.data.unwrap_or(0),
     }
 }
 

@@ -75,6 +75,10 @@ impl Info {
         unsafe { self.raw.as_mut() }
     }
 
+    pub(crate) fn caps(&self) -> u64 {
+        self.head().caps
+    }
+
     pub(crate) fn mode(&self) -> u64 {
         self.head().mode
     }

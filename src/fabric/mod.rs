@@ -26,6 +26,7 @@ mod process_settings;
 mod provider;
 mod queue;
 mod report;
+mod rma;
 mod shm;
 
 use std::ffi::{CStr, c_char};
@@ -50,10 +51,12 @@ pub(crate) use ep::Ep;
 pub(crate) use info::Info;
 pub use operation::Level;
 pub(crate) use operation::{
-    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PostRefused, SendPost,
+    COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
+    RmaPost, SendPost,
 };
 pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
+pub(crate) use rma::RmaLimits;
 pub(crate) use shm::check_layout;
 
 use crate::Error;
@@ -72,6 +75,7 @@ use crate::process::Owner;
 pub struct Fabric {
     raw: NonNull<sys::fid_fabric>,
     info: Info,
+    rma: Option<RmaLimits>,
     provider: &'static Provider,
     endpoint_kind: EndpointKind,
     settings: builder::Settings,
@@ -134,6 +138,11 @@ impl Fabric {
         &self.info
     }
 
+    /// What one-sided operations it has, if any.
+    pub(crate) fn rma(&self) -> Option<&RmaLimits> {
+        self.rma.as_ref()
+    }
+
     /// Queues are opened with a descriptor to wait on.
     pub(crate) fn has_wait_fd(&self) -> bool {
         self.provider.wait_fd && self.settings.wait_fd
@@ -165,6 +174,7 @@ impl Fabric {
             .ok_or_else(|| Error::fabric("fi_fabric", rc))?;
         let fabric = Self {
             raw,
+            rma: RmaLimits::of(&info),
             info,
             provider,
             endpoint_kind,

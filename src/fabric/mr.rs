@@ -12,10 +12,13 @@ use libfabric_sys as sys;
 use super::domain::Domain;
 use super::handle;
 use crate::error::{FabricErrno, RegisterError};
-use crate::memory::RawRegistration;
+use crate::memory::{Access, RawRegistration};
 
 /// Keys that we choose are unique in the process: a provider may refuse a second registration with the same one.
 static NEXT_KEY: AtomicU64 = AtomicU64::new(1);
+
+/// How often another random key is tried where one is taken.
+const KEY_ATTEMPTS: u32 = 8;
 
 /// A registration. Dropping it closes it: nothing may be in flight on it (the region's table sees to that).
 struct Mr {
@@ -37,7 +40,7 @@ impl Drop for Mr {
     }
 }
 
-/// Registers `len` bytes from `base` for sends and receives.
+/// Registers `len` bytes from `base` for what this side does with them.
 ///
 /// `base` is never null and `len` never 0 ([`crate::memory::Region`] guarantees both): some providers take such a
 /// registration and crash later.
@@ -46,16 +49,91 @@ pub(super) fn register(
     base: NonNull<u8>,
     len: usize,
 ) -> Result<RawRegistration, RegisterError> {
-    domain.count_registration()?;
+    let mut access = sys::FI_SEND | sys::FI_RECV;
+    if domain.fabric().rma().is_some() {
+        // The local side of one-sided operations.
+        access |= sys::FI_READ | sys::FI_WRITE;
+    }
     let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+    register_for(domain, base, len, access, key).map_err(|refused| refused.explain(len))
+}
+
+/// Registers `len` bytes from `base` for a peer, with a key that others can't guess.
+///
+/// A key is good for every endpoint of the domain: who guesses one can do what its peer may.
+pub(super) fn register_window(
+    domain: &Arc<Domain>,
+    base: NonNull<u8>,
+    len: usize,
+    rights: Access,
+) -> Result<RawRegistration, RegisterError> {
+    let Some(rma) = domain.fabric().rma() else {
+        return Err(RegisterError::Fabric {
+            call: "fi_mr_reg",
+            errno: FabricErrno::new(sys::FI_ENOSYS),
+        });
+    };
+    let mut access = 0;
+    if rights.contains(Access::READ) {
+        access |= sys::FI_REMOTE_READ;
+    }
+    if rights.contains(Access::WRITE) {
+        access |= sys::FI_REMOTE_WRITE;
+    }
+    let mut attempts = 0;
+    loop {
+        let key = random_key(rma.key_bytes);
+        match register_for(domain, base, len, access, key) {
+            // Somebody has that key already.
+            Err(Refused::Code(rc)) if rc == -sys::FI_ENOKEY && attempts < KEY_ATTEMPTS => {
+                attempts += 1;
+            }
+            registered => return registered.map_err(|refused| refused.explain(len)),
+        }
+    }
+}
+
+/// A key of so many bytes; where the provider chooses keys, it does not look at it.
+fn random_key(bytes: usize) -> u64 {
+    let random = crate::random::random_u64();
+    match bytes {
+        0..8 => random & ((1 << (8 * bytes)) - 1),
+        _ => random,
+    }
+}
+
+/// Why there is no registration.
+enum Refused {
+    Limit(RegisterError),
+    /// What libfabric answered.
+    Code(i32),
+}
+
+impl Refused {
+    fn explain(self, len: usize) -> RegisterError {
+        match self {
+            Self::Limit(limit) => limit,
+            Self::Code(rc) => refused(rc, len),
+        }
+    }
+}
+
+fn register_for(
+    domain: &Arc<Domain>,
+    base: NonNull<u8>,
+    len: usize,
+    access: u64,
+    key: u64,
+) -> Result<RawRegistration, Refused> {
+    domain.count_registration().map_err(Refused::Limit)?;
     let mut raw = ptr::null_mut();
-    // SAFETY: the domain is open; the region that asks keeps `base` and `len` valid until the handle is dropped.
+    // SAFETY: the domain is open; who asks keeps `base` and `len` valid until the handle is dropped.
     let rc = unsafe {
         sys::fi_mr_reg(
             domain.as_ptr(),
             base.as_ptr().cast_const().cast(),
             len,
-            sys::FI_SEND | sys::FI_RECV,
+            access,
             0,
             key,
             0,
@@ -65,7 +143,7 @@ pub(super) fn register(
     };
     let Some(raw) = NonNull::new(raw).filter(|_| rc == 0) else {
         domain.count_registration_closed();
-        return Err(refused(rc, len));
+        return Err(Refused::Code(rc));
     };
     let mr = Mr {
         raw,

@@ -51,10 +51,13 @@ impl fmt::Debug for CmData {
     }
 }
 
+/// The context of a completion that nobody posted for: a peer's one-sided write came, with immediate data. No operation of ours has it: neither an address nor a generation with an index is all ones.
+pub(crate) const PEER_WROTE: usize = usize::MAX;
+
 /// One completion, read from the provider.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkCompletion {
-    /// What was given when the operation was posted; not to be trusted.
+    /// What was given when the operation was posted, or [`PEER_WROTE`]; not to be trusted.
     pub(crate) context: usize,
     /// Bytes received (0 for sends).
     pub(crate) len: usize,
@@ -72,6 +75,29 @@ pub(crate) struct SendPost<'a> {
     pub(crate) context: usize,
     /// CQ data: marks a control message; in the RDM form every message has some.
     pub(crate) data: Option<u64>,
+    pub(crate) level: Level,
+}
+
+/// Where a one-sided operation goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RemoteRange {
+    /// A virtual address or an offset, as the owner's provider wants it.
+    pub(crate) addr: u64,
+    pub(crate) len: usize,
+    pub(crate) key: u64,
+}
+
+/// A one-sided operation to post.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RmaPost<'a> {
+    /// The local side, as long as the remote one.
+    pub(crate) iov: &'a [libc::iovec],
+    pub(crate) desc: &'a [*mut c_void],
+    pub(crate) remote: RemoteRange,
+    pub(crate) context: usize,
+    /// A write's immediate data.
+    pub(crate) data: Option<u64>,
+    /// What a write's completion says. Not looked at for a read, which is complete when the bytes are here.
     pub(crate) level: Level,
 }
 

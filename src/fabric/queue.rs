@@ -17,7 +17,10 @@ use super::info::Info;
 use super::{Fabric, text_from};
 use crate::Error;
 use crate::error::{CompletionError, FabricErrno};
-use crate::fabric::{COMPLETION_BATCH, Completions, LinkCompletion};
+use crate::fabric::{COMPLETION_BATCH, Completions, LinkCompletion, PEER_WROTE};
+
+/// What a completion has that tells of a peer's write with immediate data.
+const WRITTEN: u64 = sys::FI_REMOTE_WRITE | sys::FI_REMOTE_CQ_DATA;
 
 /// A completion queue.
 pub(crate) struct Cq {
@@ -108,8 +111,13 @@ impl Cq {
         out.extend(entries.iter().take(n).map(|entry| {
             // SAFETY: the library wrote the first `n` entries.
             let entry = unsafe { entry.assume_init() };
+            let context = if entry.flags & WRITTEN == WRITTEN {
+                PEER_WROTE
+            } else {
+                entry.op_context as usize
+            };
             LinkCompletion {
-                context: entry.op_context as usize,
+                context,
                 len: entry.len,
                 data: (entry.flags & sys::FI_REMOTE_CQ_DATA != 0).then_some(entry.data),
                 error: None,

@@ -220,6 +220,8 @@ impl<S: Sender> SendEngine<S> {
             }
             // Advice; what comes of it follows.
             SendEvent::Late { .. } | SendEvent::Unresponsive | SendEvent::Responsive => {}
+            // An endpoint that is a future offers no windows.
+            SendEvent::Window(_) => {}
         }
     }
 

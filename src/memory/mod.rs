@@ -15,6 +15,7 @@
 //! The first user claims the region, the claim ends with the last buffer, slot or fragment of that user (slices keep it for good), and
 //! another use is refused with [`MemoryError::Claimed`]. So no `&mut [u8]` can meet another handle on the same bytes.
 
+mod access;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -22,6 +23,7 @@ mod host;
 mod region;
 mod registration;
 
+pub use access::Access;
 pub use error::MemoryError;
 pub use host::{HostRegionBuilder, HugePages, Pages};
 pub use region::{Purpose, Region};

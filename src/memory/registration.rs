@@ -19,7 +19,8 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64 as StdAtomicU64;
 
-use crate::error::RegisterError;
+use super::Access;
+use crate::error::{FabricErrno, RegisterError};
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock, yield_now};
 
 /// How many scopes (open domains, and endpoints that need registrations of their own) a process has at most.
@@ -89,6 +90,19 @@ pub(crate) trait Registrar {
     fn scope(&self) -> Scope;
     /// Registers `len` bytes from `base`; the region outlives the returned handle.
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError>;
+    /// Registers `len` bytes from `base` for one-sided operations of a peer, with a key of its own and these rights alone; the
+    /// memory outlives the returned handle. Dropping that refuses new operations; it does not end those under way.
+    fn register_window(
+        &self,
+        _base: NonNull<u8>,
+        _len: usize,
+        _access: Access,
+    ) -> Result<RawRegistration, RegisterError> {
+        Err(RegisterError::Fabric {
+            call: "fi_mr_reg",
+            errno: FabricErrno::new(libc::ENOSYS),
+        })
+    }
 }
 
 /// One registration. Dropping it closes it, once.

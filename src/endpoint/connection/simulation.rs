@@ -263,6 +263,10 @@ impl Pair {
             Action::Established => self.sides[at].established = true,
             Action::Unresponsive | Action::Responsive => assert!(self.sides[at].established),
             Action::PeerClosing { .. } => assert!(self.sides[at].established),
+            // Their own model is in `windows`.
+            Action::CloseWindow(_) | Action::ReleaseWindow(_) | Action::WindowRevoked(_) => {
+                panic!("{action:?} without a window")
+            }
             Action::Close(reason) => {
                 self.sides[at].ended = Some(reason);
                 if self.form == Form::Msg {

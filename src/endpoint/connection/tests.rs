@@ -508,8 +508,8 @@ fn control_garbage_is_a_violation() {
     c.on_control(wire::cq_data(ControlKind::CREDIT, 0), &[0; 32], now);
     assert_violation(&mut c, WireError::Magic([0; 4]));
     let mut c = established(now);
-    c.on_control(wire::cq_data(ControlKind::REVOKE, 0), &[0; 64], now);
-    assert_violation(&mut c, WireError::Kind(4));
+    c.on_control(wire::cq_data(ControlKind(6), 0), &[0; 64], now);
+    assert_violation(&mut c, WireError::Kind(6));
     let mut c = established(now);
     let credit = Control::Credit { granted: 5 }.encode();
     c.on_control(

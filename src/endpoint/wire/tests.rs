@@ -78,6 +78,21 @@ fn control_messages_have_these_bytes() {
     expected[..8].copy_from_slice(&[b'f', b'b', b'c', b't', 3, 0, 1, 0]);
     expected[16..18].copy_from_slice(&[0x0d, 0x0c]);
     assert_eq!(heartbeat.encode().as_slice(), expected);
+    for (kind, control) in [
+        (4, Control::Revoke { window: 0x0c0d }),
+        (5, Control::RevokeAck { window: 0x0c0d }),
+        (8, Control::Revoked { window: 0x0c0d }),
+    ] {
+        let mut expected = [0; CONTROL_LEN];
+        expected[..5].copy_from_slice(&[b'f', b'b', b'c', b't', kind]);
+        expected[16..18].copy_from_slice(&[0x0d, 0x0c]);
+        assert_eq!(control.encode().as_slice(), expected);
+    }
+
+    assert_eq!(written_data(0x12_3456, 0xaabb_ccdd), 0xaabb_ccdd_2112_3456);
+    let split = split_written(0xaabb_ccdd_2112_3456);
+    assert_eq!(split, Some((0x12_3456, 0xaabb_ccdd)));
+    assert_eq!(split_written(0xaabb_ccdd_2012_3456), None);
 
     assert_eq!(cq_data(ControlKind::BYE, 0), 0x0200_0000);
     assert_eq!(cq_data(ControlKind::BYE, 0xff12_3456), 0x0212_3456);
@@ -184,8 +199,8 @@ fn control_parsing_refuses_what_has_no_place() {
         Err(WireError::Kind(1))
     );
     assert_eq!(
-        Control::parse(ControlKind::REVOKE, body),
-        Err(WireError::Kind(4))
+        Control::parse(ControlKind(6), body),
+        Err(WireError::Kind(6))
     );
     let mut heartbeat = Control::Heartbeat {
         number: 1,
@@ -289,7 +304,14 @@ proptest! {
     fn control_round_trip(value in any::<u64>(), reason in any::<u16>()) {
         let bye = Control::Bye { last_sequence: value, reason: ByeReason(reason) };
         let beat = |answer| Control::Heartbeat { number: value, answer };
-        for control in [Control::Credit { granted: value }, bye, beat(true), beat(false)] {
+        let others = [
+            beat(true),
+            beat(false),
+            Control::Revoke { window: value },
+            Control::RevokeAck { window: value },
+            Control::Revoked { window: value },
+        ];
+        for control in [Control::Credit { granted: value }, bye].into_iter().chain(others) {
             prop_assert_eq!(Control::parse(control.kind(), control.encode().as_slice()), Ok(control));
         }
     }
@@ -338,6 +360,23 @@ fn two_hundred_thousand_hostile_inputs() {
         .encode()
         .to_vec(),
         Refusal::new(RefusalCode::VERSION, [2, 2]).encode().to_vec(),
+        Control::Revoke { window: 7 }.encode().as_slice().to_vec(),
+        Control::RevokeAck { window: 7 }
+            .encode()
+            .as_slice()
+            .to_vec(),
+        WindowDescriptor {
+            access: crate::memory::Access::all(),
+            connection: 1,
+            incarnation: 2,
+            window: WindowId(3),
+            base: u64::MAX - 8,
+            len: 8,
+            key: 4,
+            mark: 5,
+        }
+        .to_bytes()
+        .to_vec(),
         Control::Credit { granted: 17 }.encode().as_slice().to_vec(),
         Control::Bye {
             last_sequence: 3,

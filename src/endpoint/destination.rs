@@ -1,0 +1,167 @@
+//! `Destination`: where a one-sided read puts its bytes.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::buffer::{BufferMut, RegionSlice};
+use crate::memory::{Region, Scope};
+
+/// Where a one-sided read puts its bytes: a [`BufferMut`], or its first bytes, or a [`RegionSlice`]. It moves into the endpoint and comes
+/// back with the outcome.
+pub struct Destination {
+    kind: Kind,
+    len: usize,
+}
+
+enum Kind {
+    Buffer(BufferMut),
+    Slice(RegionSlice),
+}
+
+impl Destination {
+    /// The first `len` bytes of a buffer.
+    ///
+    /// # Panics
+    ///
+    /// If the buffer has fewer.
+    pub fn buffer(buffer: BufferMut, len: usize) -> Self {
+        assert!(
+            len <= buffer.len(),
+            "{len} bytes into a buffer of {} bytes",
+            buffer.len()
+        );
+        Self {
+            kind: Kind::Buffer(buffer),
+            len,
+        }
+    }
+
+    /// How many bytes are read.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has no room for a byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The region that it lies in.
+    pub fn region(&self) -> &Arc<Region> {
+        match &self.kind {
+            Kind::Buffer(buffer) => buffer.region(),
+            Kind::Slice(slice) => slice.region(),
+        }
+    }
+
+    /// The buffer, if it is one.
+    ///
+    /// # Errors
+    /// Gives the destination back when it is a slice.
+    pub fn into_buffer(self) -> Result<BufferMut, Self> {
+        match self.kind {
+            Kind::Buffer(buffer) => Ok(buffer),
+            kind => Err(Self { kind, ..self }),
+        }
+    }
+
+    /// The slice, if it is one.
+    ///
+    /// # Errors
+    /// Gives the destination back when it is a buffer.
+    pub fn into_slice(self) -> Result<RegionSlice, Self> {
+        match self.kind {
+            Kind::Slice(slice) => Ok(slice),
+            kind => Err(Self { kind, ..self }),
+        }
+    }
+
+    /// Keeps the registration open for one operation; where the bytes go, and the descriptor. `None`: not registered there.
+    pub(crate) fn lease(mut self, scope: Scope) -> Result<(LeasedDestination, Run), Self> {
+        let Some(desc) = self.region().lease(scope) else {
+            return Err(self);
+        };
+        let base = match &mut self.kind {
+            Kind::Buffer(buffer) => buffer.as_mut_ptr(),
+            Kind::Slice(slice) => slice.as_ptr(),
+        };
+        let run = Run {
+            base,
+            len: self.len,
+            desc,
+        };
+        let leased = LeasedDestination {
+            destination: Some(self),
+            scope,
+        };
+        Ok((leased, run))
+    }
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) base: *mut u8,
+    pub(crate) len: usize,
+    pub(crate) desc: *mut c_void,
+}
+
+impl From<BufferMut> for Destination {
+    /// All of the buffer.
+    fn from(buffer: BufferMut) -> Self {
+        let len = buffer.len();
+        Self {
+            kind: Kind::Buffer(buffer),
+            len,
+        }
+    }
+}
+
+impl From<RegionSlice> for Destination {
+    fn from(slice: RegionSlice) -> Self {
+        let len = slice.len();
+        Self {
+            kind: Kind::Slice(slice),
+            len,
+        }
+    }
+}
+
+impl fmt::Debug for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Destination")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A destination in an operation; its registration stays open while this lives.
+#[derive(Debug)]
+pub(crate) struct LeasedDestination {
+    /// Taken out once, by `into_destination`.
+    destination: Option<Destination>,
+    scope: Scope,
+}
+
+impl LeasedDestination {
+    /// Ends the lease; to be called when the operation is over.
+    pub(crate) fn into_destination(mut self) -> Destination {
+        self.end().expect("taken out only here and in the drop")
+    }
+
+    fn end(&mut self) -> Option<Destination> {
+        let destination = self.destination.take()?;
+        // SAFETY: `Destination::lease` took one, and the destination is taken out here, so it is ended once.
+        unsafe { destination.region().release(self.scope) };
+        Some(destination)
+    }
+}
+
+impl Drop for LeasedDestination {
+    fn drop(&mut self) {
+        drop(self.end());
+    }
+}
