@@ -2,7 +2,7 @@
 # Runs all tests, part by part, and says at the end what failed and what was skipped.
 #
 #   test.sh             every part
-#   test.sh PART...     these parts: abi build suite second mixed tokio loom asan doc
+#   test.sh PART...     these parts: abi build suite second mixed tokio loom asan plain doc
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
 #
 # VERBOSE=1 shows the whole output; the logs of each part are in target/test-logs/.
@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_parts=(abi build suite second mixed tokio loom asan doc)
+all_parts=(abi build suite second mixed tokio loom asan plain doc)
 chaos_targets=(chaos hostile churn shutdown rma_stop)
 logs=target/test-logs
 triple=$(rustc -vV | sed -n 's/^host: //p')
@@ -250,6 +250,11 @@ run_asan() {
     else
         skipped asan "the shutdown and one-sided suites under a memory checker" "SKIPPED: neither AddressSanitizer nor valgrind here"
     fi
+}
+
+run_plain() {
+    # It counts its programs itself, as it may have to skip all of them.
+    part plain "a plain user with 8 MiB of lockable memory" 180 -n scripts/plain.sh
 }
 
 run_doc() {

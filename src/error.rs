@@ -119,6 +119,19 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// The process may not open as many file descriptors as this needs.
+    #[error(
+        "{needed} file descriptors are needed and {open} are open, but RLIMIT_NOFILE is {limit} \
+         (raise it with `ulimit -n` or LimitNOFILE=, or lower `max_connections`)"
+    )]
+    TooFewDescriptors {
+        /// The soft limit in force.
+        limit: u64,
+        /// Descriptors that are open now.
+        open: u64,
+        /// Descriptors that may be needed beside them.
+        needed: u64,
+    },
     /// The connection is closed, or never came to be; the reason is the one of its last event.
     #[error("the connection is closed: {0}")]
     Closed(CloseReason),

@@ -23,6 +23,10 @@ pub(crate) enum Operation {
     Send,
     /// One message to and fro at a time; both ends spin.
     Pingpong,
+    /// One-sided writes, `depth` in flight, each confirmed by the other side's provider.
+    RmaWrite,
+    /// One-sided reads, `depth` in flight.
+    RmaRead,
     /// Small messages one way, packed in buffers; the bare side is a TCP socket with a plain loop of the same format.
     Coalesced,
 }
@@ -32,6 +36,8 @@ impl Operation {
         match self {
             Self::Send => "send",
             Self::Pingpong => "pingpong",
+            Self::RmaWrite => "rma-write",
+            Self::RmaRead => "rma-read",
             Self::Coalesced => "coalesced",
         }
     }
@@ -222,13 +228,15 @@ pub(crate) struct Pacer {
     cpu_from: f64,
     posted: Instant,
     half_ns: Vec<u32>,
+    /// Operations posted between the marks.
+    timed: u64,
     patience: Patience,
 }
 
 impl Pacer {
     pub(crate) fn new(case: &Case) -> Self {
         let samples = match case.operation {
-            Operation::Send | Operation::Coalesced => 0,
+            Operation::Send | Operation::Coalesced | Operation::RmaWrite | Operation::RmaRead => 0,
             Operation::Pingpong => SAMPLES_MAX.min((case.seconds * 1e6) as usize + 1),
         };
         let now = Instant::now();
@@ -242,6 +250,7 @@ impl Pacer {
             cpu_from: 0.0,
             posted: now,
             half_ns: Vec::with_capacity(samples),
+            timed: 0,
             patience: Patience::new(case.limit()),
         }
     }
@@ -275,6 +284,8 @@ impl Pacer {
         self.warm_messages = self.warm_messages.saturating_sub(1);
         if self.next.is_mark() {
             self.marked();
+        } else if self.phase == Phase::Timed {
+            self.timed += 1;
         }
     }
 
@@ -307,6 +318,16 @@ impl Pacer {
     /// The end mark is posted.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
+    }
+
+    /// To be called when all one-sided operations are complete, which the server does not see: what it says of the marks, with what this
+    /// side counted between them.
+    pub(crate) fn finish_with(self, marks: Arrived) -> Result<(Sent, Arrived), Failure> {
+        let arrived = Arrived {
+            messages: self.timed,
+            ..marks
+        };
+        Ok((self.finish(), arrived))
     }
 
     /// To be called when all sends are complete.

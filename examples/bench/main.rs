@@ -144,6 +144,7 @@ impl Options {
             let default: &[usize] = match operation {
                 Operation::Send => &[64, 4 << 10, 64 << 10, 1 << 20, 16 << 20],
                 Operation::Pingpong => &[64],
+                Operation::RmaWrite | Operation::RmaRead => &[4 << 10, 64 << 10, 1 << 20],
                 Operation::Coalesced => &[64, 1 << 10],
             };
             let sizes = if self.size.is_empty() {

@@ -1,6 +1,8 @@
 //! The operations through `fabricast`, as an application would write them: endpoints polled by hand, default settings but for the
 //! depth and the header mode.
 
+pub(crate) mod rma;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -71,7 +71,10 @@ pub(crate) fn run(
             ours.last()
                 .zip(bare.last())
                 .map(|(ours, bare)| match case.operation {
-                    Operation::Send | Operation::Coalesced => ours.gb_per_s / bare.gb_per_s,
+                    Operation::Send
+                    | Operation::Coalesced
+                    | Operation::RmaWrite
+                    | Operation::RmaRead => ours.gb_per_s / bare.gb_per_s,
                     Operation::Pingpong => ours.p50_us / bare.p50_us,
                 }),
         );

@@ -111,6 +111,16 @@ impl Wish {
 fn run(wish: &Wish, control: &mut Control) -> Result<Arrived, Failure> {
     let case = &wish.case;
     match (wish.side, case.operation) {
+        (Side::Bare, Operation::RmaWrite | Operation::RmaRead) => {
+            let server = bare::Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.expose(case, |window| control.say(&format!("window {window}")))
+        }
+        (Side::Ours, Operation::RmaWrite | Operation::RmaRead) => {
+            let server = ours::Server::with_windows(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.expose(case, |window| control.say(&format!("window {window}")))
+        }
         (Side::Bare, Operation::Coalesced) => {
             let server = coalesced::BareServer::listen(case)?;
             control.say(&format!("ready {}", server.addr))?;

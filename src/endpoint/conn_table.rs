@@ -18,6 +18,9 @@ pub(crate) struct ConnTable<T> {
     places: Vec<Place<T>>,
     free: VecDeque<u32>,
     len: usize,
+    /// Places looked at, so that a test can say that none is looked at in vain.
+    #[cfg(test)]
+    looks: std::cell::Cell<u64>,
 }
 
 /// Boxed: a connection is taken out and put back without being moved.
@@ -33,7 +36,23 @@ impl<T> ConnTable<T> {
             places: Vec::new(),
             free: VecDeque::new(),
             len: 0,
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
         }
+    }
+
+    #[cfg(test)]
+    fn look(&self) {
+        self.looks.set(self.looks.get() + 1);
+    }
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    fn look(&self) {}
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn looks(&self) -> u64 {
+        self.looks.get()
     }
 
     /// An id that nothing in this process had before, and its place; `None` when all are taken.
@@ -83,6 +102,7 @@ impl<T> ConnTable<T> {
 
     #[inline]
     pub(crate) fn get(&self, id: ConnectionId) -> Option<&T> {
+        self.look();
         let place = self.places.get(place_of(id) as usize)?;
         place.conn.as_deref().filter(|_| place.id == Some(id))
     }
@@ -94,6 +114,7 @@ impl<T> ConnTable<T> {
 
     #[inline]
     fn place_mut(&mut self, id: ConnectionId) -> Option<&mut Place<T>> {
+        self.look();
         let place = self.places.get_mut(place_of(id) as usize)?;
         (place.id == Some(id)).then_some(place)
     }
@@ -111,11 +132,14 @@ impl<T> ConnTable<T> {
         let present = |place: &'_ Place<T>| place.id.is_some() && place.conn.is_some();
         self.places
             .iter()
+            .inspect(|_| self.look())
             .filter(move |place| present(place))
             .filter_map(|place| place.id.zip(place.conn.as_deref()))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut T)> {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + self.places.len() as u64);
         self.places
             .iter_mut()
             .filter_map(|place| place.id.zip(place.conn.as_deref_mut()))

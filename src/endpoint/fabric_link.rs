@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -457,7 +457,10 @@ impl Link for FabricLink {
         match &mut self.listener {
             Some(Listener {
                 half_open, peers, ..
-            }) => half_open.reap(now, patience, |peer| peers.values().any(|p| p == peer)),
+            }) => {
+                let known: HashSet<_> = peers.values().collect();
+                half_open.reap(now, patience, |peer| known.contains(peer))
+            }
             None => 0,
         }
     }

@@ -28,6 +28,7 @@ mod fake_link;
 mod fake_rig;
 #[cfg(all(test, not(loom)))]
 mod fake_walk_tests;
+mod fd_limit;
 mod half_open;
 mod id;
 mod iov;
@@ -45,6 +46,8 @@ mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
 mod receive_core_tests;
+#[cfg(all(test, not(loom)))]
+mod receive_scale_tests;
 mod recent_lease;
 mod reconnect;
 mod reorder;

@@ -4,7 +4,7 @@
 
 mod shared;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -189,7 +189,10 @@ pub(crate) struct ReceiveCore<L: Link> {
     conns: ConnTable<Conn<L::Conn>>,
     by_key: HashMap<ConnKey, ConnectionId>,
     waiting: HashMap<ConnectionId, Waiting<L::Request>>,
-    hungry: Vec<ConnectionId>,
+    /// Whoever came first is served first; those behind the first that starves were told, but for the last ones.
+    hungry: VecDeque<ConnectionId>,
+    /// Connections with a control message that the provider's full queue did not take.
+    unsent: Vec<ConnectionId>,
     in_flight: InFlight<Op>,
     stats: ReceiveStats,
     polls_without_cm: u32,
@@ -252,7 +255,8 @@ impl<L: Link> ReceiveCore<L> {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
-            hungry: Vec::new(),
+            hungry: VecDeque::new(),
+            unsent: Vec::new(),
             in_flight: InFlight::new(capacity, link.limits().contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
@@ -302,6 +306,12 @@ impl<L: Link> ReceiveCore<L> {
         self.conns.len()
     }
 
+    /// How often a connection was looked at.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn looks(&self) -> u64 {
+        self.conns.looks()
+    }
+
     pub(crate) fn conn(&self, id: ConnectionId) -> Option<&L::Conn> {
         self.conns.get(id).map(|conn| &conn.link)
     }
@@ -338,15 +348,17 @@ impl<L: Link> ReceiveCore<L> {
         if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
             self.on_time(events);
         }
-        if std::mem::take(&mut self.retry) {
-            let unsent = self.conns.iter().filter(|(_, conn)| conn.unsent.is_some());
-            self.touched.extend(unsent.map(|(id, _)| id));
+        let retried = std::mem::take(&mut self.retry);
+        if retried {
+            self.touched.append(&mut self.unsent);
         }
         self.feed(events);
         self.act_on_touched(events);
         self.tell_writable(events);
-        if look_everywhere || self.retry || std::mem::take(&mut self.timer_stale) {
+        if std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
+        } else if self.retry || retried || self.shared.is_some() {
+            self.set_timer();
         }
     }
 
@@ -456,7 +468,7 @@ impl<L: Link> ReceiveCore<L> {
             conn.posted -= 1;
             if !conn.hungry {
                 conn.hungry = true;
-                self.hungry.push(id);
+                self.hungry.push_back(id);
             }
         }
         if !conn.heard {
@@ -900,6 +912,9 @@ impl<L: Link> ReceiveCore<L> {
             return;
         };
         self.by_key.remove(&conn.link.key());
+        if conn.hungry {
+            self.hungry.retain(|hungry| *hungry != id);
+        }
         self.timer_stale |= conn.deadline.is_some();
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
@@ -974,36 +989,38 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// Posts receives for the connections that want some, as far as the pool goes.
+    /// Posts receives for the connections that want some, in turn, as far as the pool goes.
     fn feed(&mut self, events: &mut Vec<ReceiveEvent>) {
         if self.shared.is_some() {
             self.feed_shared();
         }
-        let mut i = 0;
-        while i < self.hungry.len() {
-            let id = self.hungry[i];
+        for _ in 0..self.hungry.len() {
+            let Some(id) = self.hungry.pop_front() else {
+                return;
+            };
             let Some(mut conn) = self.conns.take(id) else {
-                self.hungry.swap_remove(i);
                 continue;
             };
-            let full = self.feed_conn(&mut conn, id, events);
-            conn.hungry = !full;
+            let last = self.feed_conn(&mut conn, id);
+            conn.hungry = last != Posted::Yes;
+            conn.starved &= last == Posted::PoolEmpty;
             self.conns.put(id, conn);
-            if full {
-                self.hungry.swap_remove(i);
-            } else {
-                i += 1;
+            match last {
+                Posted::Yes => {}
+                // Offered again: the peer may have no credit left to wake us with.
+                Posted::No => {
+                    self.hungry.push_back(id);
+                    self.retry = true;
+                }
+                Posted::PoolEmpty => {
+                    self.hungry.push_front(id);
+                    return self.starve(events);
+                }
             }
         }
     }
 
-    /// True when the connection has all it wants.
-    fn feed_conn(
-        &mut self,
-        conn: &mut Conn<L::Conn>,
-        id: ConnectionId,
-        events: &mut Vec<ReceiveEvent>,
-    ) -> bool {
+    fn feed_conn(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
         let before = conn.posted;
         let mut last = Posted::Yes;
         while conn.posted < conn.target && last == Posted::Yes {
@@ -1013,19 +1030,25 @@ impl<L: Link> ReceiveCore<L> {
             conn.count_reposted();
             self.touch(id);
         }
-        if last == Posted::PoolEmpty {
-            self.arm_pool();
-            if !conn.starved {
-                conn.starved = true;
-                self.stats.starved += 1;
-                events.push(ReceiveEvent::Starved { connection: id });
+        last
+    }
+
+    /// The pool is empty: those that wait for it are told, once. Those that came last were not told yet, and no others:
+    /// so each connection is looked at once, not each one at each poll.
+    fn starve(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.arm_pool();
+        let first = self.hungry.front().copied();
+        for &id in first.iter().chain(self.hungry.iter().skip(1).rev()) {
+            match self.conns.get_mut(id) {
+                Some(conn) if !conn.starved => {
+                    conn.starved = true;
+                    self.stats.starved += 1;
+                    events.push(ReceiveEvent::Starved { connection: id });
+                }
+                Some(_) if Some(id) != first => return,
+                _ => {}
             }
-            return false;
         }
-        conn.starved = false;
-        // What the provider's queue does not take now is offered again: the peer may have no credit left to wake us with.
-        self.retry |= last == Posted::No;
-        last == Posted::Yes
     }
 
     fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
@@ -1084,6 +1107,7 @@ impl<L: Link> ReceiveCore<L> {
         match sent {
             Err(PostRefused::Again) if conn.machine.state() != State::Closed => {
                 conn.unsent = Some((cq_data, *body));
+                self.unsent.push(id);
                 self.retry = true;
             }
             Err(PostRefused::Errno(errno)) => conn.machine.on_lost(Some(errno)),
@@ -1170,12 +1194,16 @@ impl<L: Link> ReceiveCore<L> {
             .iter()
             .filter_map(|(_, conn)| conn.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
-        let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
-        let link = self.link.next_deadline();
         let all = machines.chain(waiting).chain([self.next_reap]);
-        let all = all.chain(retry).chain(link);
         self.armed = all.chain(self.next_late()).min();
-        self.wait.set_deadline(self.armed);
+        self.set_timer();
+    }
+
+    fn set_timer(&self) {
+        let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
+        let all = self.armed.into_iter().chain(retry);
+        self.wait
+            .set_deadline(all.chain(self.link.next_deadline()).min());
     }
 }
 

@@ -13,6 +13,7 @@ use crate::endpoint::connection::{CloseReason, State, WINDOWS_MAX};
 use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
+use crate::endpoint::fd_limit;
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::liveness::Patience;
 use crate::endpoint::provider_link::ProviderLink;
@@ -389,8 +390,8 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a setting out of its range, and what libfabric answers. Whatever concerns the peer is
-    /// reported by an event instead.
+    /// [`Error::Config`] for a setting out of its range, [`Error::TooFewDescriptors`] when the process may open no more, and
+    /// what libfabric answers. Whatever concerns the peer is reported by an event instead.
     pub fn connect(
         domain: &Arc<Domain>,
         peer: PeerAddr,
@@ -404,9 +405,12 @@ impl SendEndpointZeroCopy {
         };
         let tx = (config.settings.depth + CONTROL_SENDS) as usize;
         let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
-        let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)?;
+        let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
+            .map_err(fd_limit::explain)?;
         let waiter = link.waiter();
-        SendCore::connect(link, waiter, peer, headers, config.settings).map(|core| Self {
+        let core = SendCore::connect(link, waiter, peer, headers, config.settings)
+            .map_err(fd_limit::explain)?;
+        Ok(Self {
             core: Here::new(core),
             reconnect,
         })
@@ -440,8 +444,9 @@ impl SendEndpointZeroCopy {
         self.core.send_data(payload.into(), header, key)
     }
 
-    /// Writes a payload into a window of the peer. Returns at once; [`WindowEvent::Written`] says that it is in the peer's memory,
-    /// [`WindowEvent::WriteFailed`] that it may not be.
+    /// Writes a payload into a window of the peer. Returns at once;
+    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the peer's memory,
+    /// [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that it may not be.
     ///
     /// The payload is registered memory, as for [`send_data`](Self::send_data); it moves in, and comes back with the outcome. `place` is a
     /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
@@ -450,7 +455,7 @@ impl SendEndpointZeroCopy {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this side can't know, such as a key that is
+    /// [`SendErrorKind::Window`] says of the window. What this side can't know, such as a key that is
     /// not good any more, fails the operation and ends the connection.
     pub fn write<'a>(
         &mut self,
@@ -461,7 +466,8 @@ impl SendEndpointZeroCopy {
         self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
     }
 
-    /// As [`write`](Self::write), and tells the peer: it hears of it by [`WindowEvent::PeerWrote`] with `data`, when all of the payload is in its
+    /// As [`write`](Self::write), and tells the peer: it hears of it by
+    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of the payload is in its
     /// memory. It uses a credit, as a message does.
     ///
     /// # Errors
@@ -483,9 +489,10 @@ impl SendEndpointZeroCopy {
         )
     }
 
-    /// As [`write`](Self::write), but [`WindowEvent::Written`] says only that the payload may be reused (level [`Sent`](Level::Sent)). **It comes
-    /// for writes that never reach the peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
-    /// connection afterwards. For those who hear of arrival by other means.
+    /// As [`write`](Self::write), but [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the
+    /// payload may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the peer's memory, too**:
+    /// tcp reports success for a write that the peer refuses, and ends the connection afterwards. For those who hear of
+    /// arrival by other means.
     ///
     /// # Errors
     ///
@@ -500,7 +507,7 @@ impl SendEndpointZeroCopy {
     }
 
     /// Reads from a window of the peer into registered memory: as many bytes as the destination has. Returns at once;
-    /// [`WindowEvent::Read`] brings the destination back, filled.
+    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled.
     ///
     /// # Errors
     ///
@@ -579,8 +586,9 @@ impl SendEndpointZeroCopy {
     }
 
     /// Takes a window back: the peer is told not to use it, ends what it has in flight, and confirms. Then
-    /// [`WindowEvent::Released`] brings the memory back. A peer that has not confirmed at the deadline loses the connection, whose end
-    /// releases the memory, too. False: there is nothing to take back, its memory came back already.
+    /// [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the memory back. A peer that has not
+    /// confirmed at the deadline loses the connection, whose end releases the memory, too. False: there is nothing to take
+    /// back, its memory came back already.
     pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
         self.check_here().is_ok() && self.core.revoke(window, deadline)
     }

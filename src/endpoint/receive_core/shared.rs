@@ -145,7 +145,7 @@ impl<L: Link> ReceiveCore<L> {
         shared.receives.release(promised);
         if !conn.hungry {
             conn.hungry = true;
-            self.hungry.push(id);
+            self.hungry.push_back(id);
         }
         self.touch(id);
     }

@@ -363,7 +363,9 @@ impl<L: Link> ReceiveCore<L> {
             Ok(()) => {
                 self.account.in_flight += 1;
                 self.stats.posted += 1;
-                self.timer_stale |= posted.is_some();
+                let late = self.next_late();
+                self.timer_stale |=
+                    late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
                 return Ok(());
             }
             Err(refused) => refused,

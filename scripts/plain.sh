@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Runs tests as a user without any rights, who may lock 8 MiB of memory: what most people's shells are.
+# As root it becomes nobody; as anybody else it stays who it is. Prints SKIPPED with the reason where neither can be.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+targets=(--lib --test endpoint --test shutdown --test alloc)
+lockable_kib=8192
+nobody=65534
+
+skip() {
+    echo "SKIPPED: $1"
+    exit 0
+}
+
+# What cargo would run, as paths; all of it is built as a rule.
+mapfile -t programs < <(cargo test --locked -p fabricast "${targets[@]}" --no-run 2>&1 | tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+((${#programs[@]} == 4)) || {
+    echo "not the four test programs that were asked for: ${programs[*]}"
+    exit 1
+}
+
+ulimit -S -l "$lockable_kib" 2>/dev/null && ulimit -H -l "$lockable_kib" ||
+    skip "this user may lock $(ulimit -l) KiB of memory, less than the $lockable_kib that the tests are to have"
+
+room=$(mktemp -d)
+trap 'rm -rf "$room"' EXIT
+mkdir "$room/home"
+become=()
+if ((EUID == 0)); then
+    become=(setpriv --reuid="$nobody" --regid="$nobody" --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all)
+    chmod 755 "$room"
+    chown "$nobody:$nobody" "$room/home" 2>/dev/null || skip "root may not give files to user $nobody here"
+    "${become[@]}" test -w "$room/home" || skip "root can't become user $nobody here (setpriv), or it can't reach $room"
+fi
+
+echo "as $("${become[@]}" id), $(ulimit -l) KiB lockable"
+cp "${programs[@]}" "$room/"
+cd "$room/home"
+status=0
+for program in "${programs[@]}"; do
+    echo "     Running ${program##*/}"
+    "${become[@]}" env -i PATH="$PATH" HOME="$room/home" TMPDIR="$room/home" RUST_BACKTRACE=0 \
+        ${FABRICAST_LIBFABRIC:+FABRICAST_LIBFABRIC="$FABRICAST_LIBFABRIC"} ${LD_LIBRARY_PATH:+LD_LIBRARY_PATH="$LD_LIBRARY_PATH"} \
+        "$room/${program##*/}" --show-output || status=$?
+done
+exit "$status"
