@@ -101,6 +101,9 @@ pub struct ReceiveStats {
     pub cq_reads: u64,
     /// Of these, reads that found nothing.
     pub cq_reads_empty: u64,
+    /// Messages that named no connection, and receives that failed: over FI_EP_RDM anybody can send some, and what a peer
+    /// sent to a connection that is over is among them.
+    pub strays: u64,
     /// Completions that named no operation of ours.
     pub unknown_completions: u64,
     /// Operations leaked because the provider would not close its endpoint.

@@ -68,7 +68,8 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 fn connect(addr: PeerAddr) -> TcpStream {
-    let stream = TcpStream::connect(addr.socket_addr()).expect("the listener listens");
+    let stream =
+        TcpStream::connect(addr.socket_addr().expect("tcp")).expect("the listener listens");
     stream.set_nonblocking(true).expect("a setting");
     stream
 }

@@ -521,7 +521,7 @@ fn slow_relay(to: PeerAddr, bytes_each_10_ms: usize) -> PeerAddr {
     let addr = listener.local_addr().expect("its number");
     std::thread::spawn(move || {
         let (near, _) = listener.accept().expect("the sender connects");
-        let far = TcpStream::connect(to.socket_addr()).expect("the receiver listens");
+        let far = TcpStream::connect(to.socket_addr().expect("tcp")).expect("the receiver listens");
         for stream in [&near, &far] {
             stream.set_nodelay(true).expect("a socket");
         }
@@ -1110,7 +1110,7 @@ fn the_process_is_set_up_before_the_first_fabric_and_not_after() {
     };
     let receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver()).expect("listens");
-    let port = receiver.local_addr().socket_addr().port();
+    let port = receiver.local_addr().socket_addr().expect("tcp").port();
     assert!((low..=low + 200).contains(&port), "{port}");
     // SAFETY: as above.
     let late = unsafe { settings.apply() }.expect_err("too late");

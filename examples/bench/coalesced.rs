@@ -52,6 +52,7 @@ impl Server {
         let addr = SocketAddr::new(case.node.parse()?, 0);
         let endpoint = ReceiveEndpoint::listen(&domain, addr.into(), config)?;
         let addr = endpoint.local_addr().socket_addr();
+        let addr = addr.ok_or_else(|| Failure::of("the listener has no IP address"))?;
         Ok(Self { endpoint, addr })
     }
 

@@ -159,6 +159,7 @@ impl Server {
         let domain = open(case)?;
         let endpoint = listen(&domain, case)?;
         let addr = endpoint.local_addr().socket_addr();
+        let addr = addr.ok_or_else(|| Failure::of("the listener has no IP address"))?;
         Ok(Self {
             domain,
             receiver: Receiver::new(endpoint),

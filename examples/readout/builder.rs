@@ -72,7 +72,10 @@ struct Builder<'a> {
 
 impl<'a> Builder<'a> {
     fn new(args: &'a BuilderArgs, event_loop: &mut EventLoop) -> Result<Self, Failure> {
-        let domain = open_domain(&args.common.provider, args.listen.socket_addr().ip())?;
+        let domain = open_domain(
+            &args.common.provider,
+            crate::failure::socket_addr(&args.listen)?.ip(),
+        )?;
         // One connection more than there are sources, so that a stranger does not keep one out; two receives of each are reserved.
         let (connections, credits) = (u32::from(args.sources) + 1, args.credits()?);
         let slots = connections * (credits + 2);

@@ -46,3 +46,9 @@ impl From<fabricast::error::RegisterError> for Failure {
         Self(error.to_string())
     }
 }
+
+/// An address as this program's own messages carry it.
+pub(crate) fn socket_addr(addr: &fabricast::PeerAddr) -> Result<std::net::SocketAddr, Failure> {
+    addr.socket_addr()
+        .ok_or_else(|| Failure::new(format!("{addr}: want an IP address and a port")))
+}

@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         event_loop: &mut EventLoop,
         incident: Option<Incident<'a>>,
     ) -> Result<Self, Failure> {
-        let local = local_address(args.to[0].socket_addr())?;
+        let local = local_address(crate::failure::socket_addr(&args.to[0])?)?;
         let domain = open_domain(&args.common.provider, local)?;
         let answers = listen_for_answers(&domain, local, args.to.len() as u32)?;
         let trigger = Arc::new(Trigger::new(args.readout.events));
@@ -299,7 +299,7 @@ impl<'a> Session<'a> {
         let sent = link.send_control(ToBuilder::Hello(Hello {
             first_detector: self.first_detector,
             detectors: self.readout.detectors,
-            port: self.answers.local_addr().socket_addr().port(),
+            port: crate::failure::socket_addr(&self.answers.local_addr())?.port(),
             token: link.token,
             clock: clock_id(),
             checked: self.readout.check.is_on(),

@@ -31,7 +31,7 @@ impl Upstream {
     pub(crate) fn new(connection: ConnectionId, info: &ConnectionInfo) -> Self {
         Self {
             connection,
-            address: info.peer.map(|peer| peer.socket_addr()),
+            address: info.peer.and_then(|peer| peer.socket_addr()),
             hello: None,
             answers: None,
             received: Volume::default(),

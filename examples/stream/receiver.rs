@@ -80,7 +80,10 @@ impl FileReceiver {
     fn new(args: &RecvArgs, event_loop: &mut EventLoop) -> Result<Self, Failure> {
         let directory =
             Directory::open(&args.dir).map_err(|error| Failure::file(&args.dir, &error))?;
-        let domain = open_domain(&args.common.provider, args.listen.socket_addr().ip())?;
+        let domain = open_domain(
+            &args.common.provider,
+            crate::failure::socket_addr(&args.listen)?.ip(),
+        )?;
         let endpoint = listen(args, &domain)?;
         let endpoint_token = event_loop.add_endpoint(&endpoint)?;
         let texts = SharedBufferManager::allocate(2 * args.peers, REASON_LEN_MAX)?;
@@ -359,7 +362,7 @@ fn way_back(
     let Some(sender) = sender else {
         return Err(Failure::new("the provider does not say where it is"));
     };
-    let address = SocketAddr::new(sender.socket_addr().ip(), port);
+    let address = SocketAddr::new(crate::failure::socket_addr(&sender)?.ip(), port);
     let config = SendConfig::default().depth(4).header_mode(HEADER_MODE);
     let endpoint = SendEndpointZeroCopy::connect(domain, address.into(), config)?;
     let token = event_loop.add_endpoint(&endpoint)?;

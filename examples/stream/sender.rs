@@ -111,7 +111,7 @@ impl Session {
         sources: Vec<Source>,
         event_loop: &mut EventLoop,
     ) -> Result<Self, Failure> {
-        let local = local_address(args.to.socket_addr())?;
+        let local = local_address(crate::failure::socket_addr(&args.to)?)?;
         let domain = open_domain(&args.common.provider, local)?;
         let replies = listen_for_replies(&domain, local)?;
         let pool = new_pool(&domain, args)?;
@@ -213,7 +213,7 @@ impl Session {
             event_loop.waker(),
         ));
         self.next = Some(Outgoing::without_payload(Request::Hello {
-            port: self.replies.local_addr().socket_addr().port(),
+            port: crate::failure::socket_addr(&self.replies.local_addr())?.port(),
             token: self.secret,
         }));
         self.started = Instant::now();

@@ -456,18 +456,17 @@ impl Connection {
         });
     }
 
-    /// Tells data from control messages, by the CQ data that came with a message; `None`: neither, the peer broke the protocol.
+    /// Tells data from control messages, by the CQ data that came with a message; `None`: neither. Then the peer broke the
+    /// protocol (MSG form), or the message is for a connection that is over, or for nobody (RDM form): it is dropped.
     #[inline]
     pub(crate) fn on_message(&mut self, cq_data: Option<u64>) -> Option<Arrival> {
         match (self.form, cq_data.map(u32::try_from)) {
             (Form::Msg, None) => Some(Arrival::Data),
             (Form::Msg, Some(Ok(cq_data))) => Some(Arrival::Control(cq_data)),
             (Form::Rdm, Some(Ok(cq_data))) => self.on_rdm_message(cq_data),
-            (Form::Rdm, None) => {
-                self.violate(Violation::OutOfTurn("a message that names no connection"));
-                None
-            }
-            (_, Some(Err(_))) => {
+            // Anybody can send to an endpoint that is not connected.
+            (Form::Rdm, None | Some(Err(_))) => None,
+            (Form::Msg, Some(Err(_))) => {
                 self.violate(WireError::Field {
                     name: "cq_data",
                     value: cq_data.unwrap_or_default(),
@@ -479,14 +478,11 @@ impl Connection {
 
     fn on_rdm_message(&mut self, cq_data: u32) -> Option<Arrival> {
         let (kind, index) = wire::split_cq_data(cq_data);
-        if kind != ControlKind::DATA {
-            return Some(Arrival::Control(cq_data));
-        }
-        if index != self.own_index() {
-            self.violate(wrong_index(index));
-            return None;
-        }
-        Some(Arrival::Data)
+        let arrival = match kind {
+            ControlKind::DATA => Arrival::Data,
+            _ => Arrival::Control(cq_data),
+        };
+        (index == self.own_index()).then_some(arrival)
     }
 
     /// The CQ data that each data message to the peer carries; none where the endpoint itself is the connection.

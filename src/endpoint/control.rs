@@ -15,6 +15,7 @@ use crate::endpoint::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::endpoint::event::Level;
 use crate::endpoint::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
+use crate::endpoint::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::wire::{self, CONTROL_LEN_MAX, ControlBody, ControlKind};
 use crate::error::FabricErrno;
 use crate::in_flight::InFlight;
@@ -43,10 +44,17 @@ pub(crate) struct ControlBuffers {
 }
 
 impl ControlBuffers {
-    /// For as many connections at once.
+    /// So many of them.
     pub(crate) fn new(buffers: u32) -> Result<Self, Error> {
         Ok(Self {
             pool: SharedBufferManager::allocate(buffers, CONTROL_LEN_MAX)?,
+        })
+    }
+
+    /// So many of them, each with room for a hello that says where it comes from.
+    pub(crate) fn for_hellos(buffers: u32) -> Result<Self, Error> {
+        Ok(Self {
+            pool: SharedBufferManager::allocate(buffers, HELLO_MESSAGE_MAX)?,
         })
     }
 
@@ -71,17 +79,24 @@ pub(crate) fn post_control<L: Link, T>(
 ) -> Result<(), PostRefused> {
     let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
     let mut buffer = buffers.take().ok_or_else(full)?;
-    let bytes = body.as_slice();
-    buffer[..bytes.len()].copy_from_slice(bytes);
-    let mut iov = IovList::new();
-    iov.push(buffer.as_ptr(), bytes.len(), desc.desc());
     let kind = wire::split_cq_data(cq_data).0;
+    let bytes = body.as_slice();
+    let mut len = bytes.len();
+    buffer[..len].copy_from_slice(bytes);
+    if kind == ControlKind::HELLO {
+        let tail = link.hello_tail();
+        let room = buffer.get_mut(len..len + tail.len()).ok_or_else(full)?;
+        room.copy_from_slice(tail);
+        len += tail.len();
+    }
+    let mut iov = IovList::new();
+    iov.push(buffer.as_ptr(), len, desc.desc());
     let context = in_flight.begin(op(kind, buffer)).map_err(|_| full())?;
     let post = SendPost {
         iov: iov.iov(),
         desc: iov.desc(),
         context,
-        data: Some(cq_data),
+        data: Some(u64::from(cq_data)),
         level: Level::Sent,
     };
     // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.

@@ -23,7 +23,9 @@ use crate::endpoint::socket::{self, KernelWatch, TcpWatch};
 use crate::endpoint::wait::LinkWait;
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
-use crate::fabric::{Cq, Domain, EndpointSettings, Ep, Eq, Fabric, Info, Pep, RawEvent, in_use};
+use crate::fabric::{
+    Cq, Domain, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent, in_use,
+};
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
@@ -190,6 +192,7 @@ fn limits(info: &Info) -> LinkLimits {
         } else {
             ContextKind::Opaque
         },
+        shared_receives: 0,
         rma: RmaLimits::of(info),
     }
 }
@@ -250,8 +253,8 @@ impl FabricConn {
     /// Local address and peer.
     fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
         Some((
-            self.ep.local()?.socket_addr(),
-            self.ep.peer()?.socket_addr(),
+            self.ep.local()?.socket_addr()?,
+            self.ep.peer()?.socket_addr()?,
         ))
     }
 
@@ -361,7 +364,7 @@ impl Link for FabricLink {
         post: &SendPost<'_>,
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises; cores post sends on established connections only (`Connection::may_send`).
-        unsafe { conn.ep.send(post) }
+        unsafe { conn.ep.send(FiAddr::UNSPECIFIED, post) }
     }
 
     #[inline]

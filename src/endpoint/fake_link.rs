@@ -22,7 +22,7 @@ use crate::endpoint::link::{
     PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::wait::LinkWait;
-use crate::endpoint::wire::{self, ControlKind, Hello};
+use crate::endpoint::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
 use crate::fabric::PeerAddr;
 use crate::in_flight::ContextKind;
@@ -286,7 +286,7 @@ struct Sent {
     body: Body,
     /// None: posted by nobody, so nobody hears of its completion.
     context: Option<usize>,
-    data: Option<u32>,
+    data: Option<u64>,
     /// Not a message but a one-sided operation.
     rma: Option<Rma>,
 }
@@ -306,6 +306,7 @@ struct Rma {
 struct Receive {
     run: Run,
     context: usize,
+    registrar: usize,
 }
 
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -349,6 +350,9 @@ struct LinkState {
     close: CloseMode,
     /// So many completions are reported twice.
     double: usize,
+    /// RDM form, listening: the receives that all connections share; none once the endpoint is closed.
+    shared: Option<VecDeque<Receive>>,
+    registrar: usize,
 }
 
 #[derive(Debug)]
@@ -417,7 +421,7 @@ impl State {
         if front.rma.is_some() {
             return self.deliver_rma(conn);
         }
-        let kind = front.data.map(|data| wire::split_cq_data(data).0);
+        let kind = front.data.map(kind_of);
         let peer = match (self.conns[conn].peer, self.listener) {
             (None, Some(listener)) if kind == Some(ControlKind::HELLO) => {
                 return self.deliver_hello(conn, listener);
@@ -425,7 +429,7 @@ impl State {
             (Some(peer), _) => peer,
             _ => return false,
         };
-        let Some(receive) = self.conns[peer].receives.pop_front() else {
+        let Some(receive) = self.receives_at(peer).pop_front() else {
             return false;
         };
         let Some(sent) = self.conns[conn].sends.pop_front() else {
@@ -435,6 +439,15 @@ impl State {
         self.finish_send(conn, &sent, None);
         self.receive(peer, receive, &bytes, sent.data);
         true
+    }
+
+    /// Where a message for this connection is received: at its own receives, or at those of its listener.
+    fn receives_at(&mut self, conn: ConnKey) -> &mut VecDeque<Receive> {
+        let state = &mut self.conns[conn];
+        match &mut self.links[state.link].shared {
+            Some(shared) => shared,
+            None => &mut state.receives,
+        }
     }
 
     /// The peer's provider looks up the key, and moves the first half of a write. Whatever becomes of the registration, the rest follows.
@@ -537,29 +550,35 @@ impl State {
         }
     }
 
+    /// RDM form: a hello takes whichever receive of the listener is next.
     fn deliver_hello(&mut self, conn: ConnKey, listener: usize) -> bool {
+        let shared = self.links[listener].shared.as_mut();
+        let Some(receive) = shared.and_then(VecDeque::pop_front) else {
+            return false;
+        };
         let Some(sent) = self.conns[conn].sends.pop_front() else {
             return false;
         };
-        let hello = self.gather(conn, &sent);
+        let bytes = self.gather(conn, &sent);
         self.finish_send(conn, &sent, None);
-        let initiator = conn;
-        self.links[listener]
-            .cm
-            .push_back(Cm::Request { initiator, hello });
+        self.receive_at(listener, receive, &bytes, sent.data);
         true
     }
 
-    fn receive(&mut self, conn: ConnKey, receive: Receive, bytes: &[u8], data: Option<u32>) {
+    fn receive(&mut self, conn: ConnKey, receive: Receive, bytes: &[u8], data: Option<u64>) {
+        self.receive_at(self.conns[conn].link, receive, bytes, data);
+    }
+
+    fn receive_at(&mut self, link: usize, receive: Receive, bytes: &[u8], data: Option<u64>) {
         let (base, room, _) = receive.run;
-        lock(&self.ledger).check("receive", receive.run, self.conns[conn].registrar);
+        lock(&self.ledger).check("receive", receive.run, receive.registrar);
         let len = bytes.len().min(room);
         let to = std::ptr::with_exposed_provenance_mut::<u8>(base);
         // SAFETY: the contract of `Link::post_receive`; where a core breaks it, this finds out.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), len) };
         let errno = (bytes.len() > room).then_some(libc::EMSGSIZE);
-        let done = completion(receive.context, len, data.map(u64::from), errno);
-        self.report(self.conns[conn].link, done);
+        let done = completion(receive.context, len, data, errno);
+        self.report(link, done);
     }
 
     fn deliver(&mut self, limit: usize) -> usize {
@@ -614,28 +633,77 @@ impl State {
             return;
         };
         let mark = wire::cq_data(ControlKind::REFUSAL, index as u32);
-        self.receive(initiator, receive, data, Some(mark));
+        self.receive(initiator, receive, data, Some(mark.into()));
+    }
+
+    /// RDM form: the endpoint that all connections of a listener share.
+    fn close_all(&mut self, link: usize) -> Result<(), CloseFailed> {
+        let Some(receives) = self.links[link].shared.take() else {
+            return Ok(());
+        };
+        let its: Vec<_> = (0..self.conns.len())
+            .filter(|&conn| self.conns[conn].link == link && !self.conns[conn].by_hand)
+            .collect();
+        match self.links[link].close {
+            CloseMode::Fails => {
+                for &conn in &its {
+                    self.conns[conn].phase = Phase::Stuck;
+                }
+                // Where `use_stuck` finds them.
+                match its.first() {
+                    Some(&conn) => self.conns[conn].receives = receives,
+                    None => self.links[link].shared = Some(receives),
+                }
+                return Err(CloseFailed(FabricErrno::new(libc::EBUSY)));
+            }
+            mode => {
+                for &conn in &its {
+                    self.end_sends(conn, mode == CloseMode::Reports);
+                    lock(&self.ledger).log.push(Step::EpClosed(conn));
+                }
+                for receive in receives {
+                    if mode == CloseMode::Reports {
+                        let code = Some(libc::ECANCELED);
+                        self.report(link, completion(receive.context, 0, None, code));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sends of a connection whose endpoint closes; in the RDM form its last words are on the wire already.
+    fn end_sends(&mut self, conn: ConnKey, reports: bool) {
+        self.keep_last_words(conn);
+        let sends = std::mem::take(&mut self.conns[conn].sends);
+        let (last, cancelled): (VecDeque<_>, VecDeque<_>) =
+            sends.into_iter().partition(|sent| sent.context.is_none());
+        self.conns[conn].sends = last;
+        for sent in cancelled.iter().filter(|_| reports) {
+            self.finish_send(conn, sent, Some(libc::ECANCELED));
+        }
     }
 
     fn close(&mut self, conn: ConnKey) -> Result<(), CloseFailed> {
         let link = self.conns[conn].link;
+        if self.links[link].shared.is_some() {
+            // What is in flight stays in flight.
+            self.conns[conn].phase = Phase::Closed;
+            return Ok(());
+        }
         match self.links[link].close {
             CloseMode::Fails => {
                 self.conns[conn].phase = Phase::Stuck;
                 return Err(CloseFailed(FabricErrno::new(libc::EBUSY)));
             }
             CloseMode::Reports => {
-                self.keep_last_words(conn);
-                let kept = std::mem::take(&mut self.conns[conn].sends);
-                let (last, cancelled): (Vec<_>, Vec<_>) =
-                    kept.into_iter().partition(|sent| sent.context.is_none());
-                self.conns[conn].sends = VecDeque::from(cancelled);
+                self.end_sends(conn, true);
+                let last = std::mem::take(&mut self.conns[conn].sends);
                 self.flush(conn, libc::ECANCELED);
-                self.conns[conn].sends = last.into();
+                self.conns[conn].sends = last;
             }
             CloseMode::Silent => {
-                self.keep_last_words(conn);
-                self.conns[conn].sends.retain(|sent| sent.context.is_none());
+                self.end_sends(conn, false);
                 self.conns[conn].receives.clear();
             }
         }
@@ -659,7 +727,7 @@ impl State {
             .iter()
             .filter(|sent| sent.rma.is_none())
         {
-            let kind = sent.data.map(|data| wire::split_cq_data(data).0);
+            let kind = sent.data.map(kind_of);
             if kind != Some(ControlKind::DATA) {
                 copies.push(Sent {
                     body: Body::Copied(self.gather(conn, sent)),
@@ -698,6 +766,11 @@ impl State {
             ));
         }
     }
+}
+
+/// What kind of message CQ data tells of.
+fn kind_of(data: u64) -> ControlKind {
+    wire::split_cq_data(wire::split_numbered(data).0).0
 }
 
 impl Cm {
@@ -772,7 +845,12 @@ impl Net {
     /// The link that listens.
     pub(crate) fn listen(&self) -> FakeLink {
         let link = self.add_link(&self.far);
-        self.state().listener = Some(link.id);
+        let mut state = self.state();
+        state.listener = Some(link.id);
+        if state.config.form == Form::Rdm {
+            state.links[link.id].shared = Some(VecDeque::new());
+        }
+        drop(state);
         link
     }
 
@@ -788,6 +866,8 @@ impl Net {
             receive_always: None,
             close: CloseMode::Reports,
             double: 0,
+            shared: None,
+            registrar: domain.id,
         });
         let NetConfig {
             form,
@@ -804,8 +884,10 @@ impl Net {
                 iov_limit,
                 max_message,
                 contexts,
+                shared_receives: u32::MAX,
                 rma,
             },
+            tail: (state.links.len() as u64 - 1).to_le_bytes(),
             domain: Arc::clone(domain),
             net: self.clone(),
         }
@@ -922,7 +1004,7 @@ impl Net {
 
     /// How many receives are posted on a connection.
     pub(crate) fn receives_of(&self, conn: ConnKey) -> usize {
-        self.state().conns[conn].receives.len()
+        self.state().receives_at(conn).len()
     }
 
     /// The oldest send of a connection fails. False: there is none.
@@ -976,7 +1058,7 @@ impl Net {
         self.state().conns[conn].sends.push_back(Sent {
             body: Body::Copied(bytes.to_vec()),
             context: None,
-            data,
+            data: data.map(u64::from),
             rma: None,
         });
     }
@@ -1036,6 +1118,8 @@ pub(crate) struct FakeLink {
     id: usize,
     form: Form,
     limits: LinkLimits,
+    /// Its number, as the address that a hello tells.
+    tail: [u8; 8],
     domain: Arc<FakeMemory>,
     net: Net,
 }
@@ -1088,10 +1172,10 @@ impl FakeLink {
 
     fn add_conn(&self, peer: Option<ConnKey>) -> FakeConn {
         let mut state = self.net.state();
-        let own = state
-            .config
-            .endpoint_scope
-            .then(|| FakeMemory::new(&self.net.ledger));
+        // Connections that share an endpoint have no registrations of their own.
+        let shares = state.links[self.id].shared.is_some();
+        let own =
+            (state.config.endpoint_scope && !shares).then(|| FakeMemory::new(&self.net.ledger));
         let key = state.conns.len();
         state.conns.push(ConnState {
             link: self.id,
@@ -1113,7 +1197,7 @@ impl Drop for FakeLink {
             let over = matches!(conn.phase, Phase::Closed | Phase::Stuck);
             conn.link == self.id && !conn.by_hand && !over
         };
-        if state.conns.iter().any(open) {
+        if state.conns.iter().any(open) || state.links[self.id].shared.is_some() {
             state.offence(format!("link {} closed before its connections", self.id));
         }
         let unread = std::mem::take(&mut state.links[self.id].cm);
@@ -1319,11 +1403,66 @@ impl Link for FakeLink {
             return Err(refused);
         }
         state.touch_cell(context);
+        let registrar = state.conns[conn.key].registrar;
         state.conns[conn.key].receives.push_back(Receive {
             run: (base.expose_provenance(), len, desc.addr()),
             context,
+            registrar,
         });
         Ok(())
+    }
+
+    unsafe fn post_shared_receive(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        let mut state = self.net.state();
+        if let Some(refused) = state.links[self.id].receive_always {
+            return Err(refused);
+        }
+        state.touch_cell(context);
+        let link = &mut state.links[self.id];
+        let registrar = link.registrar;
+        let Some(shared) = &mut link.shared else {
+            state.offence("a receive on an endpoint that is closed, or shares none".to_owned());
+            return Ok(());
+        };
+        shared.push_back(Receive {
+            run: (base.expose_provenance(), len, desc.addr()),
+            context,
+            registrar,
+        });
+        Ok(())
+    }
+
+    fn hello_tail(&self) -> &[u8] {
+        match self.form {
+            Form::Msg => &[],
+            Form::Rdm => &self.tail,
+        }
+    }
+
+    fn take_hello(&mut self, message: &[u8]) {
+        let Some((hello, tail)) = message.split_at_checked(HELLO_LEN) else {
+            return;
+        };
+        let mut state = self.net.state();
+        let from = tail.first_chunk().map(|tail| u64::from_le_bytes(*tail));
+        let is_its = |conn: &ConnState| Some(conn.link as u64) == from;
+        let Some(initiator) = state.conns.iter().position(is_its) else {
+            return;
+        };
+        let hello = hello.to_vec();
+        state.links[self.id]
+            .cm
+            .push_back(Cm::Request { initiator, hello });
+    }
+
+    fn close_all(&mut self) -> Result<(), CloseFailed> {
+        self.net.state().close_all(self.id)
     }
 
     fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {

@@ -19,7 +19,8 @@ const HALF_OPEN_MAX: usize = 256;
 /// The half-open sockets of one listener, since when each is known.
 #[derive(Debug)]
 pub(crate) struct HalfOpen {
-    listener: SocketAddr,
+    /// None where listeners have no such address: then there are no such sockets.
+    listener: Option<SocketAddr>,
     since: HashMap<(RawFd, SocketAddr), Instant>,
 }
 
@@ -81,8 +82,9 @@ impl HalfOpen {
         // with other names, and is left alone.
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         let local: SocketAddr = rustix::net::getsockname(socket).ok()?.try_into().ok()?;
-        let same_host = self.listener.ip().is_unspecified() || local.ip() == self.listener.ip();
-        if local.port() != self.listener.port() || !same_host {
+        let listener = self.listener?;
+        let same_host = listener.ip().is_unspecified() || local.ip() == listener.ip();
+        if local.port() != listener.port() || !same_host {
             return None;
         }
         rustix::net::getpeername(socket).ok()??.try_into().ok()

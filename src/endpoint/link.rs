@@ -34,6 +34,8 @@ pub(crate) struct LinkLimits {
     pub(crate) max_message: u64,
     /// What an operation context must be.
     pub(crate) contexts: ContextKind,
+    /// RDM form: receives that the endpoint takes, for all its connections.
+    pub(crate) shared_receives: u32,
     /// One-sided operations, if there are any.
     pub(crate) rma: Option<RmaLimits>,
 }
@@ -56,6 +58,21 @@ pub(crate) enum CmEvent<R> {
     },
     /// The peer is gone.
     Shutdown { conn: ConnKey },
+}
+
+impl<R> CmEvent<R> {
+    /// The same with another form of request.
+    pub(crate) fn map_request<S>(self, f: impl FnOnce(R) -> S) -> CmEvent<S> {
+        match self {
+            Self::Request { request, data } => CmEvent::Request {
+                request: f(request),
+                data,
+            },
+            Self::Connected { conn, data } => CmEvent::Connected { conn, data },
+            Self::Refused { conn, errno, data } => CmEvent::Refused { conn, errno, data },
+            Self::Shutdown { conn } => CmEvent::Shutdown { conn },
+        }
+    }
 }
 
 /// The endpoint could not be closed: the provider may still touch what it was given, which must therefore leak.
@@ -99,6 +116,9 @@ pub(crate) trait Link: Send + fmt::Debug {
     fn reject(&mut self, request: Self::Request, data: &[u8]);
     /// Closes the provider's endpoint. Never blocks. Afterwards its completions, if the provider gives any, are in
     /// the completion queue; no event names the connection any more.
+    ///
+    /// A listener of the RDM form closes no endpoint here: what is in flight stays so, and of the connection's own nothing
+    /// may be.
     fn close(&mut self, conn: Self::Conn) -> Result<(), CloseFailed>;
 
     /// # Safety
@@ -168,6 +188,41 @@ pub(crate) trait Link: Send + fmt::Debug {
 
     /// The next event of the connection manager.
     fn poll_cm(&mut self) -> Result<Option<CmEvent<Self::Request>>, Error>;
+
+    /// RDM form: what is said behind the 48 bytes of a hello (this side's address).
+    fn hello_tail(&self) -> &[u8] {
+        &[]
+    }
+
+    /// RDM form: a hello came as a message. If it can be answered, a [`CmEvent::Request`] follows.
+    fn take_hello(&mut self, _message: &[u8]) {}
+
+    /// RDM form, listening: posts a receive that takes whatever comes next, from whomever.
+    ///
+    /// # Safety
+    ///
+    /// * `base` points to `len` bytes that stay valid, registered (`desc`) and untouched until the completion of
+    ///   `context` was read, or [`Link::close_all`] returned `Ok`.
+    unsafe fn post_shared_receive(
+        &mut self,
+        _base: *mut u8,
+        _len: usize,
+        _desc: *mut c_void,
+        _context: usize,
+    ) -> Result<(), PostRefused> {
+        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    }
+
+    /// RDM form, listening: closes the endpoint that all connections share. Afterwards the provider touches nothing of it.
+    /// Once; every connection is closed.
+    fn close_all(&mut self) -> Result<(), CloseFailed> {
+        Ok(())
+    }
+
+    /// When the link wants to be polled, whatever else happens.
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
 
     /// Cuts off sockets that came to the listener and have not said a hello for so long; how many.
     fn reap_half_open(&mut self, _now: Instant, _patience: Duration) -> u64 {

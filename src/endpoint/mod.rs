@@ -38,6 +38,10 @@ mod message;
 mod one_sided;
 #[cfg(all(test, not(loom)))]
 mod one_sided_tests;
+mod peer_book;
+mod provider_link;
+mod rdm_hello;
+mod rdm_link;
 mod receive;
 mod receive_core;
 #[cfg(all(test, not(loom)))]
@@ -46,11 +50,13 @@ mod receive_core_tests;
 mod receive_scale_tests;
 mod recent_lease;
 mod reconnect;
+mod reorder;
 mod scoped;
 mod send;
 mod send_core;
 #[cfg(all(test, not(loom)))]
 mod send_core_tests;
+mod shared_receives;
 mod socket;
 mod wait;
 mod window;
@@ -94,6 +100,17 @@ fn incarnation() -> u64 {
 /// A number that nobody could foresee, as far as the system has one.
 fn seed() -> u64 {
     crate::random::random_u64()
+}
+
+/// What this side calls a connection in its hello: unique in this process; in the RDM form it ends in the index by which
+/// the peer is to address it.
+fn hello_connection(form: connection::Form, key: link::ConnKey) -> u64 {
+    match form {
+        connection::Form::Msg => next_connection(),
+        connection::Form::Rdm => {
+            next_connection() << wire::INDEX_BITS | key as u64 & u64::from(wire::INDEX_MASK)
+        }
+    }
 }
 
 /// A number for a connection, unique in this process.

@@ -13,10 +13,11 @@ use crate::endpoint::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::control::CONTROL_SENDS;
 use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
-use crate::endpoint::fabric_link::FabricLink;
 use crate::endpoint::fd_limit;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::liveness::Patience;
+use crate::endpoint::provider_link::ProviderLink;
+use crate::endpoint::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, check_windows, config};
 use crate::endpoint::socket::{Keepalive, TcpWatch};
@@ -27,8 +28,7 @@ use crate::endpoint::wire::WindowDescriptor;
 use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
-use crate::fabric::PeerAddr;
-use crate::fabric::{Domain, EndpointSettings};
+use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::Access;
 use crate::process::Here;
 use crate::stats::ReceiveStats;
@@ -325,13 +325,13 @@ impl ReceiveConfig {
 /// any thread. See [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
 #[derive(Debug)]
 pub struct ReceiveEndpoint {
-    core: Here<ReceiveCore<FabricLink>>,
+    core: Here<ReceiveCore<ProviderLink>>,
     local: PeerAddr,
 }
 
 impl ReceiveEndpoint {
-    /// Listens at an address of this machine. Port 0 lets the system choose; [`local_addr`](Self::local_addr) says
-    /// which it is.
+    /// Listens at an address of this machine. Port 0 and [`PeerAddr::any`] let the system choose;
+    /// [`local_addr`](Self::local_addr) says which it is.
     ///
     /// # Errors
     ///
@@ -346,10 +346,28 @@ impl ReceiveEndpoint {
         config.check()?;
         domain.fabric().owner().check()?;
         fd_limit::check_listener(config.max_connections)?;
-        let pool = match &config.pool {
-            Some(pool) => pool.clone(),
-            None => SharedBufferManager::allocate(config.slots, config.max_message)?,
+        // Over FI_EP_RDM a hello takes whichever receive is next.
+        let slot_min = match domain.fabric().endpoint_kind() {
+            EndpointKind::Msg => 0,
+            EndpointKind::Rdm => HELLO_MESSAGE_MAX,
         };
+        let (pool, max_message) = match &config.pool {
+            Some(pool) => (pool.clone(), pool.slot_size()),
+            None => {
+                let slot_size = config.max_message.max(slot_min);
+                let pool = SharedBufferManager::allocate(config.slots, slot_size)?;
+                let max_message = config.max_message.min(pool.slot_size());
+                (pool, max_message)
+            }
+        };
+        if pool.slot_size() < slot_min {
+            let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
+            return Err(super::send::config(
+                "pool",
+                pool.slot_size().to_string(),
+                reason,
+            ));
+        }
         let controls =
             (config.windows.controls() * config.max_connections + CONTROL_SENDS) as usize;
         let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());
@@ -361,7 +379,7 @@ impl ReceiveEndpoint {
             rx *= 2;
         }
         let receives = config.depth + config.windows.reserve();
-        let link = FabricLink::listen(
+        let link = ProviderLink::listen(
             domain,
             &addr,
             controls + operations as usize,
@@ -373,7 +391,7 @@ impl ReceiveEndpoint {
         let settings = ReceiveSettings {
             depth: config.depth,
             max_connections: config.max_connections,
-            max_message: pool.slot_size() as u64,
+            max_message: max_message as u64,
             ask: config.accept == AcceptPolicy::Ask,
             handshake_timeout: config.handshake_timeout,
             close_timeout: config.close_timeout,

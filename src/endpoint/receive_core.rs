@@ -2,15 +2,20 @@
 
 #![allow(unsafe_code)]
 
+mod shared;
+
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::shared::{Early, LateBye, NOBODY, ORPHANS_MAX, Shared, share};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::conn_table::{CONNECTIONS_MAX, ConnTable};
-use crate::endpoint::connection::{Action, Arrival, CloseReason, Connection, LocalParams, State};
+use crate::endpoint::connection::{
+    Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+};
 use crate::endpoint::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
@@ -24,6 +29,7 @@ use crate::endpoint::link::{
 use crate::endpoint::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::message::Message;
 use crate::endpoint::one_sided::OneSided;
+use crate::endpoint::reorder::Reorder;
 use crate::endpoint::scoped::ScopedRegistrations;
 use crate::endpoint::socket::TcpWatch;
 
@@ -103,8 +109,10 @@ struct Conn<C> {
     link: C,
     /// Receives beyond the credits.
     reserve: u32,
-    /// Receives posted now.
+    /// Receives posted now; in the RDM form those of the shared ones that were promised to it.
     posted: u32,
+    /// Control messages in flight.
+    controls: u32,
     /// Receives that this connection should have posted.
     target: u32,
     /// In the list of connections that want buffers.
@@ -121,6 +129,9 @@ struct Conn<C> {
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
+    /// RDM form: messages that came before their turn, and a goodbye that did.
+    early: Reorder<Early>,
+    late_bye: Option<LateBye>,
     pool_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
     scoped: ScopedRegistrations,
@@ -133,6 +144,13 @@ impl<C> Conn<C> {
             return None;
         }
         self.machine.next_action()
+    }
+
+    /// When it wants to be looked at.
+    fn next_deadline(&self) -> Option<Instant> {
+        let bye = self.late_bye.as_ref().map(|bye| bye.until);
+        let machine = self.machine.next_deadline();
+        [machine, bye].into_iter().flatten().min()
     }
 
     /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
@@ -197,6 +215,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     failed: Option<&'static str>,
     /// An endpoint would not close: the slab holds operations that the provider may still touch.
     leaked: bool,
+    /// In the RDM form.
+    shared: Option<Shared<L::Conn>>,
     pool: SharedBufferManager,
     pool_waker: WakerId,
     control: ControlBuffers,
@@ -217,8 +237,14 @@ impl<L: Link> ReceiveCore<L> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
-        let controls = CONTROL_SENDS.max(settings.windows.controls() * settings.max_connections);
+        let orphans = match link.form() {
+            Form::Msg => 0,
+            Form::Rdm => ORPHANS_MAX as u32,
+        };
+        let connections = settings.max_connections + orphans;
+        let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
         let control = ControlBuffers::new(controls)?;
+        let shared = share(&link, &pool, &control)?;
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
             .saturating_add(controls)
@@ -246,6 +272,7 @@ impl<L: Link> ReceiveCore<L> {
             closing: false,
             failed: None,
             leaked: false,
+            shared,
             pool,
             pool_waker,
             control,
@@ -255,6 +282,7 @@ impl<L: Link> ReceiveCore<L> {
             link,
             settings,
         };
+        core.feed_shared();
         core.arm_timer();
         Ok(core)
     }
@@ -310,7 +338,8 @@ impl<L: Link> ReceiveCore<L> {
             self.revoke_abandoned();
         }
         let found = self.read_completions(events);
-        let look_at_cm = look_everywhere || self.cm_is_due(found);
+        let asked = self.take_asked();
+        let look_at_cm = look_everywhere || asked || self.cm_is_due(found);
         if look_at_cm {
             self.read_cm(events);
         }
@@ -328,7 +357,7 @@ impl<L: Link> ReceiveCore<L> {
         self.tell_writable(events);
         if std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
-        } else if self.retry || retried {
+        } else if self.retry || retried || self.shared.is_some() {
             self.set_timer();
         }
     }
@@ -372,14 +401,19 @@ impl<L: Link> ReceiveCore<L> {
             error,
         } = completion;
         match self.in_flight.finish(context) {
+            Ok(Op::Receive {
+                conn: NOBODY,
+                buffer,
+            }) => self.on_shared(buffer, len, data, error, events),
             Ok(Op::Receive { conn, buffer }) => match error {
                 None => self.on_received(conn, buffer, len, data, events),
                 Some(error) => self.on_receive_failed(conn, error.errno),
             },
             Ok(Op::ControlSend { conn, kind, .. }) => {
                 let Some(state) = self.conns.get_mut(conn) else {
-                    return;
+                    return self.on_orphan(conn);
                 };
+                state.controls -= 1;
                 match error {
                     None => state.machine.on_control_done(kind),
                     Some(error) => state.machine.on_lost(Some(error.errno)),
@@ -390,6 +424,16 @@ impl<L: Link> ReceiveCore<L> {
                 self.on_one_sided(conn, op, error.map(|error| *error), events);
             }
             Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
+            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+            Err(reason) if self.shared.is_some() && error.is_some() => {
+                self.stats.unknown_completions += 1;
+                tracing::debug!(
+                    context,
+                    ?reason,
+                    ?error,
+                    "a failure that names no operation"
+                );
+            }
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");
@@ -419,10 +463,13 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        conn.posted -= 1;
-        if !conn.hungry {
-            conn.hungry = true;
-            self.hungry.push_back(id);
+        // Shared ones were counted when they were seen to be this connection's.
+        if self.shared.is_none() {
+            conn.posted -= 1;
+            if !conn.hungry {
+                conn.hungry = true;
+                self.hungry.push_back(id);
+            }
         }
         if !conn.heard {
             conn.heard = true;
@@ -504,7 +551,7 @@ impl<L: Link> ReceiveCore<L> {
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
-            let deadline = conn.machine.next_deadline();
+            let deadline = conn.next_deadline();
             // A later one is found when the timer runs out.
             self.timer_stale |=
                 deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
@@ -598,12 +645,12 @@ impl<L: Link> ReceiveCore<L> {
             let details = [limit.into(), 0];
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
-        let free = self.pool.free_count() as u64;
+        let free = self.free_receives() as u64;
         if free < self.settings.receives_min().into() {
             let details = [free, self.settings.receives_min().into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
-        let params = self.params(0);
+        let params = self.params(0, 0);
         match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now())
             .close_reason()
         {
@@ -643,7 +690,7 @@ impl<L: Link> ReceiveCore<L> {
             }
         };
         let want = self.first_target();
-        while conn.posted < want && self.post_receive(&mut conn, id) == Posted::Yes {}
+        while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
         if conn.posted < self.settings.receives_min() {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
@@ -656,7 +703,7 @@ impl<L: Link> ReceiveCore<L> {
         conn.covered = u64::from(credits);
         conn.machine = Connection::accept(
             self.link.form(),
-            self.params(credits),
+            self.params(credits, conn.link.key()),
             data.as_slice(),
             Instant::now(),
         );
@@ -672,7 +719,7 @@ impl<L: Link> ReceiveCore<L> {
         let control_desc = scoped.hold(self.control.region(), registrar)?;
         let machine = Connection::accept(
             self.link.form(),
-            self.params(0),
+            self.params(0, link.key()),
             data.as_slice(),
             Instant::now(),
         );
@@ -684,6 +731,7 @@ impl<L: Link> ReceiveCore<L> {
             link,
             reserve: self.settings.windows.reserve(),
             posted: 0,
+            controls: 0,
             target: 0,
             hungry: false,
             starved: false,
@@ -694,6 +742,8 @@ impl<L: Link> ReceiveCore<L> {
             covered: 0,
             unsent: None,
             header_mode,
+            early: Reorder::new(self.settings.depth),
+            late_bye: None,
             pool_desc,
             control_desc,
             scoped,
@@ -707,15 +757,26 @@ impl<L: Link> ReceiveCore<L> {
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
         let kept = (others * self.settings.receives_min()) as usize;
         let share = self
-            .pool
-            .free_count()
+            .free_receives()
             .saturating_sub(kept)
             .max(self.settings.receives_min() as usize);
         (self.settings.depth + self.settings.windows.reserve())
             .min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
-    fn params(&self, credits: u32) -> LocalParams {
+    /// Receives that a new connection could have.
+    fn free_receives(&self) -> usize {
+        match &self.shared {
+            None => self.pool.free_count(),
+            Some(shared) if shared.orphans.len() >= ORPHANS_MAX => 0,
+            Some(Shared { receives, .. }) => {
+                let free = self.pool.free_count() + receives.surplus() as usize;
+                free.min(receives.room() as usize)
+            }
+        }
+    }
+
+    fn params(&self, credits: u32, key: ConnKey) -> LocalParams {
         LocalParams {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
@@ -724,7 +785,7 @@ impl<L: Link> ReceiveCore<L> {
             receive_depth: self.settings.depth,
             credits,
             incarnation: crate::endpoint::incarnation(),
-            connection: crate::endpoint::next_connection(),
+            connection: super::hello_connection(self.link.form(), key),
             connect_timeout: self.settings.handshake_timeout,
             close_timeout: self.settings.close_timeout,
             max_credit_window: wire::CREDIT_WINDOW_MAX,
@@ -859,17 +920,21 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
         self.close_scoped_windows(id, &conn.link);
-        match self.link.close(conn.link) {
-            // The slab lets go of what the provider does not report by itself.
-            Ok(()) => {
-                self.forget_ops_of(id, events);
-                self.release_windows(id, events);
-            }
-            Err(CloseFailed(errno)) => {
-                conn.pool_desc.leak();
-                conn.control_desc.leak();
-                conn.scoped.leak();
-                self.leak_ops_of(id, errno, events);
+        if self.shared.is_some() {
+            self.leave_shared(id, conn.posted, conn.controls, conn.link);
+        } else {
+            match self.link.close(conn.link) {
+                // The slab lets go of what the provider does not report by itself.
+                Ok(()) => {
+                    self.forget_ops_of(id, events);
+                    self.release_windows(id, events);
+                }
+                Err(CloseFailed(errno)) => {
+                    conn.pool_desc.leak();
+                    conn.control_desc.leak();
+                    conn.scoped.leak();
+                    self.leak_ops_of(id, errno, events);
+                }
             }
         }
         if conn.established {
@@ -917,8 +982,18 @@ impl<L: Link> ReceiveCore<L> {
 
     // ---- receives ------------------------------------------------------------------------------------------------
 
+    fn arm_pool(&mut self) {
+        self.pool.arm(self.pool_waker);
+        if self.pool.free_count() > 0 {
+            self.wait.wake();
+        }
+    }
+
     /// Posts receives for the connections that want some, in turn, as far as the pool goes.
     fn feed(&mut self, events: &mut Vec<ReceiveEvent>) {
+        if self.shared.is_some() {
+            self.feed_shared();
+        }
         for _ in 0..self.hungry.len() {
             let Some(id) = self.hungry.pop_front() else {
                 return;
@@ -949,7 +1024,7 @@ impl<L: Link> ReceiveCore<L> {
         let before = conn.posted;
         let mut last = Posted::Yes;
         while conn.posted < conn.target && last == Posted::Yes {
-            last = self.post_receive(conn, id);
+            last = self.give_receive(conn, id);
         }
         if conn.posted > before {
             conn.count_reposted();
@@ -961,10 +1036,7 @@ impl<L: Link> ReceiveCore<L> {
     /// The pool is empty: those that wait for it are told, once. Those that came last were not told yet, and no others:
     /// so each connection is looked at once, not each one at each poll.
     fn starve(&mut self, events: &mut Vec<ReceiveEvent>) {
-        self.pool.arm(self.pool_waker);
-        if self.pool.free_count() > 0 {
-            self.wait.wake();
-        }
+        self.arm_pool();
         let first = self.hungry.front().copied();
         for &id in first.iter().chain(self.hungry.iter().skip(1).rev()) {
             match self.conns.get_mut(id) {
@@ -994,7 +1066,11 @@ impl<L: Link> ReceiveCore<L> {
             return;
         };
         if conn.machine.state() != State::Closed {
-            self.post_buffer(&mut conn, id, buffer);
+            if self.shared.is_some() {
+                self.post_shared_again(&mut conn, buffer);
+            } else {
+                self.post_buffer(&mut conn, id, buffer);
+            }
         }
         self.conns.put(id, conn);
     }
@@ -1035,7 +1111,8 @@ impl<L: Link> ReceiveCore<L> {
                 self.retry = true;
             }
             Err(PostRefused::Errno(errno)) => conn.machine.on_lost(Some(errno)),
-            Ok(()) | Err(PostRefused::Again) => {}
+            Ok(()) => conn.controls += 1,
+            Err(PostRefused::Again) => {}
         }
     }
 
@@ -1079,12 +1156,13 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.timer_stale = true;
         for (id, conn) in self.conns.iter_mut() {
-            if conn.machine.next_deadline().is_some_and(|at| at <= now) {
+            if conn.next_deadline().is_some_and(|at| at <= now) {
                 conn.ask_kernel(&mut self.link);
                 if !self.backlog.is_read() {
                     conn.machine.postpone(now);
                 }
                 conn.machine.tick(now);
+                conn.give_up_on_early(now);
                 self.touched.push(id);
             }
         }
@@ -1114,7 +1192,7 @@ impl<L: Link> ReceiveCore<L> {
         let machines = self
             .conns
             .iter()
-            .filter_map(|(_, conn)| conn.machine.next_deadline());
+            .filter_map(|(_, conn)| conn.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let all = machines.chain(waiting).chain([self.next_reap]);
         self.armed = all.chain(self.next_late()).min();
@@ -1123,8 +1201,9 @@ impl<L: Link> ReceiveCore<L> {
 
     fn set_timer(&self) {
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
+        let all = self.armed.into_iter().chain(retry);
         self.wait
-            .set_deadline(self.armed.into_iter().chain(retry).min());
+            .set_deadline(all.chain(self.link.next_deadline()).min());
     }
 }
 
@@ -1145,26 +1224,38 @@ impl Op {
     }
 }
 
+impl<L: Link> ReceiveCore<L> {
+    fn close_one(&mut self, id: ConnectionId) {
+        let Some(mut conn) = self.conns.remove(id) else {
+            return;
+        };
+        self.close_scoped_windows(id, &conn.link);
+        match self.link.close(conn.link) {
+            // What is in flight on an endpoint that all share is over when that is closed.
+            _ if self.shared.is_some() => {}
+            Ok(()) => drop(self.in_flight.take_where(|op| op.conn() == id)),
+            Err(CloseFailed(errno)) => {
+                conn.pool_desc.leak();
+                conn.control_desc.leak();
+                conn.scoped.leak();
+                self.leak_ops_of(id, errno, &mut Vec::new());
+            }
+        }
+    }
+}
+
 impl<L: Link> Drop for ReceiveCore<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
         let ids = self.conns.ids();
-        for id in ids {
-            let Some(mut conn) = self.conns.remove(id) else {
-                continue;
-            };
-            self.close_scoped_windows(id, &conn.link);
-            match self.link.close(conn.link) {
-                Ok(()) => drop(self.in_flight.take_where(|op| op.conn() == id)),
-                Err(CloseFailed(errno)) => {
-                    conn.pool_desc.leak();
-                    conn.control_desc.leak();
-                    conn.scoped.leak();
-                    self.leak_ops_of(id, errno, &mut Vec::new());
-                }
-            }
+        if self.shared.is_some() {
+            self.tell_peers(&ids);
         }
+        for id in ids {
+            self.close_one(id);
+        }
+        self.close_shared();
         self.abandon_one_sided();
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);

@@ -654,27 +654,88 @@ fn rdm_one_of_two_connections_is_given_up_and_told_so() {
 }
 
 #[test]
-fn rdm_a_message_for_another_connection_is_a_violation() {
+fn rdm_a_message_that_names_no_connection_is_dropped_and_its_receive_replaced() {
     let mut rig = Setup {
         receive_slots: 32,
         ..rdm()
     }
     .connected();
     let (_link, conn) = stranger(&mut rig);
-    rig.net.say(
-        conn,
+    let far_conn = rig.far_conn();
+    let posted = rig.net.receives_of(far_conn);
+    for data in [
         Some(wire::cq_data(ControlKind::DATA, 0)),
-        b"\0\0hello",
-    );
+        Some(wire::cq_data(ControlKind::BYE, wire::INDEX_MASK)),
+        None,
+    ] {
+        rig.net.say(conn, data, b"\0\0hello");
+    }
     rig.net.deliver(usize::MAX);
     rig.poll_receiver();
-    // It never heard of the answer, so the application never heard of it.
-    assert_eq!(rig.receiver().stats().refused, 1);
-    assert_eq!(rig.receiver().connections(), 1);
+    assert_eq!(rig.receiver().stats().strays, 3);
+    assert_eq!(rig.receiver().connections(), 2);
+    assert_eq!(rig.net.receives_of(far_conn), posted);
     rig.send(1).unwrap();
     rig.settle();
     assert_eq!(rig.received, [1]);
     rig.end();
+}
+
+#[test]
+fn rdm_what_a_closed_connection_had_posted_serves_the_next() {
+    let mut rig = Setup {
+        receive_slots: 12,
+        max_connections: 2,
+        ..rdm()
+    }
+    .connected();
+    let far_conn = rig.far_conn();
+    let posted = rig.net.receives_of(far_conn);
+    let none = Arc::new(Mutex::new(Vec::new()));
+    for _ in 0..20 {
+        let mut other = SendCore::connect(
+            rig.net.link(),
+            Arc::new(FakeWait),
+            some_addr(),
+            rig.headers.clone(),
+            send_settings(&rig.setup.clone(), &none),
+        )
+        .unwrap();
+        let mut events = Vec::new();
+        for _ in 0..3 {
+            rig.settle();
+            other.wait().wake();
+            other.poll(&mut events).unwrap();
+        }
+        assert_eq!(rig.receiver().connections(), 2, "{events:?}");
+        // Gone without a goodbye, but for its last word.
+        drop(other);
+        rig.settle();
+        assert_eq!(rig.receiver().connections(), 1);
+        assert!(rig.net.receives_of(far_conn) >= posted);
+    }
+    for key in 0..10 {
+        rig.send(key).unwrap();
+        rig.settle();
+    }
+    assert_eq!(rig.received, (0..10).collect::<Vec<_>>());
+    rig.end();
+}
+
+#[test]
+fn rdm_a_listener_that_does_not_close_leaks_what_is_posted() {
+    let mut rig = rdm().connected();
+    rig.net.set_close(rig.far, CloseMode::Fails);
+    let posted = rig.pool.slots() - rig.pool.free_count();
+    assert!(posted > 0);
+    rig.receiver = None;
+    assert_eq!(rig.pool.slots() - rig.pool.free_count(), posted);
+    rig.pool.region().deregister_from(rig.net.far().scope());
+    rig.sender = None;
+    let net = rig.net.clone();
+    drop(rig);
+    assert!(net.use_stuck() >= posted);
+    net.check();
 }
 
 #[test]

@@ -13,10 +13,10 @@ use crate::endpoint::connection::{CloseReason, State, WINDOWS_MAX};
 use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::destination::Destination;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
-use crate::endpoint::fabric_link::FabricLink;
 use crate::endpoint::fd_limit;
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::liveness::Patience;
+use crate::endpoint::provider_link::ProviderLink;
 use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::socket::{Keepalive, TcpWatch};
@@ -380,7 +380,7 @@ pub(crate) fn check_patience(patience: &Patience) -> Result<(), Error> {
 /// ```
 #[derive(Debug)]
 pub struct SendEndpointZeroCopy {
-    core: Here<SendCore<FabricLink>>,
+    core: Here<SendCore<ProviderLink>>,
     reconnect: Option<Reconnector>,
 }
 
@@ -405,7 +405,7 @@ impl SendEndpointZeroCopy {
         };
         let tx = (config.settings.depth + CONTROL_SENDS) as usize;
         let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
-        let link = FabricLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
+        let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
             .map_err(fd_limit::explain)?;
         let waiter = link.waiter();
         let core = SendCore::connect(link, waiter, peer, headers, config.settings)

@@ -12,7 +12,7 @@ use crate::buffer::{
     TakenSlot,
 };
 use crate::endpoint::connection::{
-    self, Action, Arrival, CloseReason, Connection, LocalParams, State,
+    self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
 use crate::endpoint::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
@@ -187,13 +187,15 @@ impl<L: Link> SendCore<L> {
             });
         }
         let now = Instant::now();
-        let control = ControlBuffers::new(CONTROL_RECEIVES + CONTROL_SENDS)?;
+        let control = ControlBuffers::for_hellos(CONTROL_RECEIVES + CONTROL_SENDS)?;
         let conn = link.prepare_connect(&peer)?;
         let mut scoped = ScopedRegistrations::new(&conn, link.registrar());
         let registrar = conn.registrar().unwrap_or_else(|| link.registrar());
         let header_desc = scoped.hold(headers.region(), registrar)?;
         let control_desc = scoped.hold(control.region(), registrar)?;
-        let machine = Connection::initiate(link.form(), local_params(&settings), now);
+        let connection = super::hello_connection(link.form(), conn.key());
+        let params = local_params(&settings, connection);
+        let machine = Connection::initiate(link.form(), params, now);
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let exposed = ExposedWindows::new(settings.windows, &wait);
         let waker = Arc::clone(&wait);
@@ -269,7 +271,9 @@ impl<L: Link> SendCore<L> {
         self.scoped = scoped;
         self.conn = Some(conn);
         self.clock = Instant::now();
-        let params = local_params(&self.settings);
+        let key = self.conn.as_ref().map_or(0, LinkConn::key);
+        let connection = super::hello_connection(self.link.form(), key);
+        let params = local_params(&self.settings, connection);
         self.machine = Connection::initiate(self.link.form(), params, self.clock);
         self.unsent = None;
         self.shut_down = false;
@@ -558,7 +562,10 @@ impl<L: Link> SendCore<L> {
             iov: iov.iov(),
             desc: iov.desc(),
             context,
-            data: self.machine.data_mark(),
+            data: self
+                .machine
+                .data_mark()
+                .map(|mark| wire::numbered(mark, taken.unwrap_or(0))),
             level: self.settings.level,
         };
         let posted = match &self.conn {
@@ -749,6 +756,16 @@ impl<L: Link> SendCore<L> {
                 Some(error) => self.on_control_receive_failed(error.errno),
             },
             Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
+            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+            Err(reason) if self.link.form() == Form::Rdm && error.is_some() => {
+                self.stats.unknown_completions += 1;
+                tracing::debug!(
+                    context,
+                    ?reason,
+                    ?error,
+                    "a failure that names no operation"
+                );
+            }
             Err(reason) => {
                 self.stats.unknown_completions += 1;
                 tracing::error!(context, ?reason, "a completion that names no operation");
@@ -763,6 +780,11 @@ impl<L: Link> SendCore<L> {
     /// a refused endpoint, and the completion queue is read first. The connect timeout bounds the wait for the event.
     #[cold]
     fn on_control_receive_failed(&mut self, errno: FabricErrno) {
+        if self.link.form() == Form::Rdm {
+            // Whoever sends can end a receive like this, with a message that is too long: it says nothing of the peer.
+            tracing::debug!(%errno, "a control receive failed");
+            return self.post_control_receive();
+        }
         if self.machine.state() == State::Connecting {
             self.read_cm();
         }
@@ -1124,6 +1146,17 @@ impl<L: Link> SendCore<L> {
         self.scoped.close();
     }
 
+    /// RDM form: no transport tells the peer that this side is gone, so a last message does, if it is taken at once.
+    fn tell_peer(&mut self) {
+        if self.link.form() == Form::Msg || self.machine.state() == State::Closed {
+            return;
+        }
+        self.machine.abort(CloseReason::EndpointFailed("dropped"));
+        if let Some(Action::SendControl { cq_data, body }) = self.machine.next_action() {
+            let _ = self.try_send_control(cq_data, &body);
+        }
+    }
+
     /// Leaks every operation: nothing that the provider may touch is freed, deregistered or given back, the cells that
     /// it writes to included.
     fn forget_in_flight(&mut self) -> Leaked {
@@ -1161,7 +1194,7 @@ struct Leaked {
     one_sided: Vec<(u64, u64, bool)>,
 }
 
-fn local_params(settings: &SendSettings) -> LocalParams {
+fn local_params(settings: &SendSettings, connection: u64) -> LocalParams {
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
@@ -1170,7 +1203,7 @@ fn local_params(settings: &SendSettings) -> LocalParams {
         receive_depth: 0,
         credits: 0,
         incarnation: crate::endpoint::incarnation(),
-        connection: crate::endpoint::next_connection(),
+        connection,
         connect_timeout: settings.connect_timeout,
         close_timeout: settings.close_timeout,
         max_credit_window: wire::CREDIT_WINDOW_MAX,
@@ -1182,6 +1215,7 @@ impl<L: Link> Drop for SendCore<L> {
     /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
     fn drop(&mut self) {
         self.headers.remove_waker(self.headers_waker);
+        self.tell_peer();
         let closed = self.conn.take().map_or(Ok(()), |conn| {
             self.release_drained();
             self.close_scoped_windows(&conn);

@@ -600,8 +600,21 @@ impl fmt::Debug for ControlKind {
     }
 }
 
-/// Bits of the CQ data that are the connection index.
-pub(crate) const INDEX_MASK: u32 = 0x00ff_ffff;
+/// How many bits of the CQ data are the connection index: the low ones.
+pub(crate) const INDEX_BITS: u32 = 24;
+
+/// Which bits those are.
+pub(crate) const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// RDM form: the CQ data of a data message, with its number in the high half (modulo 2^32).
+pub(crate) fn numbered(mark: u32, number: u64) -> u64 {
+    number << u32::BITS | u64::from(mark)
+}
+
+/// RDM form: the mark in CQ data, and the number of a data message.
+pub(crate) fn split_numbered(cq_data: u64) -> (u32, u32) {
+    (cq_data as u32, (cq_data >> u32::BITS) as u32)
+}
 
 /// The CQ data of a control message; the index is 0 where the endpoint itself is the connection.
 pub(crate) fn cq_data(kind: ControlKind, index: u32) -> u32 {

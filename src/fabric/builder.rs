@@ -7,7 +7,7 @@ use libfabric_sys as sys;
 use super::Fabric;
 use super::diagnosis::Diagnosis;
 use super::info::{Info, MR_MODES};
-use super::provider::{Provider, provider};
+use super::provider::{EndpointKind, Provider, provider};
 use super::report::WaitObject;
 use crate::Error;
 
@@ -17,6 +17,7 @@ pub struct FabricBuilder {
     provider: Option<String>,
     node: Option<String>,
     interface: Option<String>,
+    endpoint_kind: Option<EndpointKind>,
     settings: Settings,
 }
 
@@ -60,6 +61,14 @@ impl FabricBuilder {
         self
     }
 
+    /// What connections are made of. Default: connected endpoints (`FI_EP_MSG`) where there are any, else `FI_EP_RDM`, over
+    /// which the connections are this library's own. Both ends must have the same.
+    #[must_use]
+    pub fn endpoint_kind(mut self, kind: EndpointKind) -> Self {
+        self.endpoint_kind = Some(kind);
+        self
+    }
+
     /// What sleeping threads will wait for. Default [`WaitObject::Fd`], where the provider has one. With
     /// [`WaitObject::None`] a provider need not signal a descriptor for each completion, which is faster for those who
     /// only spin; a sleeping thread then looks every millisecond.
@@ -95,7 +104,36 @@ impl FabricBuilder {
         }
         self.refuse_known_unsupported()?;
         let library = sys::Library::load()?;
-        let mut hints = self.hints(library)?;
+        let mut refused = Ok(());
+        for &kind in self.kinds() {
+            match self.find(library, kind)? {
+                Ok((info, row)) => return Fabric::open(info, row, kind, self.settings),
+                // The first kind is the one that most providers have: its diagnosis says more.
+                Err(errno) => refused = refused.and(Err(errno)),
+            }
+        }
+        let errno = refused.err().unwrap_or(sys::FI_ENODATA);
+        Err(self.diagnose(library, errno)?.into())
+    }
+
+    /// The kinds of endpoint to look for, in this order.
+    fn kinds(&self) -> &'static [EndpointKind] {
+        match (self.endpoint_kind, self.provider.as_deref().map(provider)) {
+            (Some(EndpointKind::Msg), _) => &[EndpointKind::Msg],
+            (Some(EndpointKind::Rdm), _) => &[EndpointKind::Rdm],
+            (None, Some(Some(row))) => row.endpoints,
+            (None, _) => &[EndpointKind::Msg, EndpointKind::Rdm],
+        }
+    }
+
+    /// The first answer that we can use.
+    #[allow(clippy::type_complexity)]
+    fn find(
+        &self,
+        library: &'static sys::Library,
+        kind: EndpointKind,
+    ) -> Result<Result<(Info, &'static Provider), i32>, Error> {
+        let mut hints = self.hints(library, kind)?;
         let flags = if self.node.is_some() {
             sys::FI_SOURCE
         } else {
@@ -103,48 +141,58 @@ impl FabricBuilder {
         };
         let find =
             |hints: &Info| Info::find(library, self.node.as_deref(), None, flags, Some(hints));
-        // One-sided operations where there are some; without them, all else works.
-        hints.head_mut().caps |= sys::FI_RMA;
+        // One-sided operations where there are some; without them, all else works. They go over connected endpoints only.
+        if kind == EndpointKind::Msg {
+            hints.head_mut().caps |= sys::FI_RMA;
+        }
         let found = find(&hints).or_else(|_| {
             hints.head_mut().caps &= !sys::FI_RMA;
             find(&hints)
         });
         let found = match found {
             Ok(found) => found,
-            Err(errno) => return Err(self.diagnose(library, errno)?.into()),
+            Err(errno) => return Ok(Err(errno)),
         };
         let usable = |info: Info| {
             // tcp ignores the hint, and answers with whatever interfaces there are.
             let is_wanted = |name: &String| info.domain_name() == *name;
-            provider(&info.provider_name())
-                .filter(|row| row.refused.is_none() && self.interface.iter().all(is_wanted))
+            let name = info.provider_name();
+            // A provider's name also matches those that are layered on it.
+            let is_named = self.provider.iter().all(|wanted| *wanted == name);
+            provider(&name)
+                .filter(|row| is_named && row.refusal().is_none() && row.endpoints.contains(&kind))
+                .filter(|_| self.interface.iter().all(is_wanted))
                 .map(|row| (info, row))
         };
-        let Some((info, row)) = found.into_iter().find_map(usable) else {
-            return Err(self.diagnose(library, sys::FI_ENODATA)?.into());
-        };
-        Fabric::open(info, row, self.settings)
+        let usable = found.into_iter().find_map(usable);
+        Ok(usable.ok_or(sys::FI_ENODATA))
     }
 
-    /// A provider that we know and can't use is refused in words, before libfabric is asked.
+    /// A provider that we know and can't use is refused in words, before libfabric is asked; so is a kind of endpoint
+    /// that it never has.
     fn refuse_known_unsupported(&self) -> Result<(), Error> {
-        match self.provider.as_deref().and_then(provider) {
-            Some(&Provider {
-                name,
-                refused: Some(need),
-                ..
-            }) => Err(Error::Unsupported {
-                provider: name.to_owned(),
+        let Some(row) = self.provider.as_deref().and_then(provider) else {
+            return Ok(());
+        };
+        let lacks = match self.endpoint_kind {
+            Some(kind) if row.endpoints.contains(&kind) => None,
+            Some(EndpointKind::Msg) => Some("has no connected endpoints (FI_EP_MSG)"),
+            Some(EndpointKind::Rdm) => Some("has connected endpoints (FI_EP_MSG) only"),
+            None => None,
+        };
+        match row.refusal().or(lacks) {
+            Some(need) => Err(Error::Unsupported {
+                provider: row.name.to_owned(),
                 need,
             }),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 
     /// Everything that we ask for. The diagnosis asks for the same, one by one.
-    fn hints(&self, library: &'static sys::Library) -> Result<Info, Error> {
+    fn hints(&self, library: &'static sys::Library, kind: EndpointKind) -> Result<Info, Error> {
         let mut hints = Info::hints(library)?;
-        for requirement in REQUIREMENTS {
+        for requirement in requirements(kind) {
             (requirement.set)(&mut hints);
         }
         if let Some(name) = &self.provider {
@@ -166,6 +214,7 @@ impl FabricBuilder {
             self.provider.as_deref(),
             self.node.as_deref(),
             self.interface.as_deref(),
+            self.endpoint_kind,
             errno,
         )
         .map(Box::new)
@@ -178,17 +227,47 @@ pub(super) struct Requirement {
     pub(super) set: fn(&mut Info),
 }
 
-/// What connections need, always. `FI_THREAD_SAFE`: no call of ours is undefined behaviour in the provider, whatever
-/// thread it comes from. `FI_PROGRESS_MANUAL`: no thread that the user did not start.
-pub(super) const REQUIREMENTS: &[Requirement] = &[
-    Requirement {
-        what: "messages (FI_MSG)",
-        set: |hints| hints.head_mut().caps = sys::FI_MSG,
-    },
+/// What connections over this kind of endpoint need. `FI_THREAD_SAFE`: no call of ours is undefined behaviour in the
+/// provider, whatever thread it comes from; every tested provider grants it, on libfabric 1.17 and 2.5, and one that does
+/// not is not used. `FI_PROGRESS_MANUAL`: no thread that the user did not start.
+pub(super) fn requirements(kind: EndpointKind) -> impl Iterator<Item = &'static Requirement> {
+    let of_kind = match kind {
+        EndpointKind::Msg => MSG_REQUIREMENTS,
+        EndpointKind::Rdm => RDM_REQUIREMENTS,
+    };
+    of_kind.iter().chain(REQUIREMENTS)
+}
+
+const MSG_REQUIREMENTS: &[Requirement] = &[
+    MESSAGES,
     Requirement {
         what: "connected endpoints (FI_EP_MSG)",
         set: |hints| hints.set_endpoint_type(sys::FI_EP_MSG),
     },
+];
+
+const RDM_REQUIREMENTS: &[Requirement] = &[
+    MESSAGES,
+    Requirement {
+        what: "reliable endpoints without connections (FI_EP_RDM)",
+        set: |hints| hints.set_endpoint_type(sys::FI_EP_RDM),
+    },
+    Requirement {
+        what: "messages in order (FI_ORDER_SAS)",
+        set: Info::set_message_order,
+    },
+    Requirement {
+        what: "8 bytes of CQ data",
+        set: |hints| hints.set_cq_data_size(size_of::<u64>()),
+    },
+];
+
+const MESSAGES: Requirement = Requirement {
+    what: "messages (FI_MSG)",
+    set: |hints| hints.head_mut().caps = sys::FI_MSG,
+};
+
+const REQUIREMENTS: &[Requirement] = &[
     Requirement {
         what: "the registration modes LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT and no other",
         set: |hints| hints.set_mr_mode(MR_MODES),

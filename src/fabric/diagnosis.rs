@@ -5,9 +5,9 @@ use std::fmt;
 
 use libfabric_sys as sys;
 
-use super::builder::REQUIREMENTS;
+use super::builder::requirements;
 use super::info::Info;
-use super::provider::provider;
+use super::provider::{EndpointKind, provider};
 use crate::Error;
 
 /// Why `fi_getinfo` found nothing that we can use.
@@ -37,6 +37,7 @@ impl Diagnosis {
         wanted_provider: Option<&str>,
         node: Option<&str>,
         interface: Option<&str>,
+        kind: Option<EndpointKind>,
         errno: i32,
     ) -> Result<Self, Error> {
         let mut wanted = format!("provider {}", wanted_provider.unwrap_or("any"));
@@ -45,6 +46,9 @@ impl Diagnosis {
         }
         if let Some(interface) = interface {
             wanted += &format!(", interface {interface}");
+        }
+        if let Some(kind) = kind {
+            wanted += &format!(", {kind} endpoints");
         }
         wanted += &format!(": {}", library.fi_strerror(errno));
         let names: BTreeSet<String> = Info::find(library, None, None, 0, None)
@@ -57,7 +61,7 @@ impl Diagnosis {
         for name in names {
             let ruled_out_by = match wanted_provider {
                 Some(wanted) if wanted != name => format!("the provider setting asks for {wanted}"),
-                _ => first_refusal(library, &name, node, interface)?,
+                _ => first_refusal(library, &name, node, interface, kind)?,
             };
             verdicts.push(Verdict {
                 provider: name,
@@ -78,18 +82,25 @@ fn first_refusal(
     name: &str,
     node: Option<&str>,
     interface: Option<&str>,
+    kind: Option<EndpointKind>,
 ) -> Result<String, Error> {
-    if let Some(reason) = provider(name).and_then(|row| row.refused) {
+    let Some(row) = provider(name) else {
+        return Ok("it is not in this library's provider table".to_owned());
+    };
+    if let Some(reason) = row.refusal() {
         return Ok(reason.to_owned());
     }
-    if provider(name).is_none() {
-        return Ok("it is not in this library's provider table".to_owned());
+    let kind = kind.unwrap_or(row.endpoints[0]);
+    if !row.endpoints.contains(&kind) {
+        return Ok(format!("it has no {kind} endpoints that are used here"));
     }
     let mut hints = Info::hints(library)?;
     hints.set_provider(name)?;
-    for requirement in REQUIREMENTS {
+    for requirement in requirements(kind) {
         (requirement.set)(&mut hints);
-        if Info::find(library, None, None, 0, Some(&hints)).is_err() {
+        let found = Info::find(library, None, None, 0, Some(&hints)).unwrap_or_default();
+        // A provider's name also matches those that are layered on it.
+        if !found.iter().any(|info| info.provider_name() == name) {
             return Ok(requirement.what.to_owned());
         }
     }

@@ -183,7 +183,7 @@ impl EndpointSettings {
         hints.head_mut().handle = ptr::null_mut();
         self.adjust(&mut hints);
         let source = self.source.or_else(|| fabric.info().source());
-        let (node, service) = match source.map(|addr| addr.socket_addr()) {
+        let (node, service) = match source.and_then(|addr| addr.socket_addr()) {
             Some(addr) => (Some(addr.ip().to_string()), Some(addr.port().to_string())),
             None => (None, None),
         };
@@ -269,7 +269,9 @@ mod tests {
         assert_eq!(info.tx().iov_limit, 2);
         assert_eq!(info.tx().tclass, sys::FI_TC_BULK_DATA);
         assert_eq!(
-            info.source().map(|addr| addr.socket_addr().ip()),
+            info.source()
+                .and_then(|addr| addr.socket_addr())
+                .map(|addr| addr.ip()),
             Some([127, 0, 0, 1].into())
         );
         assert_eq!(info.domain_name(), fabric.info().domain_name());

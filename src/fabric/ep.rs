@@ -1,4 +1,4 @@
-//! `Ep`: one connected endpoint (`fi_endpoint.3`, `fi_cm.3`, `fi_msg.3`).
+//! `Ep`: one endpoint, connected or with an address vector (`fi_endpoint.3`, `fi_cm.3`, `fi_msg.3`).
 
 #![allow(unsafe_code)]
 
@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use libfabric_sys as sys;
 
+use super::av::{Av, FiAddr};
 use super::domain::Domain;
 use super::handle;
-use super::info::{Info, read_address, write_address};
+use super::info::{Info, ProviderAddress, read_address, read_provider_address};
 use super::queue::{Cq, Eq};
 use crate::Error;
 use crate::error::FabricErrno;
@@ -27,8 +28,11 @@ pub(super) const GET_FD_SINCE: u32 = sys::fi_version_make(2, 2);
 /// An active endpoint, bound and enabled. Its queues and its domain stay open as long as it is.
 pub(crate) struct Ep {
     raw: NonNull<sys::fid_ep>,
-    _cq: Arc<Cq>,
-    _eq: Arc<Eq>,
+    cq: Arc<Cq>,
+    /// Of a connected endpoint.
+    _eq: Option<Arc<Eq>>,
+    /// Of one that reaches its peers by number.
+    _av: Option<Arc<Av>>,
     _domain: Arc<Domain>,
 }
 
@@ -36,8 +40,8 @@ pub(crate) struct Ep {
 unsafe impl Send for Ep {}
 
 impl Ep {
-    /// Opens, binds and enables, with queues for `sizes` sends and receives where the provider has such long ones; where
-    /// not, posts beyond what it has are refused with `-FI_EAGAIN`.
+    /// Opens a connected endpoint (`FI_EP_MSG`), binds and enables it, with queues for `sizes` sends and receives where the
+    /// provider has such long ones; where not, posts beyond what it has are refused with `-FI_EAGAIN`.
     pub(crate) fn open(
         domain: &Arc<Domain>,
         info: &mut Info,
@@ -45,33 +49,70 @@ impl Ep {
         cq: &Arc<Cq>,
         eq: &Arc<Eq>,
     ) -> Result<Self, Error> {
+        let ep = Self {
+            raw: Self::open_sized(domain, info, sizes)?,
+            cq: Arc::clone(cq),
+            _eq: Some(Arc::clone(eq)),
+            _av: None,
+            _domain: Arc::clone(domain),
+        };
+        cq.on_bound();
+        ep.bind("fi_ep_bind(eq)", eq.fid(), 0)?;
+        ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
+        ep.enable()?;
+        Ok(ep)
+    }
+
+    /// The same for an endpoint that is not connected (`FI_EP_RDM`): it sends to any peer of the address vector, and
+    /// receives from everybody.
+    pub(crate) fn open_rdm(
+        domain: &Arc<Domain>,
+        info: &mut Info,
+        sizes: (usize, usize),
+        cq: &Arc<Cq>,
+        av: &Arc<Av>,
+    ) -> Result<Self, Error> {
+        let ep = Self {
+            raw: Self::open_sized(domain, info, sizes)?,
+            cq: Arc::clone(cq),
+            _eq: None,
+            _av: Some(Arc::clone(av)),
+            _domain: Arc::clone(domain),
+        };
+        cq.on_bound();
+        ep.bind("fi_ep_bind(av)", av.fid(), 0)?;
+        ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
+        ep.enable()?;
+        Ok(ep)
+    }
+
+    fn open_sized(
+        domain: &Domain,
+        info: &mut Info,
+        sizes: (usize, usize),
+    ) -> Result<NonNull<sys::fid_ep>, Error> {
         let default = (info.tx().size, info.rx().size);
         let (mut tx, mut rx) = (sizes.0.max(default.0), sizes.1.max(default.1));
-        let raw = loop {
+        loop {
             info.set_queue_sizes(tx, rx);
             // A size that is too long is refused before anything is made of the info, so it can be tried again.
             match Self::open_raw(domain, info) {
-                Ok(raw) => break raw,
+                Ok(raw) => return Ok(raw),
                 Err(error) if (tx, rx) == default => return Err(error),
                 Err(_) => (tx, rx) = ((tx / 2).max(default.0), (rx / 2).max(default.1)),
             }
-        };
-        let ep = Self {
-            raw,
-            _cq: Arc::clone(cq),
-            _eq: Arc::clone(eq),
-            _domain: Arc::clone(domain),
-        };
-        // SAFETY: both are open, and `ep` keeps the queue open.
-        let rc = unsafe { sys::fi_ep_bind(ep.as_ptr(), eq.fid(), 0) };
-        check("fi_ep_bind(eq)", rc)?;
-        // SAFETY: both are open, and `ep` keeps the queue open.
-        let rc = unsafe { sys::fi_ep_bind(ep.as_ptr(), cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV) };
-        check("fi_ep_bind(cq)", rc)?;
+        }
+    }
+
+    /// Binds a queue or an address vector, which `self` keeps open.
+    fn bind(&self, call: &'static str, fid: *mut sys::fid, flags: u64) -> Result<(), Error> {
+        // SAFETY: both are open, and `self` keeps the other open: its callers pass what it holds.
+        check(call, unsafe { sys::fi_ep_bind(self.as_ptr(), fid, flags) })
+    }
+
+    fn enable(&self) -> Result<(), Error> {
         // SAFETY: the endpoint is open and bound.
-        let rc = unsafe { sys::fi_enable(ep.as_ptr()) };
-        check("fi_enable", rc)?;
-        Ok(ep)
+        check("fi_enable", unsafe { sys::fi_enable(self.as_ptr()) })
     }
 
     fn open_raw(domain: &Domain, info: &Info) -> Result<NonNull<sys::fid_ep>, Error> {
@@ -96,12 +137,17 @@ impl Ep {
 
     /// Starts to connect. Once in an endpoint's life.
     pub(crate) fn connect(&self, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
-        let (address, _) = write_address(peer);
+        let socket = peer.socket_addr();
+        let address = socket.and_then(|_| ProviderAddress::new(peer));
+        let address = address.ok_or_else(|| Error::Address {
+            address: peer.to_string(),
+            reason: "the provider connects to IP addresses with a port".to_owned(),
+        })?;
         // SAFETY: the endpoint is open; the address and the data outlive the call, which copies them.
         let rc = unsafe {
             sys::fi_connect(
                 self.as_ptr(),
-                (&raw const address).cast(),
+                address.as_ptr().cast(),
                 data.as_ptr().cast(),
                 data.len(),
             )
@@ -160,22 +206,51 @@ impl Ep {
         unsafe { read_address(room.as_ptr(), len.min(room.len())) }
     }
 
-    /// Posts a send.
+    /// The endpoint's own address, in its provider's format.
+    pub(crate) fn name(&self, format: u32) -> Option<PeerAddr> {
+        let mut room = [0u8; 256];
+        let mut len = room.len();
+        // SAFETY: the endpoint is open; the room has that length.
+        let rc = unsafe {
+            sys::fi_getname(self.as_ptr().cast(), room.as_mut_ptr().cast(), &raw mut len)
+        };
+        if rc != 0 {
+            return None;
+        }
+        // SAFETY: `len`, bounded by the room, bytes can be read.
+        unsafe { read_provider_address(format, room.as_ptr(), len.min(room.len())) }
+    }
+
+    /// Sends a few bytes at once, copied by the provider, without a completion: nobody hears whether they arrived.
+    pub(crate) fn inject(&self, peer: FiAddr, data: u32, bytes: &[u8]) -> Result<(), PostRefused> {
+        // SAFETY: the endpoint is open and not of a connected type; the bytes are copied before the call returns.
+        posted(unsafe {
+            sys::fi_injectdata(
+                self.as_ptr(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                u64::from(data),
+                peer.get(),
+            )
+        })
+    }
+
+    /// Posts a send, to a peer of the address vector where there is one.
     ///
     /// # Safety
     ///
-    /// * The endpoint is connected: providers crash on a send before that.
+    /// * A connected endpoint is connected: providers crash on a send before that.
     /// * Each segment points to initialised memory that stays valid, registered and unwritten until the completion of
     ///   the context was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
-    pub(crate) unsafe fn send(&self, post: &SendPost<'_>) -> Result<(), PostRefused> {
+    pub(crate) unsafe fn send(&self, peer: FiAddr, post: &SendPost<'_>) -> Result<(), PostRefused> {
         let msg = sys::fi_msg {
             msg_iov: post.iov.as_ptr(),
             desc: post.desc.as_ptr().cast_mut(),
             iov_count: post.iov.len(),
-            addr: 0,
+            addr: peer.get(),
             context: post.context as *mut c_void,
-            data: u64::from(post.data.unwrap_or(0)),
+            data: post.data.unwrap_or(0),
         };
         let mut flags = sys::FI_COMPLETION;
         if post.data.is_some() {
@@ -209,7 +284,7 @@ impl Ep {
                 base.cast(),
                 len,
                 desc,
-                0,
+                FiAddr::UNSPECIFIED.get(),
                 context as *mut c_void,
             )
         })
@@ -255,6 +330,7 @@ impl Ep {
     /// Closes the endpoint, whatever is in flight; afterwards the provider touches no buffer of it.
     pub(crate) fn close(self) -> Result<(), i32> {
         let mut this = ManuallyDrop::new(self);
+        this.cq.on_unbound();
         // SAFETY: open, owned, and never used again: `this` is not dropped as a whole.
         let closed =
             unsafe { handle::close("ep", this._domain.fabric().owner(), this.as_ptr().cast()) };
@@ -271,9 +347,11 @@ impl Ep {
     /// Once, and `self` is not used or dropped afterwards.
     unsafe fn drop_parents(&mut self) {
         // SAFETY: the caller's promise.
-        unsafe { ptr::drop_in_place(&raw mut self._cq) };
+        unsafe { ptr::drop_in_place(&raw mut self.cq) };
         // SAFETY: the caller's promise.
         unsafe { ptr::drop_in_place(&raw mut self._eq) };
+        // SAFETY: the caller's promise.
+        unsafe { ptr::drop_in_place(&raw mut self._av) };
         // SAFETY: the caller's promise.
         unsafe { ptr::drop_in_place(&raw mut self._domain) };
     }
@@ -281,6 +359,7 @@ impl Ep {
 
 impl Drop for Ep {
     fn drop(&mut self) {
+        self.cq.on_unbound();
         // SAFETY: open and owned.
         let _ = unsafe { handle::close("ep", self._domain.fabric().owner(), self.as_ptr().cast()) };
     }

@@ -11,6 +11,7 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::fabric::PeerAddr;
+use crate::fabric::address::{AddrForm, NAME_MAX};
 
 /// The registration modes that we implement; a provider that needs another is not offered to us.
 pub(crate) const MR_MODES: i32 = sys::FI_MR_LOCAL
@@ -106,6 +107,11 @@ impl Info {
         unsafe { (*self.head().ep_attr).protocol }
     }
 
+    /// What its addresses look like, `FI_SOCKADDR_IN` and the like.
+    pub(crate) fn addr_format(&self) -> u32 {
+        self.head().addr_format
+    }
+
     pub(crate) fn max_message(&self) -> u64 {
         // SAFETY: `fi_getinfo` and `fi_dupinfo` always allocate it; the field is at the same place in every version.
         unsafe { (*self.head().ep_attr).max_msg_size as u64 }
@@ -190,6 +196,22 @@ impl Info {
         unsafe { (*attr).control_progress = progress };
         // SAFETY: allocated by the library; the field is at the same place in every version.
         unsafe { (*attr).data_progress = progress };
+    }
+
+    /// Messages to one peer arrive in the order in which they were sent.
+    pub(crate) fn set_message_order(&mut self) {
+        let (tx_attr, rx_attr) = (self.head().tx_attr, self.head().rx_attr);
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*tx_attr).msg_order = sys::FI_ORDER_SAS };
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*rx_attr).msg_order = sys::FI_ORDER_SAS };
+    }
+
+    /// Bytes of CQ data that each message can carry.
+    pub(crate) fn set_cq_data_size(&mut self, bytes: usize) {
+        let attr = self.head().domain_attr;
+        // SAFETY: allocated by the library; the field is at the same place in every version.
+        unsafe { (*attr).cq_data_size = bytes };
     }
 
     pub(crate) fn set_queue_sizes(&mut self, tx: usize, rx: usize) {
@@ -346,11 +368,71 @@ pub(crate) unsafe fn read_address(addr: *const u8, len: usize) -> Option<PeerAdd
     }
 }
 
-/// A `sockaddr` that holds an address, and how many of its bytes count.
-pub(crate) fn write_address(addr: &PeerAddr) -> (libc::sockaddr_storage, usize) {
-    // SAFETY: a struct of integers is valid when zeroed.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    let len = match addr.socket_addr() {
+/// Reads an address in a provider's own format, if it is whole and not longer than we keep.
+///
+/// # Safety
+///
+/// `addr` is null or points to `len` readable bytes.
+pub(crate) unsafe fn read_provider_address(
+    format: u32,
+    addr: *const u8,
+    len: usize,
+) -> Option<PeerAddr> {
+    if addr.is_null() {
+        return None;
+    }
+    match format {
+        sys::FI_SOCKADDR | sys::FI_SOCKADDR_IN | sys::FI_SOCKADDR_IN6 | sys::FI_FORMAT_UNSPEC => {
+            // SAFETY: the caller's promise.
+            unsafe { read_address(addr, len) }
+        }
+        _ => {
+            // SAFETY: the caller's promise.
+            let bytes = unsafe { std::slice::from_raw_parts(addr, len) };
+            match format {
+                sys::FI_ADDR_STR => PeerAddr::from_text(bytes.split(|&byte| byte == 0).next()?),
+                _ => PeerAddr::from_raw(bytes),
+            }
+        }
+    }
+}
+
+/// An address as the provider wants it: a `sockaddr`, a text that ends with 0, or bytes.
+pub(crate) struct ProviderAddress {
+    storage: libc::sockaddr_storage,
+}
+
+impl ProviderAddress {
+    /// `None` for "any", which is no address.
+    pub(crate) fn new(addr: &PeerAddr) -> Option<Self> {
+        // SAFETY: a struct of integers is valid when zeroed.
+        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        match addr.form() {
+            AddrForm::Any => return None,
+            AddrForm::Socket(socket) => write_socket_address(*socket, &mut storage),
+            AddrForm::Text(name) | AddrForm::Raw(name) => {
+                let name = name.as_slice();
+                // SAFETY: a name has at most `NAME_MAX` bytes, which the assertion below compares with the storage; the
+                // 0 behind a text is there, as the storage is zeroed.
+                unsafe {
+                    (&raw mut storage)
+                        .cast::<u8>()
+                        .copy_from_nonoverlapping(name.as_ptr(), name.len());
+                }
+            }
+        }
+        Some(Self { storage })
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const libc::sockaddr_storage {
+        &raw const self.storage
+    }
+}
+
+const _: () = assert!(NAME_MAX < size_of::<libc::sockaddr_storage>());
+
+fn write_socket_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) {
+    match addr {
         SocketAddr::V4(v4) => {
             let raw = libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
@@ -361,8 +443,7 @@ pub(crate) fn write_address(addr: &PeerAddr) -> (libc::sockaddr_storage, usize) 
                 sin_zero: [0; 8],
             };
             // SAFETY: the storage is large and aligned enough for every kind of address.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(raw) };
-            size_of::<libc::sockaddr_in>()
+            unsafe { (&raw mut *storage).cast::<libc::sockaddr_in>().write(raw) };
         }
         SocketAddr::V6(v6) => {
             let raw = libc::sockaddr_in6 {
@@ -375,11 +456,9 @@ pub(crate) fn write_address(addr: &PeerAddr) -> (libc::sockaddr_storage, usize) 
                 sin6_scope_id: v6.scope_id(),
             };
             // SAFETY: the storage is large and aligned enough for every kind of address.
-            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(raw) };
-            size_of::<libc::sockaddr_in6>()
+            unsafe { (&raw mut *storage).cast::<libc::sockaddr_in6>().write(raw) };
         }
-    };
-    (storage, len)
+    }
 }
 
 #[cfg(test)]
@@ -388,15 +467,33 @@ mod tests {
 
     #[test]
     fn addresses_survive_the_sockaddr() {
-        for text in ["127.0.0.1:7471", "[fe80::1]:80"] {
+        for (text, len) in [
+            ("127.0.0.1:7471", size_of::<libc::sockaddr_in>()),
+            ("[fe80::1]:80", size_of::<libc::sockaddr_in6>()),
+        ] {
             let addr: PeerAddr = text.parse().unwrap();
-            let (storage, len) = write_address(&addr);
-            // SAFETY: `len` bytes of `storage` were written.
-            let back = unsafe { read_address((&raw const storage).cast(), len) };
+            let raw = ProviderAddress::new(&addr).unwrap();
+            // SAFETY: `len` bytes of the storage were written.
+            let back = unsafe { read_address(raw.as_ptr().cast(), len) };
             assert_eq!(back, Some(addr));
             // SAFETY: one byte less is readable, too.
-            let short = unsafe { read_address((&raw const storage).cast(), len - 1) };
+            let short = unsafe { read_address(raw.as_ptr().cast(), len - 1) };
             assert_eq!(short, None, "a cut address is no address");
         }
+    }
+
+    #[test]
+    fn addresses_of_other_kinds_survive_the_provider_form() {
+        for (text, format, len) in [
+            ("fi_shm://12:0:3", sys::FI_ADDR_STR, 16),
+            ("hex:00fe07", sys::FI_ADDR_EFA, 3),
+        ] {
+            let addr: PeerAddr = text.parse().unwrap();
+            let raw = ProviderAddress::new(&addr).unwrap();
+            // SAFETY: `len` bytes of the storage were written.
+            let back = unsafe { read_provider_address(format, raw.as_ptr().cast(), len) };
+            assert_eq!(back, Some(addr));
+        }
+        assert!(ProviderAddress::new(&PeerAddr::any()).is_none());
     }
 }

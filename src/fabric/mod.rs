@@ -1,7 +1,7 @@
 //! Safe handles over libfabric: what is opened, by which provider, with which limits.
 //!
 //! ```text
-//!  Fabric ◄── Domain ◄── Mr, Cq, Ep        an arrow is an Arc: a child keeps its parent open
+//!  Fabric ◄── Domain ◄── Mr, Cq, Av, Ep    an arrow is an Arc: a child keeps its parent open
 //!     ▲─────── Eq, Pep ◄──┘ (Ep)
 //! ```
 //!
@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 mod address;
+mod av;
 mod builder;
 mod diagnosis;
 mod domain;
@@ -26,6 +27,7 @@ mod provider;
 mod queue;
 mod report;
 mod rma;
+mod shm;
 
 use std::ffi::{CStr, c_char};
 use std::fmt;
@@ -43,6 +45,8 @@ pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
 pub use report::{Progress, Report, SocketAccess, WaitObject};
 
+pub(crate) use address::{AddrForm, NAME_MAX};
+pub(crate) use av::{Av, FiAddr, fits};
 pub(crate) use ep::Ep;
 pub(crate) use info::Info;
 pub use operation::Level;
@@ -50,9 +54,10 @@ pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
     RmaPost, SendPost,
 };
-pub(crate) use pep::{Pep, in_use};
+pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use rma::RmaLimits;
+pub(crate) use shm::check_layout;
 
 use crate::Error;
 use crate::process::Owner;
@@ -72,6 +77,7 @@ pub struct Fabric {
     info: Info,
     rma: Option<RmaLimits>,
     provider: &'static Provider,
+    endpoint_kind: EndpointKind,
     settings: builder::Settings,
     owner: Owner,
 }
@@ -102,6 +108,11 @@ impl Fabric {
     /// The provider's row in the table.
     pub fn provider(&self) -> &'static Provider {
         self.provider
+    }
+
+    /// What connections are made of.
+    pub fn endpoint_kind(&self) -> EndpointKind {
+        self.endpoint_kind
     }
 
     /// What was got: provider, versions, limits.
@@ -149,6 +160,7 @@ impl Fabric {
     fn open(
         info: Info,
         provider: &'static Provider,
+        endpoint_kind: EndpointKind,
         settings: builder::Settings,
     ) -> Result<Arc<Self>, Error> {
         let mut raw = ptr::null_mut();
@@ -165,6 +177,7 @@ impl Fabric {
             rma: RmaLimits::of(&info),
             info,
             provider,
+            endpoint_kind,
             settings,
             owner: Owner::current(),
         };

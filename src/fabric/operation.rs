@@ -73,8 +73,8 @@ pub(crate) struct SendPost<'a> {
     pub(crate) iov: &'a [libc::iovec],
     pub(crate) desc: &'a [*mut c_void],
     pub(crate) context: usize,
-    /// Marks a control message.
-    pub(crate) data: Option<u32>,
+    /// CQ data: marks a control message; in the RDM form every message has some.
+    pub(crate) data: Option<u64>,
     pub(crate) level: Level,
 }
 

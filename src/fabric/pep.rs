@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use libfabric_sys as sys;
 
+use super::address::AddrForm;
 use super::ep::check;
 use super::info::{Info, read_address};
 use super::queue::Eq;
@@ -117,8 +118,20 @@ impl fmt::Debug for Pep {
 }
 
 /// The fabric's info with another local address.
-fn local_info(fabric: &Fabric, addr: &PeerAddr) -> Result<Info, Error> {
-    let socket = addr.socket_addr();
+pub(crate) fn local_info(fabric: &Fabric, addr: &PeerAddr) -> Result<Info, Error> {
+    let bad = |reason: String| Error::Address {
+        address: addr.to_string(),
+        reason,
+    };
+    let socket = match (addr.form(), addr.socket_addr()) {
+        // The address that the fabric was found with names no port: the provider chooses one.
+        (AddrForm::Any, _) => return fabric.info().duplicate(),
+        (_, Some(socket)) => socket,
+        (_, None) => {
+            let reason = "this provider names its listeners itself: listen at \"any\"";
+            return Err(bad(reason.to_owned()));
+        }
+    };
     let (node, service) = (socket.ip().to_string(), socket.port().to_string());
     let hints = fabric.info().duplicate()?;
     let mut hints = hints.without_addresses();
@@ -130,13 +143,11 @@ fn local_info(fabric: &Fabric, addr: &PeerAddr) -> Result<Info, Error> {
         sys::FI_SOURCE,
         Some(&hints),
     );
-    let info = found.ok().and_then(|found| found.into_iter().next());
-    info.ok_or_else(|| Error::Address {
-        address: addr.to_string(),
-        reason: format!(
-            "provider {} has no such local address",
-            fabric.info().provider_name()
-        ),
+    let here = |info: &Info| info.source().is_some();
+    let info = found.ok().and_then(|found| found.into_iter().find(here));
+    info.ok_or_else(|| {
+        let provider = fabric.info().provider_name();
+        bad(format!("provider {provider} has no such local address"))
     })
 }
 

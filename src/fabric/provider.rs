@@ -14,6 +14,15 @@ pub enum EndpointKind {
     Rdm,
 }
 
+impl fmt::Display for EndpointKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Msg => "FI_EP_MSG",
+            Self::Rdm => "FI_EP_RDM",
+        })
+    }
+}
+
 /// How a header and a payload become one message; chosen once at open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -61,8 +70,8 @@ pub enum Evidence {
 pub struct Provider {
     /// The name as `fi_getinfo` spells it.
     pub name: &'static str,
-    /// What its connections are made of.
-    pub endpoint: EndpointKind,
+    /// What its connections can be made of, the kind that is used by default first. An older library may lack the other.
+    pub endpoints: &'static [EndpointKind],
     /// Segments in one send as documented, header included; the opened provider's own answer wins.
     pub iov_limit: usize,
     /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
@@ -79,16 +88,37 @@ pub struct Provider {
     pub evidence: Evidence,
     /// Why connections can't be made over it yet, if so.
     pub refused: Option<&'static str>,
+    /// What the process must have been started with, if anything: a variable that libfabric reads, its value, and what is
+    /// refused without it, in words.
+    pub environment: Option<(&'static str, &'static str, &'static str)>,
 }
 
-const RDM_LATER: Option<&str> =
-    Some("has FI_EP_RDM endpoints only, and connections over those are not built yet; use `tcp`");
+impl Provider {
+    /// Why connections can't be made over it in this process, if so.
+    pub(crate) fn refusal(&self) -> Option<&'static str> {
+        let lacks = self.environment.and_then(|(name, value, why)| {
+            let set = std::env::var(name).is_ok_and(|text| text == value);
+            (!set).then_some(why)
+        });
+        self.refused.or(lacks)
+    }
+}
+
+/// libfabric 2.x takes the list of half-received segmented messages for something else when the peer goes, and crashes; 1.17
+/// takes nothing out of it. Without segmenting, longer messages go by rendezvous.
+const RXM_ENVIRONMENT: Option<(&str, &str, &str)> = Some((
+    "FI_OFI_RXM_SAR_LIMIT",
+    "0",
+    "may crash when a peer is lost in the middle of a segmented message; start the process with FI_OFI_RXM_SAR_LIMIT=0, \
+     which turns segmenting off, or use `tcp`",
+));
 
 /// Every provider that this library knows.
 pub const PROVIDERS: &[Provider] = &[
     Provider {
         name: "tcp",
-        endpoint: EndpointKind::Msg,
+        // FI_EP_RDM since libfabric 1.18.
+        endpoints: &[EndpointKind::Msg, EndpointKind::Rdm],
         iov_limit: 4,
         endpoint_scope: false,
         wait_fd: true,
@@ -97,10 +127,11 @@ pub const PROVIDERS: &[Provider] = &[
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         evidence: Evidence::Tested,
         refused: None,
+        environment: None,
     },
     Provider {
         name: "verbs",
-        endpoint: EndpointKind::Msg,
+        endpoints: &[EndpointKind::Msg],
         iov_limit: 4,
         endpoint_scope: false,
         wait_fd: true,
@@ -109,95 +140,73 @@ pub const PROVIDERS: &[Provider] = &[
         copies: "none",
         evidence: Evidence::Documented,
         refused: None,
+        environment: None,
     },
-    rdm(
-        "tcp;ofi_rxm",
-        4,
-        true,
-        false,
-        "as tcp, and messages up to 16 KiB",
-        Evidence::Tested,
-    ),
-    rdm(
-        "verbs;ofi_rxm",
-        4,
-        true,
-        false,
-        "messages up to 16 KiB",
-        Evidence::Documented,
-    ),
     Provider {
-        refused: Some(
-            "its wait descriptor is always ready on libfabric 1.17, which spins a core; use `tcp`",
-        ),
-        ..rdm("net", 4, true, true, "as tcp", Evidence::Tested)
+        reports_after_close: false,
+        environment: RXM_ENVIRONMENT,
+        ..rdm(
+            "tcp;ofi_rxm",
+            4,
+            true,
+            "as tcp, and messages up to 16 KiB",
+            Evidence::Tested,
+        )
     },
-    rdm(
-        "shm",
-        4,
-        false,
-        false,
-        "messages up to 4 KiB twice, larger ones once",
-        Evidence::Tested,
-    ),
-    rdm(
-        "sockets",
-        8,
-        true,
-        false,
-        "sends up to 255 B",
-        Evidence::Tested,
-    ),
-    rdm(
-        "udp;ofi_rxd",
-        4,
-        true,
-        false,
-        "every message",
-        Evidence::Tested,
-    ),
-    rdm("efa", 2, true, true, "small messages", Evidence::Documented),
+    Provider {
+        reports_after_close: false,
+        environment: RXM_ENVIRONMENT,
+        ..rdm(
+            "verbs;ofi_rxm",
+            4,
+            true,
+            "messages up to 16 KiB",
+            Evidence::Documented,
+        )
+    },
+    // libfabric 1.17's name for what is `tcp` with FI_EP_RDM later; its wait descriptor is always ready.
+    rdm("net", 4, false, "as tcp", Evidence::Tested),
+    Provider {
+        reports_after_close: false,
+        ..rdm(
+            "shm",
+            4,
+            false,
+            "messages up to 4 KiB twice, larger ones once",
+            Evidence::Tested,
+        )
+    },
+    // Its descriptor is written by progress, which with FI_PROGRESS_MANUAL is ours: who sleeps on it, sleeps.
+    rdm("sockets", 8, false, "sends up to 255 B", Evidence::Tested),
+    rdm("udp;ofi_rxd", 4, false, "every message", Evidence::Tested),
+    rdm("efa", 2, true, "small messages", Evidence::Documented),
     Provider {
         endpoint_scope: true,
-        ..rdm("cxi", 1, true, true, "small messages", Evidence::Documented)
+        ..rdm("cxi", 1, true, "small messages", Evidence::Documented)
     },
-    rdm(
-        "psm3",
-        1,
-        true,
-        true,
-        "small messages",
-        Evidence::Documented,
-    ),
-    rdm(
-        "opx",
-        1,
-        false,
-        true,
-        "small messages",
-        Evidence::Documented,
-    ),
+    rdm("psm3", 1, true, "small messages", Evidence::Documented),
+    rdm("opx", 1, false, "small messages", Evidence::Documented),
 ];
 
 const fn rdm(
     name: &'static str,
     iov_limit: usize,
     wait_fd: bool,
-    reports_after_close: bool,
     copies: &'static str,
     evidence: Evidence,
 ) -> Provider {
     Provider {
         name,
-        endpoint: EndpointKind::Rdm,
+        endpoints: &[EndpointKind::Rdm],
         iov_limit,
         endpoint_scope: false,
         wait_fd,
-        reports_after_close,
+        reports_after_close: true,
         uses_more: false,
         copies,
         evidence,
-        refused: RDM_LATER,
+        refused: None,
+        environment: None,
     }
 }
 
@@ -237,14 +246,20 @@ mod tests {
     }
 
     #[test]
-    fn only_connected_endpoints_are_offered_yet() {
+    fn every_row_has_a_kind_of_endpoint_and_a_default() {
         for row in PROVIDERS {
-            assert_eq!(
-                row.refused.is_none(),
-                row.endpoint == EndpointKind::Msg,
+            assert!(!row.endpoints.is_empty(), "{}", row.name);
+            let layered = row.name.contains(";ofi_rx");
+            assert!(
+                !layered || row.endpoints == [EndpointKind::Rdm],
                 "{}",
                 row.name
             );
         }
+        assert_eq!(
+            provider("tcp").unwrap().endpoints[0],
+            EndpointKind::Msg,
+            "connections of the provider's own are the default where there are both"
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use libfabric_sys as sys;
 
@@ -25,6 +26,8 @@ const WRITTEN: u64 = sys::FI_REMOTE_WRITE | sys::FI_REMOTE_CQ_DATA;
 pub(crate) struct Cq {
     raw: NonNull<sys::fid_cq>,
     fd: Option<RawFd>,
+    /// Endpoints bound to it and open.
+    endpoints: AtomicUsize,
     domain: Arc<Domain>,
 }
 
@@ -66,6 +69,7 @@ impl Cq {
         let mut cq = Self {
             raw,
             fd: None,
+            endpoints: AtomicUsize::new(0),
             domain: Arc::clone(domain),
         };
         if wants_fd {
@@ -140,8 +144,28 @@ impl Cq {
         if entry.err == sys::FI_EOVERRUN {
             return Err(Error::fabric("fi_cq_read", sys::FI_EOVERRUN));
         }
+        let provider_message = self.describe(&entry);
+        out.push(LinkCompletion {
+            context: entry.op_context as usize,
+            len: 0,
+            data: None,
+            error: Some(Box::new(CompletionError {
+                errno: FabricErrno::new(entry.err),
+                provider_errno: entry.prov_errno,
+                provider_message,
+            })),
+        });
+        Ok(1)
+    }
+
+    /// The provider's words for an error. Without an endpoint there are none: layered providers ask the first endpoint of
+    /// the queue, and crash where there is none any more (`ofi_rxm`).
+    fn describe(&self, entry: &sys::fi_cq_err_entry) -> String {
+        if self.endpoints.load(Ordering::Relaxed) == 0 {
+            return String::new();
+        }
         let mut text = [0u8; 128];
-        // SAFETY: the queue is open; `err_data` is what the entry came with; the buffer has that length.
+        // SAFETY: the queue is open, with an endpoint; `err_data` is what the entry came with; the buffer has that length.
         let message = unsafe {
             sys::fi_cq_strerror(
                 self.raw.as_ptr(),
@@ -151,17 +175,18 @@ impl Cq {
                 text.len(),
             )
         };
-        out.push(LinkCompletion {
-            context: entry.op_context as usize,
-            len: 0,
-            data: None,
-            error: Some(Box::new(CompletionError {
-                errno: FabricErrno::new(entry.err),
-                provider_errno: entry.prov_errno,
-                provider_message: text_from(message),
-            })),
-        });
-        Ok(1)
+        text_from(message)
+    }
+
+    /// An endpoint was bound.
+    pub(super) fn on_bound(&self) {
+        // A count only: whoever reads the queue is whoever opens and closes its endpoints.
+        self.endpoints.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An endpoint is about to be closed.
+    pub(super) fn on_unbound(&self) {
+        self.endpoints.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

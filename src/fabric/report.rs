@@ -6,7 +6,7 @@ use libfabric_sys as sys;
 
 use super::Fabric;
 use super::ep::GET_FD_SINCE;
-use super::provider::Shape;
+use super::provider::{EndpointKind, Shape};
 
 /// Who drives the provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +55,8 @@ pub struct Report {
     pub api: String,
     /// Network interface or device.
     pub interface: String,
+    /// What connections are made of; both ends must have the same.
+    pub endpoint: EndpointKind,
     /// Wire protocol, libfabric's number (`FI_PROTO_*`): both ends must have the same.
     pub protocol: u32,
     /// Registration mode bits that the provider asked for (`FI_MR_*`).
@@ -94,6 +96,7 @@ impl Report {
             library: sys::version_text(info.library().version()),
             api: sys::version_text(info.library().negotiated()),
             interface: info.domain_name(),
+            endpoint: fabric.endpoint_kind(),
             protocol: info.protocol(),
             mr_mode: domain.mr_mode,
             max_message: info.max_message(),
@@ -135,6 +138,7 @@ impl fmt::Display for Report {
             shape,
             progress,
             wait_object,
+            endpoint,
             sockets,
             ..
         } = self;
@@ -145,7 +149,7 @@ impl fmt::Display for Report {
         )?;
         write!(
             f,
-            "shape {shape}, iov limit {}, queues {}/{}, ",
+            "{endpoint}, shape {shape}, iov limit {}, queues {}/{}, ",
             self.iov_limit, self.tx_size, self.rx_size
         )?;
         write!(

@@ -86,7 +86,7 @@ impl RawPeer {
             let both = sys::FI_TRANSMIT | sys::FI_RECV;
             ok("fi_ep_bind", sys::fi_ep_bind(ep, cq.cast(), both));
             ok("fi_enable", sys::fi_enable(ep));
-            let std::net::SocketAddr::V4(v4) = to.socket_addr() else {
+            let Some(std::net::SocketAddr::V4(v4)) = to.socket_addr() else {
                 panic!("tests use IPv4");
             };
             let mut addr: libc::sockaddr_in = std::mem::zeroed();
