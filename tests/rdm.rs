@@ -463,6 +463,22 @@ impl On {
     }
 }
 
+/// Kills a child, and takes away the shared memory that `shm` leaves behind then.
+fn kill(child: Child) {
+    let regions = format!("{}:", child.id());
+    child.kill();
+    drop(child);
+    for entry in std::fs::read_dir("/dev/shm")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        if entry.file_name().to_string_lossy().starts_with(&regions) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 fn finish_receiver(receiver: &mut Child, messages: u64) {
     let received = receiver.expect("received", 4 * SOON);
     assert_eq!(received, format!("{messages} strays 0"));
@@ -577,15 +593,14 @@ fn killed_receiver(on: &On) {
         let words = format!("n=1000000 flood=4 deadline=1500 idle=2500 sizes={sizes}");
         let mut sender = on.sender("send", &addr, &words);
         sender.expect("flooding", SOON);
-        receiver.kill();
-        drop(receiver);
+        kill(receiver);
         if sizes == "1000" {
             // All may have completed; then only liveness tells.
             std::thread::sleep(Duration::from_millis(200));
             if let Some(line) = sender.heard() {
                 assert!(line.starts_with("sent"), "{line}");
             }
-            sender.kill();
+            kill(sender);
         } else {
             let reason = assert_all_back(&mut sender, SOON);
             // "none": all had completed; only liveness would tell.
@@ -604,8 +619,7 @@ fn killed_sender(on: &On) {
         "n=1000000 flood=20 who=7 sizes=1000,100000,200000",
     );
     first.expect("flooding", SOON);
-    first.kill();
-    drop(first);
+    kill(first);
     let mut second = on.sender("send", &addr, "who=1 n=100 sizes=1000,200000");
     expect_sent(&mut second, 100);
     receiver.say("drop");
@@ -631,8 +645,7 @@ fn restarted_receiver(on: &On) {
         "n=1000000 flood=4 deadline=1500 idle=2500 who=9 sizes=300000",
     );
     old.expect("flooding", SOON);
-    first.kill();
-    drop(first);
+    kill(first);
     let (mut second, again) = on.receiver(&format!("at={addr} ends=1"));
     assert_eq!(again, addr);
     let mut new = on.sender("send", &addr, "n=50 sizes=1,3000,100000");

@@ -150,6 +150,10 @@ impl Child {
         let _ = writeln!(stdin, "{line}");
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.process);
         rustix::process::kill_process(pid, signal).expect("the child was not waited for");
