@@ -254,6 +254,8 @@ pub enum Blocked {
     Provider,
     /// The connection is not established yet.
     Connecting,
+    /// No buffer is free: all are in flight, or held.
+    Buffers,
 }
 
 impl fmt::Display for Blocked {
@@ -264,6 +266,7 @@ impl fmt::Display for Blocked {
             Self::Credits => "the peer has granted no more messages",
             Self::Provider => "the provider's queue is full",
             Self::Connecting => "the connection is not established yet",
+            Self::Buffers => "no buffer is free",
         })
     }
 }

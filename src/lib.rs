@@ -19,6 +19,7 @@
 #![deny(unsafe_code)]
 
 pub mod buffer;
+pub mod coalesce;
 pub mod endpoint;
 pub mod error;
 pub mod event_loop;
@@ -31,7 +32,10 @@ mod random;
 pub mod stats;
 mod sync;
 
-pub use endpoint::{PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+pub use endpoint::{
+    BufferedEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
+    SendEndpointZeroCopy, SendEvent,
+};
 pub use error::Error;
 pub use fabric::{Domain, Fabric};
 pub use memory::Region;
@@ -48,6 +52,11 @@ pub mod __fuzz {
     /// Every parser of bytes that peers send. Panics where one is wrong.
     pub fn wire(bytes: &[u8]) {
         crate::endpoint::wire::exercise(bytes);
+    }
+
+    /// Both parsers of coalesced buffers. Panics where one breaks its promises.
+    pub fn coalesced(bytes: &[u8]) {
+        crate::coalesce::exercise(bytes);
     }
 }
 

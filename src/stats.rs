@@ -38,6 +38,33 @@ pub struct SendStats {
     pub leaked: u64,
 }
 
+/// Counters of one buffered endpoint. Small messages: `accepted = confirmed + failed + pending`, always; those that are pending when
+/// it is dropped are abandoned.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BufferedStats {
+    /// Small messages that were accepted.
+    pub accepted: u64,
+    /// Small messages reported as [`BufferedEvent::Completed`](crate::BufferedEvent::Completed).
+    pub confirmed: u64,
+    /// Small messages reported as [`BufferedEvent::Failed`](crate::BufferedEvent::Failed).
+    pub failed: u64,
+    /// Small messages accepted and not yet reported: being packed, waiting, or in flight.
+    pub pending: u64,
+    /// Buffers that were given to the network, whole ones of the caller's among them.
+    pub buffers: u64,
+    /// Bytes of the packed ones, the format's own included.
+    pub bytes: u64,
+    /// Packed buffers that left because they were full.
+    pub full: u64,
+    /// Packed buffers that left because of `flush`, or a whole buffer behind them.
+    pub flushed: u64,
+    /// Packed buffers that left because the flush interval was over.
+    pub timed: u64,
+    /// Messages and buffers refused with `WouldBlock`.
+    pub would_block: u64,
+}
+
 /// Counters of one receive endpoint.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]

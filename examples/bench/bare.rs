@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod rma;
+
 use std::ffi::{CString, c_void};
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -25,6 +27,13 @@ const BATCH: usize = 32;
 const SLOT: usize = 64;
 /// How long making a connection may take.
 const CONNECT: Duration = Duration::from_secs(10);
+/// What memory is registered for: messages and one-sided operations, on either side.
+const ACCESS: u64 = sys::FI_SEND
+    | sys::FI_RECV
+    | sys::FI_READ
+    | sys::FI_WRITE
+    | sys::FI_REMOTE_READ
+    | sys::FI_REMOTE_WRITE;
 /// Contexts of sends have this bit, those of receives have not.
 const SEND: usize = 1 << 32;
 
@@ -207,7 +216,7 @@ fn find(
     }
     // SAFETY: allocated by the library, with all attributes.
     let head = unsafe { &mut *hints };
-    head.caps = sys::FI_MSG;
+    head.caps = sys::FI_MSG | sys::FI_RMA;
     let (ep, domain, fabric) = (head.ep_attr, head.domain_attr, head.fabric_attr);
     // SAFETY: as above.
     unsafe { (*ep).type_ = sys::FI_EP_MSG };
@@ -271,7 +280,7 @@ impl Memory {
                 net.domain,
                 region.as_ptr().cast(),
                 region.len(),
-                sys::FI_SEND | sys::FI_RECV,
+                ACCESS,
                 0,
                 region.as_ptr() as u64,
                 0,

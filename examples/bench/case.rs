@@ -23,6 +23,12 @@ pub(crate) enum Operation {
     Send,
     /// One message to and fro at a time; both ends spin.
     Pingpong,
+    /// One-sided writes, `depth` in flight, each confirmed by the other side's provider.
+    RmaWrite,
+    /// One-sided reads, `depth` in flight.
+    RmaRead,
+    /// Small messages one way, packed in buffers; the bare side is a TCP socket with a plain loop of the same format.
+    Coalesced,
 }
 
 impl Operation {
@@ -30,6 +36,9 @@ impl Operation {
         match self {
             Self::Send => "send",
             Self::Pingpong => "pingpong",
+            Self::RmaWrite => "rma-write",
+            Self::RmaRead => "rma-read",
+            Self::Coalesced => "coalesced",
         }
     }
 }
@@ -90,9 +99,30 @@ pub(crate) struct Case {
     pub(crate) wait: Wait,
     /// Connections of the bare ping-pong: one both ways, or one each way, as the library's.
     pub(crate) bare_connections: u8,
+    /// Bytes of a buffer of small messages.
+    pub(crate) buffer: usize,
+    /// How long a small message waits for others, in microseconds.
+    pub(crate) flush_us: u64,
 }
 
 impl Case {
+    /// The same with whole buffers as messages.
+    pub(crate) fn of_buffers(&self) -> Self {
+        Self {
+            operation: Operation::Send,
+            size: self.buffer,
+            ..self.clone()
+        }
+    }
+
+    /// The same with one message of the provider's for each small one.
+    pub(crate) fn of_single_messages(&self) -> Self {
+        Self {
+            operation: Operation::Send,
+            ..self.clone()
+        }
+    }
+
     /// Messages that the receiver takes ahead: 16 MiB of them, at least twice the depth, and no more than the receive
     /// queue of tcp on libfabric 1.17 holds with the two receives that the library keeps for itself.
     pub(crate) fn window(&self) -> usize {
@@ -122,7 +152,7 @@ pub(crate) struct Arrived {
 #[derive(Clone, Debug)]
 pub(crate) struct Sent {
     pub(crate) cpu_s: f64,
-    /// Half round trips; none for an operation that has no replies.
+    /// Half round trips, or the times of lone small messages; none for an operation that has neither.
     pub(crate) half_ns: Vec<u32>,
 }
 
@@ -143,6 +173,17 @@ impl Header {
     #[inline]
     pub(crate) fn is_end(self) -> bool {
         self == Self::END
+    }
+
+    /// As the tag of a small message.
+    #[inline]
+    pub(crate) fn to_tag(self) -> u64 {
+        self.0
+    }
+
+    #[inline]
+    pub(crate) fn from_tag(tag: u64) -> Self {
+        Self(tag)
     }
 
     #[inline]
@@ -187,13 +228,15 @@ pub(crate) struct Pacer {
     cpu_from: f64,
     posted: Instant,
     half_ns: Vec<u32>,
+    /// Operations posted between the marks.
+    timed: u64,
     patience: Patience,
 }
 
 impl Pacer {
     pub(crate) fn new(case: &Case) -> Self {
         let samples = match case.operation {
-            Operation::Send => 0,
+            Operation::Send | Operation::Coalesced | Operation::RmaWrite | Operation::RmaRead => 0,
             Operation::Pingpong => SAMPLES_MAX.min((case.seconds * 1e6) as usize + 1),
         };
         let now = Instant::now();
@@ -207,6 +250,7 @@ impl Pacer {
             cpu_from: 0.0,
             posted: now,
             half_ns: Vec::with_capacity(samples),
+            timed: 0,
             patience: Patience::new(case.limit()),
         }
     }
@@ -240,6 +284,8 @@ impl Pacer {
         self.warm_messages = self.warm_messages.saturating_sub(1);
         if self.next.is_mark() {
             self.marked();
+        } else if self.phase == Phase::Timed {
+            self.timed += 1;
         }
     }
 
@@ -272,6 +318,16 @@ impl Pacer {
     /// The end mark is posted.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
+    }
+
+    /// To be called when all one-sided operations are complete, which the server does not see: what it says of the marks, with what this
+    /// side counted between them.
+    pub(crate) fn finish_with(self, marks: Arrived) -> Result<(Sent, Arrived), Failure> {
+        let arrived = Arrived {
+            messages: self.timed,
+            ..marks
+        };
+        Ok((self.finish(), arrived))
     }
 
     /// To be called when all sends are complete.

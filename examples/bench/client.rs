@@ -1,5 +1,7 @@
 //! The client: runs one side of a case against the server.
 
+use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::case::{Arrived, Case, Operation, Sent, Side};
@@ -7,7 +9,7 @@ use crate::control::Control;
 use crate::error::Failure;
 use crate::server::Wish;
 use crate::stats::quantile;
-use crate::{bare, ours};
+use crate::{bare, coalesced, ours};
 
 /// What one run gave. What was not measured is NaN.
 #[derive(Clone, Copy, Debug)]
@@ -47,14 +49,37 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
     wish.back = listener.as_ref().map(|listener| listener.addr);
     control.say(&wish.line())?;
     let to = control.expect("ready", patience)?.parse()?;
+    if matches!(case.operation, Operation::RmaWrite | Operation::RmaRead) {
+        let (sent, arrived) = run_one_sided(control, wish.side, &case, to, patience)?;
+        return Ok(Figures::new(&case, &arrived, sent));
+    }
     let arrived = || arrived(&control.expect("arrived", patience)?);
     let (sent, arrived) = match (listener, wish.side, case.operation) {
         (Some(listener), ..) => listener.run(&case, to, arrived),
+        (None, Side::Ours, Operation::Coalesced) => coalesced::send(&case, to, arrived),
+        (None, Side::Bare, Operation::Coalesced) => coalesced::bare_send(&case, to, arrived),
         (None, Side::Ours, _) => ours::send(&case, to, arrived),
         (None, Side::Bare, Operation::Send) => bare::send(&case, to, arrived),
-        (None, Side::Bare, Operation::Pingpong) => bare::ping_pong(&case, to, arrived),
+        (None, Side::Bare, _) => bare::ping_pong(&case, to, arrived),
     }?;
     Ok(Figures::new(&case, &arrived, sent))
+}
+
+/// The server says where its window is once the connection stands.
+fn run_one_sided(
+    control: &mut Control,
+    side: Side,
+    case: &Case,
+    to: SocketAddr,
+    patience: Duration,
+) -> Result<(Sent, Arrived), Failure> {
+    let control = RefCell::new(control);
+    let window = || control.borrow_mut().expect("window", patience);
+    let arrived = || arrived(&control.borrow_mut().expect("arrived", patience)?);
+    match side {
+        Side::Bare => bare::rma::run(case, to, window, arrived),
+        Side::Ours => ours::rma::run(case, to, window, arrived),
+    }
 }
 
 fn arrived(line: &str) -> Result<Arrived, Failure> {
@@ -70,8 +95,8 @@ fn arrived(line: &str) -> Result<Arrived, Failure> {
 impl Figures {
     fn new(case: &Case, arrived: &Arrived, sent: Sent) -> Self {
         let ways = match case.operation {
-            Operation::Send => 1.0,
             Operation::Pingpong => 2.0,
+            _ => 1.0,
         };
         let messages = arrived.messages as f64 * ways;
         let gigabytes = messages * case.size as f64 * 1e-9;

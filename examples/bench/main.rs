@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
+//! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
 //! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
 //! ```
@@ -13,6 +14,7 @@ mod case;
 mod child;
 mod client;
 mod clock;
+mod coalesced;
 mod control;
 mod error;
 mod host;
@@ -75,7 +77,8 @@ struct Options {
     /// Operations.
     #[arg(long, value_delimiter = ',', default_value = "send,pingpong")]
     op: Vec<Operation>,
-    /// Payload sizes in bytes, with K, M or G for powers of 1024. Default: 64,4K,64K,1M,16M for send, 64 for pingpong.
+    /// Payload sizes in bytes, with K, M or G for powers of 1024. Default: 64,4K,64K,1M,16M for send, 64 for pingpong, 64,1K for
+    /// coalesced.
     #[arg(long, value_delimiter = ',', value_parser = parse_size)]
     size: Vec<usize>,
     /// Messages in flight; the receiver has 16 MiB of receives posted, at least twice as many, at most 256 or twice as many.
@@ -93,6 +96,12 @@ struct Options {
     /// Run in a network namespace of its own with this TCP congestion control (such as reno), where that may be made.
     #[arg(long, value_name = "CONGESTION")]
     netns: Option<String>,
+    /// For coalesced: bytes of a buffer that small messages are packed in.
+    #[arg(long, default_value = "64K", value_parser = parse_size)]
+    buffer: usize,
+    /// For coalesced: how long a message waits for others, in microseconds.
+    #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    flush_us: u64,
     /// One JSON object a line and case, instead of a table.
     #[arg(long)]
     json: bool,
@@ -135,6 +144,8 @@ impl Options {
             let default: &[usize] = match operation {
                 Operation::Send => &[64, 4 << 10, 64 << 10, 1 << 20, 16 << 20],
                 Operation::Pingpong => &[64],
+                Operation::RmaWrite | Operation::RmaRead => &[4 << 10, 64 << 10, 1 << 20],
+                Operation::Coalesced => &[64, 1 << 10],
             };
             let sizes = if self.size.is_empty() {
                 default
@@ -156,6 +167,8 @@ impl Options {
             node: self.place.node.clone(),
             wait: self.wait,
             bare_connections: self.bare_connections,
+            buffer: self.buffer,
+            flush_us: self.flush_us,
         }
     }
 
@@ -190,6 +203,14 @@ impl Place {
 /// Runs all cases against a server.
 fn measure(options: &Options, server: SocketAddr, pinned: bool) -> Result<(), Failure> {
     let cases = options.cases();
+    let fits =
+        |case: &Case| case.operation != Operation::Coalesced || case.size + 28 <= case.buffer;
+    if let Some(case) = cases.iter().find(|case| !fits(case)) {
+        return fail(format!(
+            "a small message of {} bytes does not fit --buffer {}",
+            case.size, case.buffer
+        ));
+    }
     let Some(first) = cases.first() else {
         return fail("no case");
     };

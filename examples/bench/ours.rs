@@ -1,6 +1,8 @@
 //! The operations through `fabricast`, as an application would write them: endpoints polled by hand, default settings but for the
 //! depth and the header mode.
 
+pub(crate) mod rma;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,7 +21,7 @@ use crate::error::{Failure, fail};
 const HELD: usize = 32;
 const CONNECT: Duration = Duration::from_secs(10);
 
-fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
+pub(crate) fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
     let fabric = Fabric::builder()
         .provider(&case.provider)
         .node(&case.node)

@@ -17,6 +17,28 @@ pub(crate) struct Outcome {
     pub(crate) ratio: f64,
     pub(crate) ratio_lo: f64,
     pub(crate) ratio_hi: f64,
+    /// Coalesced: our byte rate to `send` of whole buffers, and our message rate to a bare loop of one message each.
+    pub(crate) to_send: Ratio,
+    pub(crate) to_single: Ratio,
+}
+
+/// The median of ratios, with its interval; NaN where none was measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ratio {
+    pub(crate) median: f64,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+impl Ratio {
+    fn of(ratios: &[f64]) -> Self {
+        let (low, high) = median_interval(ratios);
+        Self {
+            median: median(ratios),
+            low,
+            high,
+        }
+    }
 }
 
 /// Runs a case so many times by each side, or by the `only` one.
@@ -27,6 +49,7 @@ pub(crate) fn run(
     only: Option<Side>,
 ) -> Result<Outcome, Failure> {
     let (mut ours, mut bare, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut to_send, mut to_single) = (Vec::new(), Vec::new());
     let mut chance = Chance::new();
     for _ in 0..pairs {
         let order = if chance.coin() {
@@ -48,10 +71,19 @@ pub(crate) fn run(
             ours.last()
                 .zip(bare.last())
                 .map(|(ours, bare)| match case.operation {
-                    Operation::Send => ours.gb_per_s / bare.gb_per_s,
+                    Operation::Send
+                    | Operation::Coalesced
+                    | Operation::RmaWrite
+                    | Operation::RmaRead => ours.gb_per_s / bare.gb_per_s,
                     Operation::Pingpong => ours.p50_us / bare.p50_us,
                 }),
         );
+        if let (Operation::Coalesced, None, Some(ours)) = (case.operation, only, ours.last()) {
+            let send = client::run(control, Side::Ours, &case.of_buffers())?;
+            to_send.push(ours.gb_per_s / send.gb_per_s);
+            let single = client::run(control, Side::Bare, &case.of_single_messages())?;
+            to_single.push(ours.msgs_per_s / single.msgs_per_s);
+        }
     }
     let (ratio_lo, ratio_hi) = median_interval(&ratios);
     Ok(Outcome {
@@ -61,6 +93,8 @@ pub(crate) fn run(
         ratio: median(&ratios),
         ratio_lo,
         ratio_hi,
+        to_send: Ratio::of(&to_send),
+        to_single: Ratio::of(&to_single),
     })
 }
 

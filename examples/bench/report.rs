@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::case::Case;
+use crate::case::{Case, Operation};
 use crate::client::Figures;
 use crate::pairs::Outcome;
 use crate::stats::DECIDED;
@@ -60,6 +60,8 @@ impl Setting {
             ratio_lo,
             ratio_hi,
             pairs,
+            to_send,
+            to_single,
         } = outcome;
         let pair = |ours: f64, bare: f64, digits: usize| {
             if ours.is_nan() && bare.is_nan() {
@@ -83,6 +85,23 @@ impl Setting {
                 ""
             },
         );
+        if case.operation == Operation::Coalesced {
+            println!(
+                "{:9} buffers of {} bytes: {:.3} [{:.3}, {:.3}] of the byte rate of send at that size, {:.0} [{:.0}, {:.0}] times the rate of \
+                 bare single messages; a lone message leaves in {:.0} us (p50), {:.0} us (p99), flush interval {} us",
+                "",
+                case.buffer,
+                to_send.median,
+                to_send.low,
+                to_send.high,
+                to_single.median,
+                to_single.low,
+                to_single.high,
+                ours.p50_us,
+                ours.p99_us,
+                case.flush_us,
+            );
+        }
     }
 
     fn json_line(&self, case: &Case, outcome: &Outcome) -> String {
@@ -101,8 +120,24 @@ impl Setting {
         number(&mut line, "ratio", outcome.ratio);
         number(&mut line, "ratio_lo", outcome.ratio_lo);
         number(&mut line, "ratio_hi", outcome.ratio_hi);
+        coalesced(&mut line, case, outcome);
         line.push('}');
         line
+    }
+}
+
+/// `null` for the other operations.
+fn coalesced(line: &mut String, case: &Case, outcome: &Outcome) {
+    let only = |value: usize| match case.operation {
+        Operation::Coalesced => value as f64,
+        _ => f64::NAN,
+    };
+    number(line, "buffer_bytes", only(case.buffer));
+    number(line, "flush_us", only(case.flush_us as usize));
+    for (name, ratio) in [("send", outcome.to_send), ("single", outcome.to_single)] {
+        number(line, &format!("{name}_ratio"), ratio.median);
+        number(line, &format!("{name}_ratio_lo"), ratio.low);
+        number(line, &format!("{name}_ratio_hi"), ratio.high);
     }
 }
 

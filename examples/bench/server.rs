@@ -9,7 +9,7 @@ use clap::ValueEnum;
 use crate::case::{Arrived, Case, Operation, Side, Wait};
 use crate::control::Control;
 use crate::error::{Failure, fail};
-use crate::{bare, ours};
+use crate::{bare, coalesced, ours};
 
 /// How long to wait for a client, and for its next wish.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -52,7 +52,7 @@ impl Wish {
         let Self { side, case, back } = self;
         let back = back.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
         format!(
-            "run {} {} {} {} {} {} {} {} {back}",
+            "run {} {} {} {} {} {} {} {} {} {} {back}",
             side.name(),
             case.operation.name(),
             case.size,
@@ -61,6 +61,8 @@ impl Wish {
             case.provider,
             case.wait.name(),
             case.bare_connections,
+            case.buffer,
+            case.flush_us,
         )
     }
 
@@ -76,6 +78,8 @@ impl Wish {
             provider,
             wait,
             connections,
+            buffer,
+            flush_us,
             back,
         ] = words[..]
         else {
@@ -92,6 +96,8 @@ impl Wish {
                 node: node.to_owned(),
                 wait: Wait::from_str(wait, false).map_err(Failure)?,
                 bare_connections: connections.parse()?,
+                buffer: buffer.parse()?,
+                flush_us: flush_us.parse()?,
             },
             back: if back == "-" {
                 None
@@ -105,12 +111,32 @@ impl Wish {
 fn run(wish: &Wish, control: &mut Control) -> Result<Arrived, Failure> {
     let case = &wish.case;
     match (wish.side, case.operation) {
+        (Side::Bare, Operation::RmaWrite | Operation::RmaRead) => {
+            let server = bare::Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.expose(case, |window| control.say(&format!("window {window}")))
+        }
+        (Side::Ours, Operation::RmaWrite | Operation::RmaRead) => {
+            let server = ours::Server::with_windows(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.expose(case, |window| control.say(&format!("window {window}")))
+        }
+        (Side::Bare, Operation::Coalesced) => {
+            let server = coalesced::BareServer::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.receive(case)
+        }
+        (Side::Ours, Operation::Coalesced) => {
+            let server = coalesced::Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.receive(case)
+        }
         (Side::Bare, operation) => {
             let server = bare::Server::listen(case)?;
             control.say(&format!("ready {}", server.addr))?;
             match operation {
-                Operation::Send => server.receive(case),
                 Operation::Pingpong => server.echo(case),
+                _ => server.receive(case),
             }
         }
         (Side::Ours, Operation::Send) => {

@@ -66,6 +66,7 @@ struct Inner {
 }
 
 impl Inner {
+    #[inline]
     fn offset(&self, index: u32) -> usize {
         self.first + index as usize * self.stride
     }
@@ -326,6 +327,7 @@ impl Slot {
     }
 
     /// The first byte, derived from the whole region.
+    #[inline]
     fn start(&self) -> *mut u8 {
         self.pool
             .claim
@@ -382,6 +384,7 @@ impl BufferMut {
 impl Deref for BufferMut {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         // SAFETY: `slot_size` initialised bytes (host memory is mapped zeroed; external: promised to `new_external`) of a slot whose
         // only handle this is, in a region that is claimed for this pool.
@@ -390,6 +393,7 @@ impl Deref for BufferMut {
 }
 
 impl DerefMut for BufferMut {
+    #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `&mut self` is the only access to the only handle.
         unsafe { std::slice::from_raw_parts_mut(self.slot.start(), self.slot.pool.slot_size) }
@@ -491,6 +495,7 @@ impl Clone for Buffer {
 impl Deref for Buffer {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         let start = self.region().at(self.offset());
         // SAFETY: `start + len` lies within the slot (`freeze` and `slice` checked it), its bytes are initialised (see `BufferMut`), and

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::buffer::Buffer;
+use crate::coalesce::{Format, FormatError, OwnedSmallMessages, SmallMessage, SmallMessages};
 use crate::endpoint::id::ConnectionId;
 
 /// A received message. Owned: keep it as long as you like, drop it on any thread.
@@ -43,6 +44,37 @@ impl Message {
     /// the domain it goes out by.
     pub fn into_payload(self) -> Buffer {
         self.buffer.slice(self.payload)
+    }
+
+    /// The small messages of the payload, borrowed. Nothing says that a message has any: both ends must be told the same format, and one that
+    /// is not in it gives an error (always with [`Format::Compact`], which has a magic number; by chance with the other).
+    #[inline]
+    pub fn coalesced(&self, format: Format) -> SmallMessages<'_> {
+        SmallMessages::new(format, self.payload())
+    }
+
+    /// The small messages of the payload, each an owned part of this message's buffer; its slot is posted again when the last is gone.
+    pub fn into_coalesced(self, format: Format) -> OwnedSmallMessages {
+        OwnedSmallMessages::new(format, self.into_payload())
+    }
+
+    /// Calls a function with each small message of the payload, and says how many there were.
+    ///
+    /// # Errors
+    ///
+    /// The payload is malformed; the messages in front of the fault were visited.
+    #[inline]
+    pub fn for_each_coalesced(
+        &self,
+        format: Format,
+        mut visit: impl FnMut(SmallMessage<'_>),
+    ) -> Result<u64, FormatError> {
+        let mut count = 0;
+        for small in self.coalesced(format) {
+            visit(small?);
+            count += 1;
+        }
+        Ok(count)
     }
 }
 

@@ -7,6 +7,11 @@
 //!                     link                     the one seam: fabric_link is real, the tests have a fake one
 //! ```
 
+mod buffered;
+mod buffered_core;
+#[cfg(all(test, not(loom)))]
+mod buffered_core_tests;
+mod buffered_event;
 mod conn_table;
 pub(crate) mod connection;
 mod control;
@@ -56,6 +61,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
+pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
+pub use buffered_event::{
+    BufferError, BufferedEvent, Carried, PushError, SendBufferError, SmallMessageLimit,
+};
 pub use connection::{CloseReason, Violation};
 pub use credit::CreditError;
 pub use destination::Destination;

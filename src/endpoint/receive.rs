@@ -418,8 +418,9 @@ impl ReceiveEndpoint {
         self.core.wait().sleep(Instant::now() + timeout)
     }
 
-    /// Writes a payload into a window of a peer. Returns at once; [`WindowEvent::Written`] says that it is in the peer's memory,
-    /// [`WindowEvent::WriteFailed`] that it may not be.
+    /// Writes a payload into a window of a peer. Returns at once;
+    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the peer's memory,
+    /// [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that it may not be.
     ///
     /// The payload is registered memory, as for [`SendEndpointZeroCopy::send_data`](crate::SendEndpointZeroCopy::send_data); it moves in, and comes back with the outcome. `place` is a
     /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
@@ -439,7 +440,8 @@ impl ReceiveEndpoint {
         self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
     }
 
-    /// As [`write`](Self::write), and tells the peer: it hears of it by [`WindowEvent::PeerWrote`] with `data`, when all of the payload is in its
+    /// As [`write`](Self::write), and tells the peer: it hears of it by
+    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of the payload is in its
     /// memory. It uses a credit, as a message does.
     ///
     /// # Errors
@@ -461,9 +463,10 @@ impl ReceiveEndpoint {
         )
     }
 
-    /// As [`write`](Self::write), but [`WindowEvent::Written`] says only that the payload may be reused (level [`Sent`](Level::Sent)). **It comes
-    /// for writes that never reach the peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
-    /// connection afterwards. For those who hear of arrival by other means.
+    /// As [`write`](Self::write), but [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the
+    /// payload may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the peer's memory, too**:
+    /// tcp reports success for a write that the peer refuses, and ends the connection afterwards. For those who hear of
+    /// arrival by other means.
     ///
     /// # Errors
     ///
@@ -478,7 +481,7 @@ impl ReceiveEndpoint {
     }
 
     /// Reads from a window of a peer into registered memory: as many bytes as the destination has. Returns at once;
-    /// [`WindowEvent::Read`] brings the destination back, filled.
+    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled.
     ///
     /// # Errors
     ///
@@ -562,8 +565,9 @@ impl ReceiveEndpoint {
     }
 
     /// Takes a window back: the peer is told not to use it, ends what it has in flight, and confirms. Then
-    /// [`WindowEvent::Released`] brings the memory back. A peer that has not confirmed at the deadline loses the connection, whose end
-    /// releases the memory, too. False: there is nothing to take back, its memory came back already.
+    /// [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the memory back. A peer that has not
+    /// confirmed at the deadline loses the connection, whose end releases the memory, too. False: there is nothing to take
+    /// back, its memory came back already.
     pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
         self.check_here().is_ok() && self.core.revoke(window, deadline)
     }

@@ -20,6 +20,7 @@ use crate::endpoint::liveness::Patience;
 use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::send_core::{SendCore, SendSettings};
 use crate::endpoint::socket::{Keepalive, TcpWatch};
+use crate::endpoint::wait::EndpointWait;
 use crate::endpoint::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
 };
@@ -216,6 +217,11 @@ impl SendConfig {
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.on_abandoned = Some(Box::new(hear));
         self
+    }
+
+    /// The depth, for layers above.
+    pub(crate) fn sends_in_flight(&self) -> u32 {
+        self.settings.depth
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -423,7 +429,7 @@ impl SendEndpointZeroCopy {
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure
     /// ([`SendError::is_would_block`]; [`SendEvent::Writable`] says when to try again), or a message that can't be
-    /// sent ([`SendErrorKind`](crate::error::SendErrorKind) says which limit it exceeds).
+    /// sent ([`SendErrorKind`] says which limit it exceeds).
     #[inline]
     pub fn send_data(
         &mut self,
@@ -438,8 +444,9 @@ impl SendEndpointZeroCopy {
         self.core.send_data(payload.into(), header, key)
     }
 
-    /// Writes a payload into a window of the peer. Returns at once; [`WindowEvent::Written`] says that it is in the peer's memory,
-    /// [`WindowEvent::WriteFailed`] that it may not be.
+    /// Writes a payload into a window of the peer. Returns at once;
+    /// [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says that it is in the peer's memory,
+    /// [`WindowEvent::WriteFailed`](crate::endpoint::WindowEvent::WriteFailed) that it may not be.
     ///
     /// The payload is registered memory, as for [`send_data`](Self::send_data); it moves in, and comes back with the outcome. `place` is a
     /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
@@ -448,7 +455,7 @@ impl SendEndpointZeroCopy {
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
-    /// [`SendErrorKind::Window`](crate::error::SendErrorKind::Window) says of the window. What this side can't know, such as a key that is
+    /// [`SendErrorKind::Window`] says of the window. What this side can't know, such as a key that is
     /// not good any more, fails the operation and ends the connection.
     pub fn write<'a>(
         &mut self,
@@ -459,7 +466,8 @@ impl SendEndpointZeroCopy {
         self.write_at(payload.into(), place.into(), None, Level::Delivered, key)
     }
 
-    /// As [`write`](Self::write), and tells the peer: it hears of it by [`WindowEvent::PeerWrote`] with `data`, when all of the payload is in its
+    /// As [`write`](Self::write), and tells the peer: it hears of it by
+    /// [`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote) with `data`, when all of the payload is in its
     /// memory. It uses a credit, as a message does.
     ///
     /// # Errors
@@ -481,9 +489,10 @@ impl SendEndpointZeroCopy {
         )
     }
 
-    /// As [`write`](Self::write), but [`WindowEvent::Written`] says only that the payload may be reused (level [`Sent`](Level::Sent)). **It comes
-    /// for writes that never reach the peer's memory, too**: tcp reports success for a write that the peer refuses, and ends the
-    /// connection afterwards. For those who hear of arrival by other means.
+    /// As [`write`](Self::write), but [`WindowEvent::Written`](crate::endpoint::WindowEvent::Written) says only that the
+    /// payload may be reused (level [`Sent`](Level::Sent)). **It comes for writes that never reach the peer's memory, too**:
+    /// tcp reports success for a write that the peer refuses, and ends the connection afterwards. For those who hear of
+    /// arrival by other means.
     ///
     /// # Errors
     ///
@@ -498,7 +507,7 @@ impl SendEndpointZeroCopy {
     }
 
     /// Reads from a window of the peer into registered memory: as many bytes as the destination has. Returns at once;
-    /// [`WindowEvent::Read`] brings the destination back, filled.
+    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled.
     ///
     /// # Errors
     ///
@@ -577,8 +586,9 @@ impl SendEndpointZeroCopy {
     }
 
     /// Takes a window back: the peer is told not to use it, ends what it has in flight, and confirms. Then
-    /// [`WindowEvent::Released`] brings the memory back. A peer that has not confirmed at the deadline loses the connection, whose end
-    /// releases the memory, too. False: there is nothing to take back, its memory came back already.
+    /// [`WindowEvent::Released`](crate::endpoint::WindowEvent::Released) brings the memory back. A peer that has not
+    /// confirmed at the deadline loses the connection, whose end releases the memory, too. False: there is nothing to take
+    /// back, its memory came back already.
     pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
         self.check_here().is_ok() && self.core.revoke(window, deadline)
     }
@@ -586,6 +596,11 @@ impl SendEndpointZeroCopy {
     /// Windows that this side exposes, those not given back yet included.
     pub fn windows(&self) -> usize {
         self.core.windows()
+    }
+
+    /// What a layer above sleeps on.
+    pub(crate) fn endpoint_wait(&self) -> Arc<EndpointWait> {
+        Arc::clone(self.core.wait())
     }
 
     /// Drives the endpoint, and appends what happened: up to 32 completions, and a few events more; when the connection

@@ -230,6 +230,7 @@ impl Region {
     }
 
     /// The address `offset` bytes in, derived from the whole region; `offset` may be the end.
+    #[inline]
     pub(crate) fn at(&self, offset: usize) -> NonNull<u8> {
         assert!(
             offset <= self.len,
@@ -300,6 +301,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
+    #[inline]
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }

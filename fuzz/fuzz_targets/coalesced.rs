@@ -1,0 +1,9 @@
+//! Buffers of small messages, in both formats, from hostile bytes.
+//!
+//! Run with `cargo +nightly fuzz run coalesced`. The same function runs over mutated buffers in the library's own tests.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| fabricast::__fuzz::coalesced(bytes));

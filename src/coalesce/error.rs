@@ -1,0 +1,89 @@
+//! What can be wrong with a buffer of small messages, and why one more message does not go into it.
+
+/// A buffer that is not what its format says. The messages in front of the fault were given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("byte {offset}: {kind}")]
+pub struct FormatError {
+    /// Where in the buffer the faulty field or message starts, in bytes.
+    pub offset: usize,
+    /// What is wrong with it.
+    pub kind: FormatErrorKind,
+}
+
+/// What is wrong with a buffer of small messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatErrorKind {
+    /// It does not begin with the magic number of the compact format: the peer does not coalesce, or in another format.
+    #[error(
+        "{found:02x?} is not the magic number of the compact format; do both ends use the same?"
+    )]
+    NotCompact {
+        /// The four bytes that are there.
+        found: [u8; 4],
+    },
+    /// A version of the compact format that is not known here.
+    #[error("version {found} of the compact format, known is 1")]
+    Version {
+        /// What it says.
+        found: u8,
+    },
+    /// A reserved field is not 0.
+    #[error("a reserved field is not 0")]
+    Reserved,
+    /// The buffer ends within a header or within a message.
+    #[error("{need} bytes are needed, {have} are there")]
+    Truncated {
+        /// Bytes that the header or message takes.
+        need: usize,
+        /// Bytes to the end of the buffer.
+        have: usize,
+    },
+    /// The first message of a netio3 buffer has no tag.
+    #[error("the first message has no tag")]
+    NoTag,
+    /// The length in the header of a compact buffer is not the buffer's.
+    #[error("the header says {said} bytes, there are {have}")]
+    Length {
+        /// What the header says.
+        said: usize,
+        /// What there is.
+        have: usize,
+    },
+    /// The count in the header of a compact buffer is not the number of its messages.
+    #[error("the header says {said} messages, there are {have}")]
+    Count {
+        /// What the header says.
+        said: u32,
+        /// What there is.
+        have: u32,
+    },
+}
+
+impl FormatErrorKind {
+    pub(super) fn at(self, offset: usize) -> FormatError {
+        FormatError { offset, kind: self }
+    }
+}
+
+/// Why a message did not go into a buffer; the buffer is unchanged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PackError {
+    /// Not any more: it would fit an empty buffer.
+    #[error("{need} bytes are needed, {free} are free")]
+    Full {
+        /// Bytes that the message takes here, its header included.
+        need: usize,
+        /// Bytes that are free.
+        free: usize,
+    },
+    /// Not into an empty buffer either, or beyond what the format can express.
+    #[error("a message of {len} bytes, the limit is {max}")]
+    TooLong {
+        /// Bytes of the message.
+        len: usize,
+        /// The most that fits, with this tag and status.
+        max: usize,
+    },
+}

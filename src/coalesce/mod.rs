@@ -1,0 +1,40 @@
+//! Many small messages in one buffer: two formats, packed and parsed.
+//!
+//! ```text
+//!  push(tag, status, bytes) ─► Packer ─ freeze ─► Buffer ═══ one network message ═══► Message ─► SmallMessages: borrowed slices
+//!                              Compact or Netio3                                              └► OwnedSmallMessages: owned ones
+//! ```
+//!
+//! A small message is a tag (whose it is; a link of a detector, a subscription), a status byte (0: fine) and bytes. Nothing here
+//! knows a network: [`SendEndpointBuffered`](crate::SendEndpointBuffered) packs and sends, and
+//! [`Message::coalesced`](crate::endpoint::Message::coalesced) parses what arrived. Both ends must be told the same [`Format`].
+//! docs/wire.md has both formats byte by byte.
+//!
+//! The parsers trust no byte: a malformed buffer gives the messages in front of the fault, then one [`FormatError`], then nothing.
+
+mod compact;
+mod error;
+mod format;
+mod netio3;
+mod packer;
+mod parser;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub use error::{FormatError, FormatErrorKind, PackError};
+pub use format::Format;
+pub use packer::Packer;
+pub(crate) use packer::Placed;
+pub use parser::{OwnedSmallMessage, OwnedSmallMessages, SmallMessage, SmallMessages};
+
+/// Parses arbitrary bytes in both formats and checks what the parsers promise; the fuzz target and the tests call it.
+///
+/// # Panics
+///
+/// When a parser breaks a promise.
+pub(crate) fn exercise(bytes: &[u8]) {
+    for format in [Format::Compact, Format::Netio3] {
+        parser::exercise(format, bytes);
+    }
+}
