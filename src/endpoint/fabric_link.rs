@@ -32,6 +32,9 @@ use crate::memory::Registrar;
 /// The most events that are looked through when a link is dropped; bounds the drop.
 const REQUESTS_AT_CLOSE_MAX: usize = 4096;
 
+/// The most sockets that are taken out of the provider's backlog then.
+const BACKLOG_AT_CLOSE_MAX: usize = 256;
+
 /// The real link. One completion queue and one event queue, for one or many connections.
 #[derive(Debug)]
 pub(crate) struct FabricLink {
@@ -134,6 +137,15 @@ impl FabricLink {
         }
     }
 
+    fn refuse_all(&mut self) {
+        for _ in 0..REQUESTS_AT_CLOSE_MAX {
+            match self.poll_cm() {
+                Ok(Some(event)) => drop(event),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
     fn event(&self, event: RawEvent) -> Option<CmEvent<Request>> {
         let RawEvent {
             kind,
@@ -170,12 +182,14 @@ impl FabricLink {
 }
 
 impl Drop for FabricLink {
-    /// Requests that nobody looked at are refused: the provider would keep their sockets for ever.
+    /// Requests that nobody looked at are refused, and sockets that never became one are cut off: the provider would keep
+    /// them for ever.
     fn drop(&mut self) {
-        for _ in 0..REQUESTS_AT_CLOSE_MAX {
-            match self.poll_cm() {
-                Ok(Some(event)) => drop(event),
-                Ok(None) | Err(_) => return,
+        for _ in 0..BACKLOG_AT_CLOSE_MAX {
+            // Here the provider takes a socket out of its backlog, and sees the end of the one that was cut off before.
+            self.refuse_all();
+            if self.reap_half_open(Instant::now(), Duration::ZERO) == 0 {
+                return;
             }
         }
     }
