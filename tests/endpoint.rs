@@ -19,6 +19,7 @@ use fabricast::endpoint::{
 };
 use fabricast::error::{Blocked, Error, MessageLimit, RegisterError, SendErrorKind};
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, WaitMode, Waitable};
+use fabricast::fabric::EndpointKind;
 use fabricast::{
     Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
     SendEvent,
@@ -1060,9 +1061,17 @@ fn a_provider_that_cannot_serve_is_diagnosed() {
         }
         builder.open().expect_err("not possible")
     };
-    let shm = error("shm", None);
+    let shm = Fabric::builder()
+        .provider("shm")
+        .endpoint_kind(EndpointKind::Msg);
+    let shm = shm.open().expect_err("it has none");
     assert!(matches!(shm, Error::Unsupported { .. }), "{shm}");
-    assert!(shm.to_string().contains("shm") && shm.to_string().contains("FI_EP_RDM"));
+    assert!(shm.to_string().contains("shm") && shm.to_string().contains("FI_EP_MSG"));
+    if std::env::var_os("FI_OFI_RXM_SAR_LIMIT").is_none() {
+        let rxm = error("tcp;ofi_rxm", None);
+        assert!(matches!(rxm, Error::Unsupported { .. }), "{rxm}");
+        assert!(rxm.to_string().contains("FI_OFI_RXM_SAR_LIMIT=0"), "{rxm}");
+    }
 
     let nonsense = error("nonsense", None);
     let text = nonsense.to_string();
