@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test soak bench fmt clippy doc clean
+.PHONY: help setup demo readout test conformance soak bench fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -27,6 +27,10 @@ readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compa
 test: ## all tests: libfabric of the system and 2.x, both mixed, loom, AddressSanitizer
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
+	@scripts/setup.sh test
+	@scripts/test.sh conformance
 
 soak: ## the chaos tests with their full counts (long); log in target/soak.log
 	@scripts/setup.sh test

@@ -3,6 +3,7 @@
 #
 #   test.sh             every part
 #   test.sh PART...     these parts: abi build suite second mixed tokio loom asan plain doc
+#   test.sh conformance every behaviour on every provider of both libraries, as a table
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
 #
 # VERBOSE=1 shows the whole output; the logs of each part are in target/test-logs/.
@@ -168,7 +169,7 @@ run_build() {
 
 run_suite() {
     local targets
-    mapfile -t targets < <(test_targets tests mixed future_tokio && test_targets libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests mixed conformance future_tokio && test_targets libfabric-sys/tests abi)
     part suite "all tests, libfabric of the system" 600 \
         cargo test --workspace --locked --no-fail-fast --lib --bins --examples "${targets[@]}" -- --show-output
 }
@@ -180,7 +181,7 @@ run_second() {
         return
     fi
     # Left out: tests that compile code, and those that start both libraries by themselves.
-    mapfile -t targets < <(test_targets tests mixed compile_fail future_tokio && test_targets libfabric-sys/tests abi)
+    mapfile -t targets < <(test_targets tests mixed conformance compile_fail future_tokio && test_targets libfabric-sys/tests abi)
     before=$(fingerprint)
     part second "$title" 420 env FABRICAST_LIBFABRIC="$library2" \
         cargo test --workspace --locked --no-fail-fast "${targets[@]}" -- --show-output
@@ -261,6 +262,16 @@ run_doc() {
     part doc "examples in the documentation" 420 cargo test --workspace --locked --doc
 }
 
+# What is printed is the table; how each line of it came about is in the log.
+run_conformance() {
+    local second=()
+    [[ -z $library2 ]] || second=("FABRICAST_LIBFABRIC_2=$library2")
+    part conformance "every behaviour on every provider" 1500 \
+        env "${second[@]}" cargo test --locked -p fabricast --test conformance -- --show-output
+    [[ -n $library2 ]] || echo "$no_library2" | tee -a "$logs/conformance.log"
+    sed -n '/^provider, libfabric/,/^$/p' "$logs/conformance.log"
+}
+
 run_soak() {
     local name targets=() options=(--nocapture --test-threads=1)
     for name in "${chaos_targets[@]}"; do targets+=(--test "$name"); done
@@ -312,8 +323,8 @@ main() {
     if ((${#parts[@]} == 0)); then parts=("${all_parts[@]}"); fi
     if [[ ${parts[0]} == soak ]]; then total_limit=${FABRICAST_TEST_LIMIT:-30000}; fi
     for name in "${parts[@]}"; do
-        if [[ " ${all_parts[*]} soak " != *" $name "* ]]; then
-            echo "test.sh: no part '$name'; there are: ${all_parts[*]} soak" >&2
+        if [[ " ${all_parts[*]} conformance soak " != *" $name "* ]]; then
+            echo "test.sh: no part '$name'; there are: ${all_parts[*]} conformance soak" >&2
             exit 2
         fi
     done

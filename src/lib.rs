@@ -14,7 +14,7 @@
 //!
 //! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread of its own, no copy of a payload, no
 //! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
-//! GPU memory, files and providers with FI_EP_RDM only are still to come.
+//! GPU memory and files are still to come.
 
 #![deny(unsafe_code)]
 
