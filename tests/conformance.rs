@@ -253,7 +253,8 @@ impl Sender {
             .level(level)
             .header_mode(mode(told.text("mode").unwrap_or("prefixed")))
             .connect_timeout(Duration::from_millis(told.number("connect", 5000)))
-            .send_deadline(Some(Duration::from_millis(told.number("deadline", 30_000))));
+            .send_deadline(Some(Duration::from_millis(told.number("deadline", 30_000))))
+            .lost_after(Some(Duration::from_millis(told.number("lost", 60_000))));
         let pool = pool(&domain, 16, largest.max(64));
         let to: PeerAddr = told
             .text("to")
@@ -587,14 +588,18 @@ fn rude_sender(on: &On) {
     receiver.finish(SOON);
 }
 
-/// A receiver that goes without a goodbye is noticed: it says so; where that gets lost with its endpoint, its silence does (60 s).
+/// A receiver that goes without a goodbye is noticed: it says so, or, where that gets lost with its endpoint, its silence does.
 fn rude_receiver(on: &On) {
     let (mut receiver, addr) = on.receiver("");
-    let mut sender = on.sender("send", &addr, "n=1000000 flood=20 sizes=1000,100000");
+    let mut sender = on.sender(
+        "send",
+        &addr,
+        "n=1000000 flood=20 sizes=1000,100000 lost=6000",
+    );
     sender.expect("flooding", SOON);
     receiver.say("drop");
     receiver.finish(SOON);
-    assert_all_back(&mut sender, Duration::from_secs(75));
+    assert_all_back(&mut sender, Duration::from_secs(35));
 }
 
 fn assert_all_back(sender: &mut Child, limit: Duration) -> String {
