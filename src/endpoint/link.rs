@@ -151,11 +151,9 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// * As [`Link::post_send`].
     unsafe fn post_write(
         &mut self,
-        _conn: &Self::Conn,
-        _post: &RmaPost<'_>,
-    ) -> Result<(), PostRefused> {
-        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
-    }
+        conn: &Self::Conn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused>;
 
     /// Posts a one-sided read.
     ///
@@ -165,11 +163,9 @@ pub(crate) trait Link: Send + fmt::Debug {
     ///   `context` was read, or [`Link::close`] returned `Ok` for `conn`.
     unsafe fn post_read(
         &mut self,
-        _conn: &Self::Conn,
-        _post: &RmaPost<'_>,
-    ) -> Result<(), PostRefused> {
-        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
-    }
+        conn: &Self::Conn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused>;
 
     /// Has the kernel watch the connection, which stands; whether it does.
     fn watch(&mut self, _conn: &Self::Conn, _watch: &TcpWatch) -> KernelWatch {

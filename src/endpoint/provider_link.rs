@@ -14,7 +14,8 @@ use crate::Error;
 use crate::endpoint::connection::Form;
 use crate::endpoint::fabric_link::{self, FabricConn, FabricLink};
 use crate::endpoint::link::{
-    CloseFailed, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused, SendPost,
+    CloseFailed, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused, RmaPost,
+    SendPost,
 };
 use crate::endpoint::rdm_link::{RdmConn, RdmLink, RdmRequest};
 use crate::endpoint::socket::{KernelWatch, TcpWatch};
@@ -256,6 +257,36 @@ impl Link for ProviderLink {
                 // SAFETY: the caller's promises.
                 unsafe { link.post_receive(conn, base, len, desc, context) }
             }
+            _ => Err(refused()),
+        }
+    }
+
+    #[inline]
+    unsafe fn post_write(
+        &mut self,
+        conn: &ProviderConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        match (self, conn) {
+            // SAFETY: the caller's promises.
+            (Self::Msg(link), ProviderConn::Msg(conn)) => unsafe { link.post_write(conn, post) },
+            // SAFETY: the caller's promises.
+            (Self::Rdm(link), ProviderConn::Rdm(conn)) => unsafe { link.post_write(conn, post) },
+            _ => Err(refused()),
+        }
+    }
+
+    #[inline]
+    unsafe fn post_read(
+        &mut self,
+        conn: &ProviderConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        match (self, conn) {
+            // SAFETY: the caller's promises.
+            (Self::Msg(link), ProviderConn::Msg(conn)) => unsafe { link.post_read(conn, post) },
+            // SAFETY: the caller's promises.
+            (Self::Rdm(link), ProviderConn::Rdm(conn)) => unsafe { link.post_read(conn, post) },
             _ => Err(refused()),
         }
     }

@@ -24,7 +24,7 @@ use crate::Error;
 use crate::endpoint::connection::Form;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn,
-    LinkLimits, PostRefused, SendPost,
+    LinkLimits, PostRefused, RmaPost, SendPost,
 };
 use crate::endpoint::peer_book::PeerBook;
 use crate::endpoint::rdm_hello::{self, HelloTail};
@@ -463,6 +463,24 @@ impl Link for RdmLink {
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises.
         unsafe { self.post_shared_receive(base, len, desc, context) }
+    }
+
+    /// Not reached: the link's limits say that it has no one-sided operations.
+    unsafe fn post_write(
+        &mut self,
+        _conn: &RdmConn,
+        _post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    }
+
+    /// As [`post_write`](Self::post_write).
+    unsafe fn post_read(
+        &mut self,
+        _conn: &RdmConn,
+        _post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
     }
 
     #[inline]
