@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test conformance soak bench fmt clippy doc clean
+.PHONY: help setup demo readout test models conformance soak bench fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -27,6 +27,10 @@ readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compa
 test: ## all tests: libfabric of the system and 2.x, both mixed, loom, AddressSanitizer
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+models: ## every interleaving (loom), and the shutdown and one-sided suites under AddressSanitizer (minutes)
+	@scripts/setup.sh test
+	@scripts/test.sh loom asan
 
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
