@@ -51,7 +51,7 @@ pub mod __internals {
 pub mod __fuzz {
     /// Every parser of bytes that peers send. Panics where one is wrong.
     pub fn wire(bytes: &[u8]) {
-        crate::endpoint::wire::exercise(bytes);
+        crate::endpoint::protocol::wire::exercise(bytes);
     }
 
     /// Both parsers of coalesced buffers. Panics where one breaks its promises.

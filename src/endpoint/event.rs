@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::buffer::Payload;
-use crate::endpoint::connection::CloseReason;
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::message::Message;
-use crate::endpoint::socket::KernelWatch;
-use crate::endpoint::window::WindowEvent;
-use crate::endpoint::wire::HeaderMode;
+use crate::endpoint::protocol::connection::CloseReason;
+use crate::endpoint::protocol::wire::HeaderMode;
+use crate::endpoint::windows::window::WindowEvent;
 use crate::error::CompletionError;
 use crate::fabric::{PeerAddr, Shape};
 

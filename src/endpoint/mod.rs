@@ -1,94 +1,54 @@
 //! Endpoints: who sends and who receives, over connections of our own.
 //!
 //! ```text
-//!  SendEndpointZeroCopy   ReceiveEndpoint      public, no type parameter
-//!        send_core          receive_core       what they do, over any link
-//!             └──── connection ────┘           who may do what, and when it is over; pure (with wire and credit)
-//!                     link                     the one seam: fabric_link is real, the tests have a fake one
+//!  SendEndpointZeroCopy   ReceiveEndpoint      public, no type parameter (buffered: small messages in front of the first)
+//!        core::send         core::receive      what they do, over any link (windows: one-sided operations of both)
+//!             └───── protocol ─────┘           who may do what, the bytes, and when it is over; pure
+//!                     link                     the one seam: link::fabric and link::rdm are real, the tests have a fake one
 //! ```
 
 mod buffered;
-mod buffered_core;
-#[cfg(all(test, not(loom)))]
-mod buffered_core_tests;
-mod buffered_event;
-mod conn_table;
-pub(crate) mod connection;
-mod control;
-pub(crate) mod credit;
-mod destination;
+pub(crate) mod core;
 mod event;
-mod exposed;
-mod fabric_link;
-#[cfg(all(test, not(loom)))]
-mod fake_future_tests;
-#[cfg(all(test, not(loom)))]
-mod fake_link;
-#[cfg(all(test, not(loom)))]
-mod fake_rig;
-#[cfg(all(test, not(loom)))]
-mod fake_walk_tests;
-mod fd_limit;
-mod half_open;
 mod id;
-mod iov;
 pub(crate) mod link;
-mod liveness;
 mod message;
-mod one_sided;
-#[cfg(all(test, not(loom)))]
-mod one_sided_tests;
-mod peer_book;
-mod provider_link;
-mod rdm_hello;
-mod rdm_link;
+pub(crate) mod protocol;
 mod receive;
-mod receive_core;
-#[cfg(all(test, not(loom)))]
-mod receive_core_tests;
-#[cfg(all(test, not(loom)))]
-mod receive_scale_tests;
-mod recent_lease;
-mod reconnect;
-mod reorder;
-mod scoped;
 mod send;
-mod send_core;
-#[cfg(all(test, not(loom)))]
-mod send_core_tests;
-mod shared_receives;
-mod socket;
-mod wait;
-mod window;
-pub(crate) mod wire;
+mod windows;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use link::ConnKey;
+use protocol::connection::Form;
+use protocol::wire::{INDEX_BITS, INDEX_MASK};
+
+pub use self::core::reconnect::ReconnectPolicy;
 pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
-pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
-pub use buffered_event::{
+pub use buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, SendBufferError, SmallMessageLimit,
 };
-pub use connection::{CloseReason, Violation};
-pub use credit::CreditError;
-pub use destination::Destination;
+pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
 };
 pub use id::{ConnectionId, EndpointId};
+pub use link::socket::{Keepalive, KernelWatch};
 pub use message::Message;
-pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
-pub use reconnect::ReconnectPolicy;
-pub use send::{SendConfig, SendEndpointZeroCopy};
-pub use socket::{Keepalive, KernelWatch};
-pub use window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
-};
-pub use wire::{
+pub use protocol::connection::{CloseReason, Violation};
+pub use protocol::credit::CreditError;
+pub use protocol::wire::{
     ByeReason, HeaderMode, Refusal, RefusalCode, WINDOW_DESCRIPTOR_LEN, WindowDescriptor, WindowId,
     WireError,
+};
+pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
+pub use send::{SendConfig, SendEndpointZeroCopy};
+pub use windows::destination::Destination;
+pub use windows::window::{
+    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
 };
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.
@@ -104,12 +64,10 @@ fn seed() -> u64 {
 
 /// What this side calls a connection in its hello: unique in this process; in the RDM form it ends in the index by which
 /// the peer is to address it.
-fn hello_connection(form: connection::Form, key: link::ConnKey) -> u64 {
+fn hello_connection(form: Form, key: ConnKey) -> u64 {
     match form {
-        connection::Form::Msg => next_connection(),
-        connection::Form::Rdm => {
-            next_connection() << wire::INDEX_BITS | key as u64 & u64::from(wire::INDEX_MASK)
-        }
+        Form::Msg => next_connection(),
+        Form::Rdm => next_connection() << INDEX_BITS | key as u64 & u64::from(INDEX_MASK),
     }
 }
 

@@ -9,23 +9,23 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::buffer::{Payload, SharedBufferManager};
-use crate::endpoint::conn_table::CONNECTIONS_MAX;
-use crate::endpoint::control::CONTROL_SENDS;
-use crate::endpoint::destination::Destination;
+use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
+use crate::endpoint::core::control::CONTROL_SENDS;
+use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
-use crate::endpoint::fd_limit;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::liveness::Patience;
-use crate::endpoint::provider_link::ProviderLink;
-use crate::endpoint::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::receive_core::{ReceiveCore, ReceiveSettings, WindowSettings};
+use crate::endpoint::link::fd_limit;
+use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::socket::{Keepalive, TcpWatch};
+use crate::endpoint::protocol::liveness::Patience;
+use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
+use crate::endpoint::protocol::wire::WindowDescriptor;
+use crate::endpoint::protocol::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, check_windows, config};
-use crate::endpoint::socket::{Keepalive, TcpWatch};
-use crate::endpoint::window::{
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
 };
-use crate::endpoint::wire::WindowDescriptor;
-use crate::endpoint::wire::{HeaderMode, Refusal, RefusalCode};
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};

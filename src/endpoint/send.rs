@@ -9,22 +9,22 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
-use crate::endpoint::connection::{CloseReason, State, WINDOWS_MAX};
-use crate::endpoint::control::{CONTROL_RECEIVES, CONTROL_SENDS};
-use crate::endpoint::destination::Destination;
+use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
+use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
+use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
-use crate::endpoint::fd_limit;
 use crate::endpoint::id::EndpointId;
-use crate::endpoint::liveness::Patience;
-use crate::endpoint::provider_link::ProviderLink;
-use crate::endpoint::reconnect::{ReconnectPolicy, Reconnector};
-use crate::endpoint::send_core::{SendCore, SendSettings};
-use crate::endpoint::socket::{Keepalive, TcpWatch};
-use crate::endpoint::wait::EndpointWait;
-use crate::endpoint::window::{
+use crate::endpoint::link::fd_limit;
+use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::socket::{Keepalive, TcpWatch};
+use crate::endpoint::link::wait::EndpointWait;
+use crate::endpoint::protocol::connection::{CloseReason, State, WINDOWS_MAX};
+use crate::endpoint::protocol::liveness::Patience;
+use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
 };
-use crate::endpoint::wire::{HeaderMode, WindowDescriptor};
 use crate::error::{ReadError, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::PeerAddr;

@@ -1,0 +1,193 @@
+//! What a `SendEndpointBuffered` reports, and how it refuses.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::buffer::{Buffer, BufferMut};
+use crate::endpoint::event::ConnectionInfo;
+use crate::endpoint::protocol::connection::CloseReason;
+use crate::error::{Blocked, CompletionError, SendErrorKind};
+
+/// What one network buffer carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Carried {
+    /// Small messages, by the numbers that `push` gave them: `first` to `first + count - 1`.
+    Messages {
+        /// The number of the first one.
+        first: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A whole buffer of the caller's.
+    Buffer {
+        /// The key that was given to `send_buffer`.
+        key: u64,
+    },
+}
+
+impl Carried {
+    /// The number of small messages; 0 for a whole buffer.
+    pub fn messages(self) -> u64 {
+        match self {
+            Self::Messages { count, .. } => count,
+            Self::Buffer { .. } => 0,
+        }
+    }
+}
+
+/// What happened at a [`SendEndpointBuffered`](crate::SendEndpointBuffered).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum BufferedEvent {
+    /// The connection stands: messages are taken from now on.
+    Connected(ConnectionInfo),
+    /// A buffer is sent, with everything in it.
+    Completed {
+        /// The messages, or the whole buffer's key.
+        carried: Carried,
+        /// The buffer; dropped, it goes back to its pool.
+        buffer: Option<Buffer>,
+    },
+    /// A buffer failed, or will never be sent, with everything in it.
+    Failed {
+        /// The messages, or the whole buffer's key.
+        carried: Carried,
+        /// The buffer, with the packed messages: [`SmallMessages`](crate::coalesce::SmallMessages) reads them. `None` if it had to be
+        /// leaked because the provider would not close.
+        buffer: Option<Buffer>,
+        /// Why.
+        error: BufferError,
+    },
+    /// A buffer has not completed within its deadline (advice, not an outcome; see
+    /// [`DeadlinePolicy::Notify`](crate::endpoint::DeadlinePolicy::Notify)).
+    Late {
+        /// The messages, or the whole buffer's key.
+        carried: Carried,
+    },
+    /// What blocked a refused push or buffer has passed.
+    Writable,
+    /// Nothing was heard from the peer for as long as the setting `unresponsive_after` says. Nothing is closed.
+    Unresponsive,
+    /// Something was heard from the peer again.
+    Responsive,
+    /// The connection ended, what was in flight came back before this, and another one will be made. Messages that were packed
+    /// and not yet sent wait for it.
+    Reconnecting {
+        /// The number of the next attempt, from 1.
+        attempt: u32,
+        /// How long until it begins.
+        after: Duration,
+        /// Why the connection ended, or could not be made.
+        reason: CloseReason,
+    },
+    /// The peer closes politely: nothing is taken any more, what is in flight still completes, what is not sent yet fails.
+    PeerClosing,
+    /// The connection is closed, or could not be made. The last event; everything had its outcome before it.
+    Disconnected(CloseReason),
+}
+
+/// Why a buffer failed that was accepted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BufferError {
+    /// It was sent, and the provider says that it failed.
+    #[error(transparent)]
+    Completion(CompletionError),
+    /// It was packed and could never be sent; mostly because the connection ended first.
+    #[error("not sent: {0}")]
+    Refused(SendErrorKind),
+}
+
+/// Whose limit a small message exceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SmallMessageLimit {
+    /// The size of the endpoint's buffers (setting `buffer_size`).
+    Buffer,
+    /// The peer's receive buffers, which are smaller.
+    Peer,
+    /// What the format can express.
+    Format,
+}
+
+impl fmt::Display for SmallMessageLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Buffer => "a buffer (setting `buffer_size`) takes",
+            Self::Peer => "the peer's receive buffers take",
+            Self::Format => "the format takes",
+        })
+    }
+}
+
+/// Why a small message was refused. Nothing of it was packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PushError {
+    /// Not now; back-pressure, not a failure. [`BufferedEvent::Writable`] says when.
+    #[error("would block: {0}")]
+    WouldBlock(Blocked),
+    /// It does not fit an empty buffer. Send it through a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), or take larger buffers.
+    #[error("a small message of {len} bytes, {whose} {max} with its tag and status")]
+    TooLong {
+        /// Bytes given.
+        len: usize,
+        /// Bytes that fit, with this tag and status.
+        max: usize,
+        /// Whose limit it is.
+        whose: SmallMessageLimit,
+    },
+    /// One of the two sides is saying goodbye: nothing new is taken.
+    #[error("the connection is closing")]
+    Closing,
+    /// The connection is closed.
+    #[error("the connection is closed: {0}")]
+    Closed(CloseReason),
+    /// The endpoint belongs to the process that this one was forked from.
+    #[error("the endpoint was made by process {made_by}; a forked child can't use it")]
+    Forked {
+        /// The process that made it.
+        made_by: u32,
+    },
+}
+
+impl PushError {
+    /// True for back-pressure: try again after the next `Writable` event or poll.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self, Self::WouldBlock(_))
+    }
+}
+
+/// A whole buffer that was refused, with everything that was given.
+pub struct SendBufferError {
+    /// Why.
+    pub kind: SendErrorKind,
+    /// The buffer, untouched.
+    pub buffer: BufferMut,
+    /// The key, unchanged.
+    pub key: u64,
+}
+
+impl SendBufferError {
+    /// True for back-pressure: try again after the next `Writable` event or poll.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self.kind, SendErrorKind::WouldBlock(_))
+    }
+}
+
+impl fmt::Debug for SendBufferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendBufferError")
+            .field("kind", &self.kind)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for SendBufferError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.kind, f)
+    }
+}
+
+impl std::error::Error for SendBufferError {}

@@ -1,0 +1,23 @@
+//! What endpoints do, over any link: `send` for one connection that this side makes, `receive` for many that it accepts.
+
+pub(crate) mod conn_table;
+pub(crate) mod control;
+#[cfg(all(test, not(loom)))]
+mod future_tests;
+pub(crate) mod iov;
+pub(crate) mod receive;
+#[cfg(all(test, not(loom)))]
+mod receive_scale_tests;
+#[cfg(all(test, not(loom)))]
+mod receive_tests;
+pub(crate) mod recent_lease;
+pub(crate) mod reconnect;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod rig;
+pub(crate) mod scoped;
+pub(crate) mod send;
+#[cfg(all(test, not(loom)))]
+mod send_tests;
+pub(crate) mod shared_receives;
+#[cfg(all(test, not(loom)))]
+mod walk_tests;

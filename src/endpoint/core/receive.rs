@@ -1,0 +1,1274 @@
+//! `ReceiveCore`: what a listening endpoint does, over any link: one queue, one pool, one slab, many connections.
+
+#![allow(unsafe_code)]
+
+mod shared;
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use self::shared::{Early, LateBye, NOBODY, ORPHANS_MAX, Shared, share};
+use crate::Error;
+use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
+use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
+use crate::endpoint::core::control::{
+    CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
+};
+use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::socket::TcpWatch;
+use crate::endpoint::link::{
+    COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
+    LinkConn, PEER_WROTE, PostRefused,
+};
+use crate::endpoint::message::Message;
+use crate::endpoint::protocol::connection::{
+    Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+};
+use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
+use crate::endpoint::protocol::reorder::Reorder;
+use crate::endpoint::windows::exposed::ExposedWindows;
+use crate::endpoint::windows::one_sided::OneSided;
+
+use crate::endpoint::link::wait::{EndpointWait, LinkWait};
+use crate::endpoint::protocol::wire::{
+    self, ByeReason, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
+};
+use crate::error::FabricErrno;
+use crate::fabric::Shape;
+use crate::in_flight::{ContextKind, InFlight};
+use crate::stats::{self, ReceiveStats};
+
+mod windows;
+
+use windows::Account;
+pub(crate) use windows::WindowSettings;
+
+/// Receives that each connection keeps posted beyond the credits it granted: for the peer's control messages, and so
+/// that a dead peer is noticed while every message is held.
+pub(crate) const RESERVE: u32 = 2;
+
+/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
+/// refusal; what is said of windows comes on top (`WindowSettings::controls`).
+const CONTROLS_PER_CONNECTION: u32 = 6;
+
+/// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
+/// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
+const CM_INTERVAL: u32 = 1024;
+const EMPTY_READ: u32 = 16;
+
+/// Polls between two looks at the clock while something comes in each of them.
+const CLOCK_INTERVAL: u32 = 64;
+
+const EVENT_QUEUE_BROKE: &str = "the event queue broke";
+
+/// What the core needs to know; checked by the public configuration.
+pub(crate) struct ReceiveSettings {
+    pub(crate) depth: u32,
+    pub(crate) max_connections: u32,
+    pub(crate) max_message: u64,
+    pub(crate) ask: bool,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    pub(crate) header_mode: Option<HeaderMode>,
+    pub(crate) windows: WindowSettings,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
+}
+
+impl ReceiveSettings {
+    /// The fewest receives that a connection is worth opening with.
+    fn receives_min(&self) -> u32 {
+        self.windows.reserve() + 1
+    }
+}
+
+/// An operation in flight, with what must stay alive until it is over.
+enum Op {
+    Receive {
+        conn: ConnectionId,
+        buffer: BufferMut,
+    },
+    ControlSend {
+        conn: ConnectionId,
+        kind: ControlKind,
+        _buffer: BufferMut,
+    },
+    OneSided {
+        conn: ConnectionId,
+        op: OneSided,
+    },
+}
+
+/// One connection.
+struct Conn<C> {
+    machine: Connection,
+    link: C,
+    /// Receives beyond the credits.
+    reserve: u32,
+    /// Receives posted now; in the RDM form those of the shared ones that were promised to it.
+    posted: u32,
+    /// Control messages in flight.
+    controls: u32,
+    /// Receives that this connection should have posted.
+    target: u32,
+    /// In the list of connections that want buffers.
+    hungry: bool,
+    starved: bool,
+    established: bool,
+    /// When its machine wants to be looked at.
+    deadline: Option<Instant>,
+    /// In the list of connections that were heard since the last look at the clock.
+    heard: bool,
+    kernel_bytes: KernelBytes,
+    /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
+    covered: u64,
+    /// A control message that the provider's full queue did not take.
+    unsent: Option<(u32, ControlBody)>,
+    header_mode: HeaderMode,
+    /// RDM form: messages that came before their turn, and a goodbye that did.
+    early: Reorder<Early>,
+    late_bye: Option<LateBye>,
+    pool_desc: HeldDescriptor,
+    control_desc: HeldDescriptor,
+    scoped: ScopedRegistrations,
+}
+
+impl<C> Conn<C> {
+    /// While one control message waits there is no next one, except that the connection may end.
+    fn next_action(&mut self) -> Option<Action> {
+        if self.unsent.is_some() && self.machine.state() != State::Closed {
+            return None;
+        }
+        self.machine.next_action()
+    }
+
+    /// When it wants to be looked at.
+    fn next_deadline(&self) -> Option<Instant> {
+        let bye = self.late_bye.as_ref().map(|bye| bye.until);
+        let machine = self.machine.next_deadline();
+        [machine, bye].into_iter().flatten().min()
+    }
+
+    /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
+    fn count_reposted(&mut self) {
+        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(self.reserve));
+        let new = covered.saturating_sub(self.covered);
+        if new > 0 {
+            self.covered = covered;
+            self.machine.on_reposted(new);
+        }
+    }
+}
+
+impl<C: LinkConn> Conn<C> {
+    /// Before a silent peer is judged: part of a message may have come.
+    fn ask_kernel<L: Link<Conn = C>>(&mut self, link: &mut L) {
+        if let Some(since) = self.machine.silent_since()
+            && let Some(count) = link.bytes_received(&mut self.link)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
+    }
+}
+
+/// A request that waits for the application's answer.
+struct Waiting<R> {
+    request: R,
+    data: CmData,
+    deadline: Instant,
+}
+
+/// A listener and every connection that it accepted.
+pub(crate) struct ReceiveCore<L: Link> {
+    settings: ReceiveSettings,
+    conns: ConnTable<Conn<L::Conn>>,
+    by_key: HashMap<ConnKey, ConnectionId>,
+    waiting: HashMap<ConnectionId, Waiting<L::Request>>,
+    /// Whoever came first is served first; those behind the first that starves were told, but for the last ones.
+    hungry: VecDeque<ConnectionId>,
+    /// Connections with a control message that the provider's full queue did not take.
+    unsent: Vec<ConnectionId>,
+    in_flight: InFlight<Op>,
+    stats: ReceiveStats,
+    polls_without_cm: u32,
+    polls_without_clock: u32,
+    backlog: Backlog,
+    next_reap: Instant,
+    completions: Completions,
+    /// Connections whose machine may want something.
+    touched: Vec<ConnectionId>,
+    /// The provider's queue was full: something is to be offered to it again.
+    retry: bool,
+    /// The timer is to be set anew: a deadline came or moved to an earlier time, or it ran out.
+    timer_stale: bool,
+    /// What the timer is set to; none while a deadline may have moved to an earlier time.
+    armed: Option<Instant>,
+    /// Connections that were heard since the last look at the clock.
+    heard: Vec<ConnectionId>,
+    closing: bool,
+    /// Why the endpoint failed, for good.
+    failed: Option<&'static str>,
+    /// An endpoint would not close: the slab holds operations that the provider may still touch.
+    leaked: bool,
+    /// In the RDM form.
+    shared: Option<Shared<L::Conn>>,
+    pool: SharedBufferManager,
+    pool_waker: WakerId,
+    control: ControlBuffers,
+    wait: Arc<EndpointWait>,
+    /// One-sided operations of this side.
+    account: Account,
+    exposed: ExposedWindows,
+    link: L,
+}
+
+impl<L: Link> ReceiveCore<L> {
+    pub(crate) fn listen(
+        link: L,
+        waiter: Arc<dyn LinkWait>,
+        pool: SharedBufferManager,
+        settings: ReceiveSettings,
+    ) -> Result<Self, Error> {
+        let wait = Arc::new(EndpointWait::new(waiter)?);
+        let waker = Arc::clone(&wait);
+        let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
+        let orphans = match link.form() {
+            Form::Msg => 0,
+            Form::Rdm => ORPHANS_MAX as u32,
+        };
+        let connections = settings.max_connections + orphans;
+        let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
+        let control = ControlBuffers::new(controls)?;
+        let shared = share(&link, &pool, &control)?;
+        let capacity = u32::try_from(pool.slots())
+            .unwrap_or(u32::MAX)
+            .saturating_add(controls)
+            .saturating_add(settings.windows.operations);
+        let next_reap = Instant::now() + settings.handshake_timeout;
+        let exposed = ExposedWindows::new(settings.windows.windows, &wait);
+        let mut core = Self {
+            conns: ConnTable::new(),
+            by_key: HashMap::new(),
+            waiting: HashMap::new(),
+            hungry: VecDeque::new(),
+            unsent: Vec::new(),
+            in_flight: InFlight::new(capacity, link.limits().contexts),
+            stats: ReceiveStats::default(),
+            polls_without_cm: 0,
+            polls_without_clock: 0,
+            backlog: Backlog::new(capacity.into()),
+            next_reap,
+            completions: Vec::with_capacity(COMPLETION_BATCH),
+            touched: Vec::new(),
+            retry: false,
+            timer_stale: false,
+            armed: None,
+            heard: Vec::new(),
+            closing: false,
+            failed: None,
+            leaked: false,
+            shared,
+            pool,
+            pool_waker,
+            control,
+            wait,
+            account: Account::default(),
+            exposed,
+            link,
+            settings,
+        };
+        core.feed_shared();
+        core.arm_timer();
+        Ok(core)
+    }
+
+    pub(crate) fn stats(&self) -> ReceiveStats {
+        ReceiveStats {
+            in_flight: self.one_sided_in_flight().into(),
+            ..self.stats
+        }
+    }
+
+    pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
+        &self.wait
+    }
+
+    pub(crate) fn pool(&self) -> &SharedBufferManager {
+        &self.pool
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.conns.len()
+    }
+
+    /// How often a connection was looked at.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn looks(&self) -> u64 {
+        self.conns.looks()
+    }
+
+    pub(crate) fn conn(&self, id: ConnectionId) -> Option<&L::Conn> {
+        self.conns.get(id).map(|conn| &conn.link)
+    }
+
+    // ---- polling -------------------------------------------------------------------------------------------------
+
+    /// Drives all connections and appends what happened; an error when the endpoint has failed, for good.
+    pub(crate) fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
+        self.drive(events);
+        self.failed
+            .map_or(Ok(()), |reason| Err(Error::EndpointFailed(reason)))
+    }
+
+    fn drive(&mut self, events: &mut Vec<ReceiveEvent>) {
+        let look_everywhere = self.wait.begin_poll();
+        if let Some(reason) = self.failed {
+            // Whoever still asks is refused, as long as there is a queue to hear of it.
+            if reason != EVENT_QUEUE_BROKE {
+                self.read_cm(events);
+            }
+            return;
+        }
+        if look_everywhere {
+            self.revoke_abandoned();
+        }
+        let found = self.read_completions(events);
+        let asked = self.take_asked();
+        let look_at_cm = look_everywhere || asked || self.cm_is_due(found);
+        if look_at_cm {
+            self.read_cm(events);
+        }
+        // One look at the clock for all that is timed; while messages come all the time, not on each poll.
+        self.polls_without_clock += 1;
+        if look_at_cm || found == 0 || self.polls_without_clock >= CLOCK_INTERVAL {
+            self.on_time(events);
+        }
+        let retried = std::mem::take(&mut self.retry);
+        if retried {
+            self.touched.append(&mut self.unsent);
+        }
+        self.feed(events);
+        self.act_on_touched(events);
+        self.tell_writable(events);
+        if std::mem::take(&mut self.timer_stale) {
+            self.arm_timer();
+        } else if self.retry || retried || self.shared.is_some() {
+            self.set_timer();
+        }
+    }
+
+    fn cm_is_due(&mut self, found: usize) -> bool {
+        self.polls_without_cm += if found > 0 { 1 } else { EMPTY_READ };
+        let handshakes =
+            self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
+        if handshakes || self.polls_without_cm >= CM_INTERVAL {
+            self.polls_without_cm = 0;
+            return true;
+        }
+        false
+    }
+
+    /// One batch of completions.
+    fn read_completions(&mut self, events: &mut Vec<ReceiveEvent>) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.stats.cq_reads += 1;
+        let read = self.link.poll_completions(&mut completions);
+        let found = completions.len();
+        self.backlog.on_read(found);
+        self.stats.cq_reads_empty += u64::from(found == 0);
+        for completion in completions.drain(..) {
+            self.on_completion(completion, events);
+        }
+        self.completions = completions;
+        if let Err(error) = read {
+            tracing::error!(%error, "the completion queue broke");
+            self.fail("the completion queue broke");
+        }
+        found
+    }
+
+    #[inline]
+    fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<ReceiveEvent>) {
+        let LinkCompletion {
+            context,
+            len,
+            data,
+            error,
+        } = completion;
+        match self.in_flight.finish(context) {
+            Ok(Op::Receive {
+                conn: NOBODY,
+                buffer,
+            }) => self.on_shared(buffer, len, data, error, events),
+            Ok(Op::Receive { conn, buffer }) => match error {
+                None => self.on_received(conn, buffer, len, data, events),
+                Some(error) => self.on_receive_failed(conn, error.errno),
+            },
+            Ok(Op::ControlSend { conn, kind, .. }) => {
+                let Some(state) = self.conns.get_mut(conn) else {
+                    return self.on_orphan(conn);
+                };
+                state.controls -= 1;
+                match error {
+                    None => state.machine.on_control_done(kind),
+                    Some(error) => state.machine.on_lost(Some(error.errno)),
+                }
+                self.touch(conn);
+            }
+            Ok(Op::OneSided { conn, op }) => {
+                self.on_one_sided(conn, op, error.map(|error| *error), events);
+            }
+            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
+            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+            Err(reason) if self.shared.is_some() && error.is_some() => {
+                self.stats.unknown_completions += 1;
+                tracing::debug!(
+                    context,
+                    ?reason,
+                    ?error,
+                    "a failure that names no operation"
+                );
+            }
+            Err(reason) => {
+                self.stats.unknown_completions += 1;
+                tracing::error!(context, ?reason, "a completion that names no operation");
+                self.fail("a completion named no operation in flight");
+            }
+        }
+    }
+
+    fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.posted -= 1;
+            conn.machine.on_lost(Some(errno));
+            self.touch(id);
+        }
+    }
+
+    #[inline]
+    fn on_received(
+        &mut self,
+        id: ConnectionId,
+        buffer: BufferMut,
+        len: usize,
+        data: Option<u64>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        // A connection that is closed: what was still in its queue is dropped, the slot goes back to the pool.
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        // Shared ones were counted when they were seen to be this connection's.
+        if self.shared.is_none() {
+            conn.posted -= 1;
+            if !conn.hungry {
+                conn.hungry = true;
+                self.hungry.push_back(id);
+            }
+        }
+        if !conn.heard {
+            conn.heard = true;
+            self.heard.push(id);
+        }
+        let len = len.min(buffer.len());
+        match conn.machine.on_message(data) {
+            Some(Arrival::Data) => {
+                let received = conn.machine.on_data(len as u64).ok();
+                let split = received.and_then(|sequence| {
+                    let parts = wire::split(conn.header_mode, &buffer[..len]);
+                    parts
+                        .map_err(|error| conn.machine.violate(error))
+                        .ok()
+                        .map(|parts| (sequence, parts))
+                });
+                if let Some((sequence, (header, payload))) = split {
+                    // The first message may come before the event queue says that the connection stands.
+                    if !conn.established {
+                        self.tell_established(id, events);
+                    }
+                    self.stats.messages += 1;
+                    self.stats.bytes += len as u64;
+                    let buffer = buffer.freeze(len);
+                    events.push(ReceiveEvent::Message(Message {
+                        connection: id,
+                        // The machine counts what came before.
+                        sequence: sequence + 1,
+                        header,
+                        payload,
+                        buffer,
+                    }));
+                }
+            }
+            Some(Arrival::Control(cq_data)) => {
+                let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
+                conn.machine.on_control(cq_data, body, Instant::now());
+                self.post_again(id, buffer);
+            }
+            None => {}
+        }
+        self.touch(id);
+    }
+
+    fn touch(&mut self, id: ConnectionId) {
+        if self.touched.last() != Some(&id) {
+            self.touched.push(id);
+        }
+    }
+
+    fn act_on_touched(&mut self, events: &mut Vec<ReceiveEvent>) {
+        while let Some(id) = self.touched.pop() {
+            self.act(id, events);
+        }
+    }
+
+    /// Does what one connection asks for.
+    fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        let unsent = self.conns.get_mut(id).and_then(|conn| conn.unsent.take());
+        if let Some((cq_data, body)) = unsent {
+            self.send_control(id, cq_data, &body);
+        }
+        while let Some(action) = self.conns.get_mut(id).and_then(|conn| conn.next_action()) {
+            match action {
+                Action::Accept { data } => self.accept_link(id, &data),
+                Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
+                Action::Established => self.tell_established(id, events),
+                Action::Unresponsive => events.push(ReceiveEvent::Unresponsive { connection: id }),
+                Action::Responsive => events.push(ReceiveEvent::Responsive { connection: id }),
+                Action::PeerClosing { .. } => {
+                    events.push(ReceiveEvent::PeerClosing { connection: id })
+                }
+                Action::Close(reason) => self.close_conn(id, reason, events),
+                // The request is judged before there is a connection, and a listener does not connect.
+                Action::Reject { .. } | Action::Connect { .. } => {}
+                Action::CloseWindow(window) => self.exposed.close(id, window),
+                Action::ReleaseWindow(window) => self.release_window(id, window, events),
+                Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
+            }
+        }
+        if let Some(conn) = self.conns.get_mut(id) {
+            let deadline = conn.next_deadline();
+            // A later one is found when the timer runs out.
+            self.timer_stale |=
+                deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
+            conn.deadline = deadline;
+        }
+    }
+
+    // ---- connections ---------------------------------------------------------------------------------------------
+
+    fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.polls_without_cm = 0;
+        loop {
+            let event = match self.link.poll_cm() {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "the event queue broke");
+                    return self.fail(EVENT_QUEUE_BROKE);
+                }
+            };
+            match event {
+                CmEvent::Request { request, data } => self.on_request(request, data, events),
+                CmEvent::Connected { conn, data } => {
+                    self.with_key(conn, |machine| machine.on_connected(data.as_slice()))
+                }
+                CmEvent::Refused { conn, errno, data } => {
+                    self.with_key(conn, |machine| machine.on_refused(errno, data.as_slice()));
+                }
+                CmEvent::Shutdown { conn } => {
+                    // The peer's last messages, and its goodbye, may still be in the queue.
+                    while self.by_key.contains_key(&conn) && self.read_completions(events) > 0 {
+                        self.feed(events);
+                    }
+                    self.with_key(conn, |machine| machine.on_lost(None));
+                }
+            }
+        }
+    }
+
+    fn with_key(&mut self, key: ConnKey, f: impl FnOnce(&mut Connection)) {
+        let Some(&id) = self.by_key.get(&key) else {
+            return;
+        };
+        if let Some(conn) = self.conns.get_mut(id) {
+            f(&mut conn.machine);
+            self.touch(id);
+        }
+    }
+
+    fn on_request(&mut self, request: L::Request, data: CmData, events: &mut Vec<ReceiveEvent>) {
+        if let Err(refusal) = self.judge(&data) {
+            return self.refuse(request, refusal);
+        }
+        let Some(id) = self.conns.reserve() else {
+            let details = [CONNECTIONS_MAX.into(), 0];
+            return self.refuse(
+                request,
+                Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details),
+            );
+        };
+        if !self.settings.ask {
+            return self.admit(id, request, &data, events);
+        }
+        let deadline = Instant::now() + self.settings.handshake_timeout;
+        self.timer_stale = true;
+        let peer = self.link.peer_of(&request);
+        self.waiting.insert(
+            id,
+            Waiting {
+                request,
+                data,
+                deadline,
+            },
+        );
+        events.push(ReceiveEvent::Request(
+            crate::endpoint::event::ConnectionRequest {
+                connection: id,
+                peer,
+            },
+        ));
+    }
+
+    /// Everything that can be said of a request before anything is made for it.
+    fn judge(&self, data: &CmData) -> Result<(), Refusal> {
+        let limit = self.settings.max_connections;
+        let open = (self.conns.len() + self.waiting.len()) as u64;
+        if self.closing || self.failed.is_some() {
+            return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
+        }
+        if open >= u64::from(limit) {
+            let details = [limit.into(), 0];
+            return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
+        }
+        let free = self.free_receives() as u64;
+        if free < self.settings.receives_min().into() {
+            let details = [free, self.settings.receives_min().into()];
+            return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
+        }
+        let params = self.params(0, 0);
+        match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now())
+            .close_reason()
+        {
+            Some(CloseReason::RefusedPeer(refusal)) => Err(refusal),
+            _ => Ok(()),
+        }
+    }
+
+    fn refuse(&mut self, request: L::Request, refusal: Refusal) {
+        self.stats.refused += 1;
+        tracing::debug!(%refusal, "connection refused");
+        self.link.reject(request, &refusal.encode());
+    }
+
+    /// Makes the connection, posts its receives, and accepts.
+    fn admit(
+        &mut self,
+        id: ConnectionId,
+        request: L::Request,
+        data: &CmData,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let link = match self.link.prepare_accept(request) {
+            Ok(link) => link,
+            Err((request, error)) => {
+                self.conns.remove(id);
+                tracing::warn!(%error, "a connection could not be made");
+                return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
+            }
+        };
+        let mut conn = match self.make_conn(link, data) {
+            Ok(conn) => Box::new(conn),
+            Err(error) => {
+                self.conns.remove(id);
+                self.stats.refused += 1;
+                return tracing::warn!(%error, "a connection could not be made");
+            }
+        };
+        let want = self.first_target();
+        while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
+        if conn.posted < self.settings.receives_min() {
+            tracing::warn!("a connection could not be made: the provider takes no receives");
+            conn.machine.abort(CloseReason::ClosedLocally);
+            self.conns.put(id, conn);
+            return self.act(id, events);
+        }
+        // The credits promised are receives that are posted, less the reserve.
+        conn.target = conn.posted;
+        let credits = conn.posted.saturating_sub(conn.reserve);
+        conn.covered = u64::from(credits);
+        conn.machine = Connection::accept(
+            self.link.form(),
+            self.params(credits, conn.link.key()),
+            data.as_slice(),
+            Instant::now(),
+        );
+        self.by_key.insert(conn.link.key(), id);
+        self.conns.put(id, conn);
+        self.act(id, events);
+    }
+
+    fn make_conn(&mut self, link: L::Conn, data: &CmData) -> Result<Conn<L::Conn>, Error> {
+        let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
+        let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
+        let pool_desc = scoped.hold(self.pool.region(), registrar)?;
+        let control_desc = scoped.hold(self.control.region(), registrar)?;
+        let machine = Connection::accept(
+            self.link.form(),
+            self.params(0, link.key()),
+            data.as_slice(),
+            Instant::now(),
+        );
+        let header_mode = machine
+            .peer()
+            .map_or(HeaderMode::Raw, |hello| hello.header_mode);
+        Ok(Conn {
+            machine,
+            link,
+            reserve: self.settings.windows.reserve(),
+            posted: 0,
+            controls: 0,
+            target: 0,
+            hungry: false,
+            starved: false,
+            established: false,
+            deadline: None,
+            heard: false,
+            kernel_bytes: KernelBytes::default(),
+            covered: 0,
+            unsent: None,
+            header_mode,
+            early: Reorder::new(self.settings.depth),
+            late_bye: None,
+            pool_desc,
+            control_desc,
+            scoped,
+        })
+    }
+
+    /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
+    fn first_target(&self) -> u32 {
+        let others = self.settings.max_connections
+            - 1
+            - (self.conns.len() as u32).min(self.settings.max_connections - 1);
+        let kept = (others * self.settings.receives_min()) as usize;
+        let share = self
+            .free_receives()
+            .saturating_sub(kept)
+            .max(self.settings.receives_min() as usize);
+        (self.settings.depth + self.settings.windows.reserve())
+            .min(u32::try_from(share).unwrap_or(u32::MAX))
+    }
+
+    /// Receives that a new connection could have.
+    fn free_receives(&self) -> usize {
+        match &self.shared {
+            None => self.pool.free_count(),
+            Some(shared) if shared.orphans.len() >= ORPHANS_MAX => 0,
+            Some(Shared { receives, .. }) => {
+                let free = self.pool.free_count() + receives.surplus() as usize;
+                free.min(receives.room() as usize)
+            }
+        }
+    }
+
+    fn params(&self, credits: u32, key: ConnKey) -> LocalParams {
+        LocalParams {
+            header_mode: HeaderMode::Raw,
+            require_header_mode: self.settings.header_mode,
+            features: self.features(),
+            receive_size: self.settings.max_message,
+            receive_depth: self.settings.depth,
+            credits,
+            incarnation: crate::endpoint::incarnation(),
+            connection: crate::endpoint::hello_connection(self.link.form(), key),
+            connect_timeout: self.settings.handshake_timeout,
+            close_timeout: self.settings.close_timeout,
+            max_credit_window: wire::CREDIT_WINDOW_MAX,
+            patience: self.settings.patience,
+        }
+    }
+
+    /// Windows take receives that only an endpoint with windows has.
+    fn features(&self) -> u32 {
+        if self.settings.windows.enabled() {
+            wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS
+        } else {
+            wire::FEATURE_HEARTBEAT
+        }
+    }
+
+    fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if let Err(error) = self.link.accept(&mut conn.link, data) {
+            tracing::debug!(%error, "the peer went before it was accepted");
+            conn.machine.on_lost(None);
+        }
+    }
+
+    /// Once in a connection's life.
+    #[inline]
+    fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if std::mem::replace(&mut conn.established, true) {
+            return;
+        }
+        self.stats.connections += 1;
+        let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
+        let peer = conn.machine.peer();
+        let info = ConnectionInfo {
+            peer: conn.link.peer(),
+            peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
+            max_message: self.settings.max_message,
+            credits: conn.posted.saturating_sub(conn.reserve),
+            header_mode: conn.header_mode,
+            shape: Shape::Iov,
+            kernel_watch,
+        };
+        tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
+        events.push(ReceiveEvent::Connected {
+            connection: id,
+            info,
+        });
+    }
+
+    /// Answers a request that waited: true if it was still there.
+    pub(crate) fn answer(
+        &mut self,
+        id: ConnectionId,
+        refusal: Option<Refusal>,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> bool {
+        let Some(Waiting { request, data, .. }) = self.waiting.remove(&id) else {
+            return false;
+        };
+        match refusal {
+            Some(refusal) => {
+                self.conns.remove(id);
+                self.refuse(request, refusal);
+            }
+            None => self.admit(id, request, &data, events),
+        }
+        true
+    }
+
+    /// Begins the polite close of one connection: true if there is such a connection.
+    pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return false;
+        };
+        conn.machine.close(ByeReason::CLOSING, deadline);
+        // It may be over before the timer runs out.
+        self.armed = None;
+        self.touch(id);
+        self.wait.wake();
+        true
+    }
+
+    /// Begins the polite close of every connection; requests are refused from now on.
+    pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
+        self.closing = true;
+        let waiting: Vec<_> = self.waiting.keys().copied().collect();
+        for id in waiting {
+            let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
+            // A refusal has no event.
+            self.answer(id, Some(refusal), &mut Vec::new());
+        }
+        let ids = self.conns.ids();
+        for id in ids {
+            self.begin_close(id, deadline);
+        }
+    }
+
+    /// Polls until every connection is closed; requests are refused meanwhile.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close_all(deadline);
+        while !self.conns.is_empty() {
+            self.drive(&mut events);
+            if !self.conns.is_empty() {
+                self.wait
+                    .sleep(Instant::now() + Duration::from_millis(100))?;
+            }
+        }
+        Ok(events)
+    }
+
+    fn close_conn(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(mut conn) = self.conns.remove(id) else {
+            return;
+        };
+        self.by_key.remove(&conn.link.key());
+        if conn.hungry {
+            self.hungry.retain(|hungry| *hungry != id);
+        }
+        self.timer_stale |= conn.deadline.is_some();
+        let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
+        self.stats.lost += u64::from(!orderly && conn.established);
+        self.stats.closed += u64::from(conn.established);
+        self.close_scoped_windows(id, &conn.link);
+        if self.shared.is_some() {
+            self.leave_shared(id, conn.posted, conn.controls, conn.link);
+        } else {
+            match self.link.close(conn.link) {
+                // The slab lets go of what the provider does not report by itself.
+                Ok(()) => {
+                    self.forget_ops_of(id, events);
+                    self.release_windows(id, events);
+                }
+                Err(CloseFailed(errno)) => {
+                    conn.pool_desc.leak();
+                    conn.control_desc.leak();
+                    conn.scoped.leak();
+                    self.leak_ops_of(id, errno, events);
+                }
+            }
+        }
+        if conn.established {
+            tracing::debug!(connection = %id, %reason, "connection closed");
+            events.push(ReceiveEvent::Disconnected {
+                connection: id,
+                reason,
+            });
+        } else {
+            self.stats.refused += 1;
+        }
+    }
+
+    fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        // Reported first: an operation that the provider still reports must be found in the slab.
+        while self.read_completions(events) > 0 {}
+        let ops = self.in_flight.take_where(|op| op.conn() == id);
+        self.fail_one_sided(id, ops, events);
+    }
+
+    /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
+    /// reports after all is over, and gives its buffer back.
+    fn leak_ops_of(
+        &mut self,
+        id: ConnectionId,
+        errno: FabricErrno,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        let leaked = leaked + self.leak_one_sided(id, errno, events);
+        self.leaked = true;
+        self.stats.leaked += leaked;
+        stats::count_leaked(leaked);
+    }
+
+    /// The endpoint is not to be believed any more: every connection is closed, requests are refused.
+    fn fail(&mut self, reason: &'static str) {
+        self.failed.get_or_insert(reason);
+        for (id, conn) in self.conns.iter_mut() {
+            conn.machine.abort(CloseReason::EndpointFailed(reason));
+            self.touched.push(id);
+        }
+        self.wait.wake();
+    }
+
+    // ---- receives ------------------------------------------------------------------------------------------------
+
+    fn arm_pool(&mut self) {
+        self.pool.arm(self.pool_waker);
+        if self.pool.free_count() > 0 {
+            self.wait.wake();
+        }
+    }
+
+    /// Posts receives for the connections that want some, in turn, as far as the pool goes.
+    fn feed(&mut self, events: &mut Vec<ReceiveEvent>) {
+        if self.shared.is_some() {
+            self.feed_shared();
+        }
+        for _ in 0..self.hungry.len() {
+            let Some(id) = self.hungry.pop_front() else {
+                return;
+            };
+            let Some(mut conn) = self.conns.take(id) else {
+                continue;
+            };
+            let last = self.feed_conn(&mut conn, id);
+            conn.hungry = last != Posted::Yes;
+            conn.starved &= last == Posted::PoolEmpty;
+            self.conns.put(id, conn);
+            match last {
+                Posted::Yes => {}
+                // Offered again: the peer may have no credit left to wake us with.
+                Posted::No => {
+                    self.hungry.push_back(id);
+                    self.retry = true;
+                }
+                Posted::PoolEmpty => {
+                    self.hungry.push_front(id);
+                    return self.starve(events);
+                }
+            }
+        }
+    }
+
+    fn feed_conn(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
+        let before = conn.posted;
+        let mut last = Posted::Yes;
+        while conn.posted < conn.target && last == Posted::Yes {
+            last = self.give_receive(conn, id);
+        }
+        if conn.posted > before {
+            conn.count_reposted();
+            self.touch(id);
+        }
+        last
+    }
+
+    /// The pool is empty: those that wait for it are told, once. Those that came last were not told yet, and no others:
+    /// so each connection is looked at once, not each one at each poll.
+    fn starve(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.arm_pool();
+        let first = self.hungry.front().copied();
+        for &id in first.iter().chain(self.hungry.iter().skip(1).rev()) {
+            match self.conns.get_mut(id) {
+                Some(conn) if !conn.starved => {
+                    conn.starved = true;
+                    self.stats.starved += 1;
+                    events.push(ReceiveEvent::Starved { connection: id });
+                }
+                Some(_) if Some(id) != first => return,
+                _ => {}
+            }
+        }
+    }
+
+    fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
+        match self.pool.try_acquire() {
+            Some(buffer) => self.post_buffer(conn, id, buffer),
+            None => Posted::PoolEmpty,
+        }
+    }
+
+    /// A control message gives its buffer back to its connection at once: the reserve must not go to another one that
+    /// starves, or this peer's next word would find no room.
+    #[cold]
+    fn post_again(&mut self, id: ConnectionId, buffer: BufferMut) {
+        let Some(mut conn) = self.conns.take(id) else {
+            return;
+        };
+        if conn.machine.state() != State::Closed {
+            if self.shared.is_some() {
+                self.post_shared_again(&mut conn, buffer);
+            } else {
+                self.post_buffer(&mut conn, id, buffer);
+            }
+        }
+        self.conns.put(id, conn);
+    }
+
+    fn post_buffer(
+        &mut self,
+        conn: &mut Conn<L::Conn>,
+        id: ConnectionId,
+        mut buffer: BufferMut,
+    ) -> Posted {
+        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
+        let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
+            return Posted::No;
+        };
+        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
+        // until its completion was read or the endpoint was closed.
+        match unsafe { self.link.post_receive(&conn.link, base, len, desc, context) } {
+            Ok(()) => {
+                conn.posted += 1;
+                Posted::Yes
+            }
+            Err(_) => {
+                drop(self.in_flight.abort(context));
+                Posted::No
+            }
+        }
+    }
+
+    fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
+        let sent = self.try_send_control(id, cq_data, body);
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        match sent {
+            Err(PostRefused::Again) if conn.machine.state() != State::Closed => {
+                conn.unsent = Some((cq_data, *body));
+                self.unsent.push(id);
+                self.retry = true;
+            }
+            Err(PostRefused::Errno(errno)) => conn.machine.on_lost(Some(errno)),
+            Ok(()) => conn.controls += 1,
+            Err(PostRefused::Again) => {}
+        }
+    }
+
+    fn try_send_control(
+        &mut self,
+        id: ConnectionId,
+        cq_data: u32,
+        body: &ControlBody,
+    ) -> Result<(), PostRefused> {
+        let Some(conn) = self.conns.get(id) else {
+            return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
+        };
+        post_control(
+            &mut self.link,
+            &conn.link,
+            &mut self.in_flight,
+            (&self.control, &conn.control_desc),
+            (cq_data, body),
+            |kind, _buffer| Op::ControlSend {
+                conn: id,
+                kind,
+                _buffer,
+            },
+        )
+    }
+
+    // ---- time ----------------------------------------------------------------------------------------------------
+
+    fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.polls_without_clock = 0;
+        let now = Instant::now();
+        while let Some(id) = self.heard.pop() {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.heard = false;
+                conn.machine.tick(now);
+                self.touched.push(id);
+            }
+        }
+        if self.armed.is_some_and(|at| now < at) {
+            return;
+        }
+        self.timer_stale = true;
+        for (id, conn) in self.conns.iter_mut() {
+            if conn.next_deadline().is_some_and(|at| at <= now) {
+                conn.ask_kernel(&mut self.link);
+                if !self.backlog.is_read() {
+                    conn.machine.postpone(now);
+                }
+                conn.machine.tick(now);
+                conn.give_up_on_early(now);
+                self.touched.push(id);
+            }
+        }
+        let late: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| waiting.deadline <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in late {
+            self.answer(
+                id,
+                Some(Refusal::new(RefusalCode::UNANSWERED, [0, 0])),
+                events,
+            );
+        }
+        self.check_one_sided_deadlines(now, events);
+        if now >= self.next_reap {
+            self.stats.reaped += self
+                .link
+                .reap_half_open(now, self.settings.handshake_timeout);
+            self.next_reap = now + self.settings.handshake_timeout / 2;
+        }
+    }
+
+    fn arm_timer(&mut self) {
+        let machines = self
+            .conns
+            .iter()
+            .filter_map(|(_, conn)| conn.next_deadline());
+        let waiting = self.waiting.values().map(|waiting| waiting.deadline);
+        let all = machines.chain(waiting).chain([self.next_reap]);
+        self.armed = all.chain(self.next_late()).min();
+        self.set_timer();
+    }
+
+    fn set_timer(&self) {
+        let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
+        let all = self.armed.into_iter().chain(retry);
+        self.wait
+            .set_deadline(all.chain(self.link.next_deadline()).min());
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Posted {
+    Yes,
+    PoolEmpty,
+    No,
+}
+
+impl Op {
+    fn conn(&self) -> ConnectionId {
+        match self {
+            Self::Receive { conn, .. }
+            | Self::ControlSend { conn, .. }
+            | Self::OneSided { conn, .. } => *conn,
+        }
+    }
+}
+
+impl<L: Link> ReceiveCore<L> {
+    fn close_one(&mut self, id: ConnectionId) {
+        let Some(mut conn) = self.conns.remove(id) else {
+            return;
+        };
+        self.close_scoped_windows(id, &conn.link);
+        match self.link.close(conn.link) {
+            // What is in flight on an endpoint that all share is over when that is closed.
+            _ if self.shared.is_some() => {}
+            Ok(()) => drop(self.in_flight.take_where(|op| op.conn() == id)),
+            Err(CloseFailed(errno)) => {
+                conn.pool_desc.leak();
+                conn.control_desc.leak();
+                conn.scoped.leak();
+                self.leak_ops_of(id, errno, &mut Vec::new());
+            }
+        }
+    }
+}
+
+impl<L: Link> Drop for ReceiveCore<L> {
+    /// The rude end: every endpoint is closed, buffers go back to the pool.
+    fn drop(&mut self) {
+        self.pool.remove_waker(self.pool_waker);
+        let ids = self.conns.ids();
+        if self.shared.is_some() {
+            self.tell_peers(&ids);
+        }
+        for id in ids {
+            self.close_one(id);
+        }
+        self.close_shared();
+        self.abandon_one_sided();
+        if self.leaked {
+            let empty = InFlight::new(0, ContextKind::Opaque);
+            std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
+        }
+    }
+}
+
+impl<L: Link> fmt::Debug for ReceiveCore<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveCore")
+            .field("connections", &self.conns.len())
+            .field("in_flight", &self.in_flight.len())
+            .finish_non_exhaustive()
+    }
+}

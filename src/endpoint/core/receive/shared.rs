@@ -1,0 +1,350 @@
+//! What a listener does otherwise in the RDM form: one endpoint for all connections, whose receives they share.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::{Conn, Op, Posted, ReceiveCore};
+use crate::Error;
+use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
+use crate::endpoint::core::shared_receives::SharedReceives;
+use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::{ConnKey, Link};
+use crate::endpoint::protocol::connection::{Action, CloseReason, Form, Violation};
+use crate::endpoint::protocol::wire::{self, Control, ControlKind};
+use crate::error::CompletionError;
+use crate::stats;
+
+/// RDM form: connections that are over while control messages of theirs are not, from which on no new ones are taken. A
+/// provider may never report what it sent to a peer that died.
+pub(super) const ORPHANS_MAX: usize = 64;
+
+/// RDM form: receives that fail one after the other until the endpoint is given up.
+const FAILURES_MAX: u32 = 1000;
+
+/// RDM form: whose receives they are that all connections share.
+pub(super) const NOBODY: ConnectionId = ConnectionId(0);
+
+/// What a listener has in the RDM form: one endpoint for all connections, whose receives they share.
+pub(super) struct Shared<C> {
+    pub(super) receives: SharedReceives,
+    /// Receives that failed since one was good.
+    failures: u32,
+    /// A hello came, and the link has a request.
+    asked: bool,
+    /// Connections that are over while so many control messages of theirs are in flight: their addresses must stay.
+    pub(super) orphans: HashMap<ConnectionId, (C, u32)>,
+    pool_desc: HeldDescriptor,
+    /// Held until the endpoint is closed: control messages may outlive their connections.
+    control_desc: HeldDescriptor,
+}
+
+/// What a listener of the RDM form has, and others have not.
+pub(super) fn share<L: Link>(
+    link: &L,
+    pool: &SharedBufferManager,
+    control: &ControlBuffers,
+) -> Result<Option<Shared<L::Conn>>, Error> {
+    if link.form() == Form::Msg {
+        return Ok(None);
+    }
+    let registrar = link.registrar();
+    Ok(Some(Shared {
+        receives: SharedReceives::new(pool.slots(), link.limits().shared_receives),
+        failures: 0,
+        asked: false,
+        orphans: HashMap::new(),
+        pool_desc: HeldDescriptor::new(pool.region(), registrar)?,
+        control_desc: HeldDescriptor::new(control.region(), registrar)?,
+    }))
+}
+
+/// A message and its length.
+pub(super) type Early = (BufferMut, usize);
+
+/// A goodbye whose sender says that it sent more than has come so far.
+pub(super) struct LateBye {
+    message: Early,
+    mark: u32,
+    claims: u64,
+    pub(super) until: Instant,
+}
+
+impl<C> Conn<C> {
+    /// What was sent before the goodbye has not come in time: then it never will.
+    pub(super) fn give_up_on_early(&mut self, now: Instant) {
+        if let Some(bye) = self.late_bye.take_if(|bye| bye.until <= now) {
+            let (buffer, len) = bye.message;
+            let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
+            self.machine.on_control(bye.mark, body, now);
+        }
+    }
+}
+
+impl<L: Link> ReceiveCore<L> {
+    /// True when a hello came since the last look.
+    pub(super) fn take_asked(&mut self) -> bool {
+        let asked = |shared: &mut Shared<_>| std::mem::take(&mut shared.asked);
+        self.shared.as_mut().is_some_and(asked)
+    }
+
+    /// RDM form: a message belongs to the connection that it names, whoever posted the receive.
+    pub(super) fn on_shared(
+        &mut self,
+        buffer: BufferMut,
+        len: usize,
+        data: Option<u64>,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        shared.receives.on_over();
+        if let Some(error) = error {
+            // Whoever sends can end a receive like this, with a message that is too long: it says nothing of any peer.
+            tracing::debug!(%error, "a receive failed");
+            self.stats.strays += 1;
+            shared.failures += 1;
+            if shared.failures > FAILURES_MAX {
+                self.fail("no receive succeeds any more");
+            }
+            return;
+        }
+        shared.failures = 0;
+        let (mark, number) = data.map_or((0, 0), wire::split_numbered);
+        let (kind, index) = wire::split_cq_data(mark);
+        if kind == ControlKind::HELLO {
+            shared.asked = true;
+            return self.link.take_hello(&buffer[..len.min(buffer.len())]);
+        }
+        let Some(&id) = self.by_key.get(&(index as ConnKey)) else {
+            // For a connection that is over, or of another life of this address, or without any mark.
+            self.stats.strays += 1;
+            return;
+        };
+        self.use_promise(id);
+        match kind {
+            ControlKind::DATA => self.on_numbered(id, number, (buffer, len), mark, events),
+            ControlKind::BYE => self.on_bye(id, (buffer, len), mark, events),
+            _ => self.on_received(id, buffer, len, Some(mark.into()), events),
+        }
+    }
+
+    /// A connection has used one of the receives that it was promised.
+    fn use_promise(&mut self, id: ConnectionId) {
+        let (Some(conn), Some(shared)) = (self.conns.get_mut(id), &mut self.shared) else {
+            return;
+        };
+        // A peer that sends what it may not uses others' receives; they are replaced.
+        let promised = conn.posted.min(1);
+        conn.posted -= promised;
+        shared.receives.release(promised);
+        if !conn.hungry {
+            conn.hungry = true;
+            self.hungry.push_back(id);
+        }
+        self.touch(id);
+    }
+
+    /// Data, handed on in the order in which it was sent.
+    fn on_numbered(
+        &mut self,
+        id: ConnectionId,
+        number: u32,
+        message: Early,
+        mark: u32,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if conn.early.put(number, message).is_err() {
+            let what = "a message with the number of another, or of one that it may not send yet";
+            return conn.machine.violate(Violation::OutOfTurn(what));
+        }
+        while let Some((buffer, len)) = self.conns.get_mut(id).and_then(|c| c.early.take_next()) {
+            self.on_received(id, buffer, len, Some(mark.into()), events);
+        }
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        let received = conn.machine.received();
+        if let Some(bye) = conn.late_bye.take_if(|bye| bye.claims <= received) {
+            let (buffer, len) = bye.message;
+            self.on_received(id, buffer, len, Some(bye.mark.into()), events);
+        }
+    }
+
+    /// A goodbye may overtake data that was sent before it: it waits for that, but not for ever.
+    fn on_bye(
+        &mut self,
+        id: ConnectionId,
+        (buffer, len): Early,
+        mark: u32,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
+        match Control::parse(ControlKind::BYE, body) {
+            Ok(Control::Bye { last_sequence, .. })
+                if last_sequence > conn.machine.received() && conn.late_bye.is_none() =>
+            {
+                conn.late_bye = Some(LateBye {
+                    message: (buffer, len),
+                    mark,
+                    claims: last_sequence,
+                    until: Instant::now() + self.settings.close_timeout,
+                });
+            }
+            _ => self.on_received(id, buffer, len, Some(mark.into()), events),
+        }
+    }
+
+    /// A control message is over whose connection is, too. With its last one, the address goes.
+    pub(super) fn on_orphan(&mut self, id: ConnectionId) {
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        let Some((_, controls)) = shared.orphans.get_mut(&id) else {
+            return;
+        };
+        *controls -= 1;
+        if *controls == 0
+            && let Some((link, _)) = shared.orphans.remove(&id)
+        {
+            // A listener's connection of the RDM form has nothing that could refuse to close.
+            let _ = self.link.close(link);
+        }
+    }
+
+    /// RDM form: its receives stay posted, for others; its control messages in flight stay in the slab until they are over.
+    pub(super) fn leave_shared(
+        &mut self,
+        id: ConnectionId,
+        receives: u32,
+        controls: u32,
+        link: L::Conn,
+    ) {
+        let Some(shared) = &mut self.shared else {
+            return;
+        };
+        shared.receives.release(receives);
+        if controls > 0 {
+            shared.orphans.insert(id, (link, controls));
+        } else {
+            // A listener's connection of the RDM form has nothing that could refuse to close.
+            let _ = self.link.close(link);
+        }
+    }
+
+    /// RDM form: fills the gaps first that messages left which name no connection, and keeps some for hellos.
+    pub(super) fn feed_shared(&mut self) {
+        while self.shared.as_ref().is_some_and(|s| s.receives.lacks()) {
+            match self.post_shared() {
+                Posted::Yes => {}
+                Posted::PoolEmpty => return self.arm_pool(),
+                Posted::No => {
+                    self.retry = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn post_shared(&mut self) -> Posted {
+        match self.pool.try_acquire() {
+            Some(buffer) => self.post_shared_buffer(buffer),
+            None => Posted::PoolEmpty,
+        }
+    }
+
+    fn post_shared_buffer(&mut self, mut buffer: BufferMut) -> Posted {
+        let Some(shared) = &mut self.shared else {
+            return Posted::No;
+        };
+        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), shared.pool_desc.desc());
+        let op = Op::Receive {
+            conn: NOBODY,
+            buffer,
+        };
+        let Ok(context) = self.in_flight.begin(op) else {
+            return Posted::No;
+        };
+        // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
+        // until its completion was read or the endpoint was closed (`drop`).
+        if unsafe { self.link.post_shared_receive(base, len, desc, context) }.is_ok() {
+            shared.receives.on_posted();
+            return Posted::Yes;
+        }
+        drop(self.in_flight.abort(context));
+        Posted::No
+    }
+
+    /// One receive more for a connection: posted on it, or promised to it.
+    pub(super) fn give_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
+        let Some(shared) = &self.shared else {
+            return self.post_receive(conn, id);
+        };
+        if shared.receives.surplus() == 0 {
+            let posted = self.post_shared();
+            if posted != Posted::Yes {
+                return posted;
+            }
+        }
+        if let Some(shared) = &mut self.shared {
+            shared.receives.promise();
+            conn.posted += 1;
+        }
+        Posted::Yes
+    }
+
+    /// The buffer of a control message, posted again for its connection.
+    pub(super) fn post_shared_again(&mut self, conn: &mut Conn<L::Conn>, buffer: BufferMut) {
+        if self.post_shared_buffer(buffer) == Posted::Yes
+            && let Some(shared) = &mut self.shared
+        {
+            shared.receives.promise();
+            conn.posted += 1;
+        }
+    }
+
+    /// RDM form: no transport tells the peers that this side is gone, so last messages do, if they are taken at once.
+    pub(super) fn tell_peers(&mut self, ids: &[ConnectionId]) {
+        for &id in ids {
+            let refusal = self.conns.get_mut(id).and_then(|conn| {
+                conn.machine.abort(CloseReason::ClosedLocally);
+                conn.next_action()
+            });
+            if let Some(Action::SendControl { cq_data, body }) = refusal {
+                let _ = self.try_send_control(id, cq_data, &body);
+            }
+        }
+    }
+
+    /// RDM form: the endpoint of all connections, with everything that is in flight on it.
+    pub(super) fn close_shared(&mut self) {
+        let Some(mut shared) = self.shared.take() else {
+            return;
+        };
+        for (_, (link, _)) in shared.orphans.drain() {
+            let _ = self.link.close(link);
+        }
+        if self.link.close_all().is_err() {
+            shared.pool_desc.leak();
+            shared.control_desc.leak();
+            let leaked = self.in_flight.len() as u64;
+            self.leaked = true;
+            stats::count_leaked(leaked);
+        }
+        // Operations whose buffers are registered by these go first.
+        if !self.leaked {
+            drop(self.in_flight.take_where(|_| true));
+        }
+    }
+}

@@ -1,0 +1,596 @@
+//! Windows at a receive endpoint: its own, which peers may use, and those of its peers, which it writes and reads.
+
+#![allow(unsafe_code)]
+
+use std::time::{Duration, Instant};
+
+use super::{CONTROLS_PER_CONNECTION, Conn, Op, RESERVE, ReceiveCore};
+use crate::buffer::{LeaseError, LeasedPayload, Payload};
+use crate::endpoint::core::iov::IovList;
+use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
+use crate::endpoint::protocol::connection::{self, CloseReason, WINDOW_MESSAGES_MAX};
+use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
+use crate::endpoint::windows::window::{
+    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
+};
+use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
+use crate::memory::{Access, Region};
+
+/// What a receive endpoint may do with windows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowSettings {
+    /// Windows exposed at once; 0: peers are told that there are none, and none of theirs can be used.
+    pub(crate) windows: u32,
+    /// One-sided operations in flight at once.
+    pub(crate) operations: u32,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) policy: DeadlinePolicy,
+}
+
+impl WindowSettings {
+    pub(crate) fn enabled(&self) -> bool {
+        self.windows > 0
+    }
+
+    /// Control messages of one connection that can be on the way at once.
+    pub(crate) fn controls(&self) -> u32 {
+        if self.enabled() {
+            CONTROLS_PER_CONNECTION + WINDOW_MESSAGES_MAX as u32
+        } else {
+            CONTROLS_PER_CONNECTION
+        }
+    }
+
+    /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer says of windows.
+    pub(crate) fn reserve(&self) -> u32 {
+        if self.enabled() {
+            RESERVE + WINDOW_MESSAGES_MAX as u32
+        } else {
+            RESERVE
+        }
+    }
+}
+
+/// The account of one-sided operations of a receive endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    posts: u64,
+    in_flight: u32,
+    next_late: Option<Instant>,
+    /// Connections on which an operation was refused for now.
+    blocked: Vec<ConnectionId>,
+}
+
+impl<L: Link> ReceiveCore<L> {
+    // ---- windows of this side ------------------------------------------------------------------------------------
+
+    pub(crate) fn expose(
+        &mut self,
+        id: ConnectionId,
+        memory: WindowMemory,
+        access: Access,
+    ) -> Result<LocalWindow, ExposeError> {
+        let Some(conn) = self.conns.get_mut(id) else {
+            let kind = WindowError::NotConnected;
+            return Err(ExposeError { kind, memory });
+        };
+        let own = conn.link.registrar();
+        let registrar = own.unwrap_or_else(|| self.link.registrar());
+        let rma = self.link.limits().rma.as_ref();
+        self.exposed
+            .expose(id, &mut conn.machine, registrar, rma, memory, access)
+    }
+
+    /// Begins to take a window back; false: there is nothing to take back any more.
+    pub(crate) fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
+        let Some((id, window, readable)) = self.exposed.begin_revoke(window) else {
+            return false;
+        };
+        self.begin_revoke(id, window, readable, Some(deadline));
+        self.wait.wake();
+        true
+    }
+
+    /// Takes back the windows whose handles were dropped.
+    pub(super) fn revoke_abandoned(&mut self) {
+        for (id, window, readable) in self.exposed.take_abandoned() {
+            self.begin_revoke(id, window, readable, None);
+        }
+    }
+
+    fn begin_revoke(
+        &mut self,
+        id: ConnectionId,
+        window: WindowId,
+        readable: bool,
+        deadline: Option<Instant>,
+    ) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.machine.revoke_window(window, readable, deadline);
+            self.touch(id);
+        }
+    }
+
+    pub(super) fn release_window(
+        &mut self,
+        id: ConnectionId,
+        window: WindowId,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let released = self.exposed.release(id, window);
+        events.extend(released.map(|event| told(id, event)));
+    }
+
+    /// The provider's endpoint is closed: nobody reaches a window of the connection any more.
+    pub(super) fn release_windows(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        self.exposed
+            .release_all(id, |event| events.push(told(id, event)));
+    }
+
+    /// Registrations that belong to the provider's endpoint are closed before it; the memory stays until it is closed.
+    pub(super) fn close_scoped_windows(&mut self, id: ConnectionId, conn: &L::Conn) {
+        if conn.registrar().is_some() {
+            self.exposed.close_all(id);
+        }
+    }
+
+    /// A peer wrote with immediate data, for which nobody posted anything.
+    pub(super) fn on_peer_wrote(&mut self, data: Option<u64>, events: &mut Vec<ReceiveEvent>) {
+        let named = data.and_then(wire::split_written);
+        let found = named.and_then(|(mark, data)| {
+            let (id, window) = self.exposed.by_mark(mark)?;
+            Some((id, window, data))
+        });
+        let Some((id, window, data)) = found else {
+            self.stats.stray_writes += 1;
+            return;
+        };
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if conn.machine.on_peer_wrote().is_ok() {
+            self.stats.peer_writes += 1;
+            // It took no receive: its credit is free again.
+            conn.count_reposted();
+            events.push(told(id, WindowEvent::PeerWrote { window, data }));
+        }
+        self.touch(id);
+    }
+
+    /// How many windows are exposed, those that wait for their end included.
+    pub(crate) fn windows(&self) -> usize {
+        self.exposed.len()
+    }
+
+    // ---- windows of the peers ------------------------------------------------------------------------------------
+
+    pub(crate) fn open_window(
+        &self,
+        id: ConnectionId,
+        descriptor: &WindowDescriptor,
+    ) -> Result<RemoteWindow, WindowError> {
+        let conn = self.conns.get(id).ok_or(WindowError::NotConnected)?;
+        let rma = self.link.limits().rma.as_ref();
+        one_sided::open_window(&conn.machine, id, rma, descriptor)
+    }
+
+    /// Posts a write, or gives everything back.
+    pub(crate) fn write(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        level: Level,
+        key: u64,
+    ) -> Result<(), SendError> {
+        let wanted = Wanted {
+            place,
+            len: payload.len_bytes() as u64,
+            access: Access::WRITE,
+            segments: payload.run_count(),
+            immediate: data.is_some(),
+        };
+        let id = place.window.connection();
+        match self.admit_one_sided(&wanted) {
+            Ok(remote) => {
+                let mark = place.window.descriptor.mark;
+                let how = How {
+                    remote,
+                    write: true,
+                    immediate: data.map(|data| wire::written_data(mark, data)),
+                    level,
+                };
+                self.post_write(id, payload, place.window.id(), &how, key)
+            }
+            Err(kind) => Err((kind, payload)),
+        }
+        .map_err(|(kind, payload)| {
+            let kind = self.refuse_one_sided(id, kind);
+            SendError { kind, payload, key }
+        })
+    }
+
+    fn post_write(
+        &mut self,
+        id: ConnectionId,
+        payload: Payload,
+        window: WindowId,
+        how: &How,
+        key: u64,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        let mut iov = IovList::new();
+        let Some(scope) = self.scope_of(id) else {
+            return Err((WindowError::NotConnected.into(), payload));
+        };
+        let mut lease = || payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc));
+        let leases = match lease() {
+            Ok(leases) => leases,
+            Err(LeaseError::ForeignBuffer { segment }) => {
+                return Err((SendErrorKind::ForeignBuffer { segment }, payload));
+            }
+            Err(LeaseError::NotRegistered { segment }) => {
+                return Err((SendErrorKind::NotRegistered { segment }, payload));
+            }
+        };
+        // SAFETY: the leases are this payload's.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        let posted = self.post_one_sided(id, key, window, Local::Write(payload), &iov, how);
+        posted.map_err(|(kind, op)| match op.local {
+            Local::Write(payload) => (kind, payload.into_payload()),
+            Local::Read(_) => unreachable!("it was a write"),
+        })
+    }
+
+    /// Posts a read, or gives everything back.
+    pub(crate) fn read(
+        &mut self,
+        into: Destination,
+        place: WindowPlace<'_>,
+        key: u64,
+    ) -> Result<(), ReadError> {
+        let wanted = Wanted {
+            place,
+            len: into.len() as u64,
+            access: Access::READ,
+            segments: 1,
+            immediate: false,
+        };
+        let id = place.window.connection();
+        match self.admit_one_sided(&wanted) {
+            Ok(remote) => self.post_read(id, into, place.window.id(), remote, key),
+            Err(kind) => Err((kind, into)),
+        }
+        .map_err(|(kind, into)| {
+            let kind = self.refuse_one_sided(id, kind);
+            ReadError { kind, into, key }
+        })
+    }
+
+    fn post_read(
+        &mut self,
+        id: ConnectionId,
+        into: Destination,
+        window: WindowId,
+        remote: RemoteRange,
+        key: u64,
+    ) -> Result<(), (SendErrorKind, Destination)> {
+        let leased = match self.scope_of(id) {
+            Some(scope) => into.lease(scope),
+            None => Err(into),
+        };
+        let (into, run) = match leased {
+            Ok(leased) => leased,
+            Err(into) => return Err((unregistered(into.region()), into)),
+        };
+        let mut iov = IovList::new();
+        iov.push(run.base, run.len, run.desc);
+        let how = How {
+            remote,
+            write: false,
+            immediate: None,
+            level: Level::Delivered,
+        };
+        let posted = self.post_one_sided(id, key, window, Local::Read(into), &iov, &how);
+        posted.map_err(|(kind, op)| match op.local {
+            Local::Read(into) => (kind, into.into_destination()),
+            Local::Write(_) => unreachable!("it was a read"),
+        })
+    }
+
+    fn scope_of(&self, id: ConnectionId) -> Option<crate::memory::Scope> {
+        self.conns.get(id).map(|conn| conn.scoped.scope())
+    }
+
+    /// Everything that can be said of an operation before anything is taken for it.
+    fn admit_one_sided(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+        let id = wanted.place.window.connection();
+        let conn = self
+            .conns
+            .get(id)
+            .ok_or(SendErrorKind::Window(WindowError::WrongConnection))?;
+        let rma = self.link.limits().rma.as_ref();
+        let blocked = may_use(conn, wanted.immediate);
+        if let Err(refused @ (SendErrorKind::Closed(_) | SendErrorKind::Closing)) = blocked {
+            return Err(refused);
+        }
+        // What can never be is said first: who is blocked tries again.
+        let remote = one_sided::check(&conn.machine, id, rma, wanted)?;
+        blocked?;
+        if self.account.in_flight >= self.settings.windows.operations {
+            return Err(SendErrorKind::WouldBlock(Blocked::Depth));
+        }
+        Ok(remote)
+    }
+
+    fn refuse_one_sided(&mut self, id: ConnectionId, kind: SendErrorKind) -> SendErrorKind {
+        if matches!(kind, SendErrorKind::WouldBlock(_)) && !self.account.blocked.contains(&id) {
+            self.account.blocked.push(id);
+        }
+        kind
+    }
+
+    fn post_one_sided(
+        &mut self,
+        id: ConnectionId,
+        key: u64,
+        window: WindowId,
+        local: Local,
+        iov: &IovList,
+        how: &How,
+    ) -> Result<(), (SendErrorKind, OneSided)> {
+        self.account.posts += 1;
+        let posted = self.settings.windows.deadline.map(|deadline| {
+            let now = Instant::now();
+            self.account.next_late.get_or_insert(now + deadline);
+            now
+        });
+        let op = OneSided {
+            key,
+            window,
+            local,
+            sequence: self.account.posts,
+            posted,
+            told: false,
+        };
+        let Some(conn) = self.conns.get_mut(id) else {
+            return Err((WindowError::NotConnected.into(), op));
+        };
+        let sent = one_sided::post(
+            &mut self.link,
+            &conn.link,
+            &mut conn.machine,
+            &mut self.in_flight,
+            Op::OneSided { conn: id, op },
+            iov,
+            how,
+        );
+        let (refused, op) = match sent {
+            Ok(()) => {
+                self.account.in_flight += 1;
+                self.stats.posted += 1;
+                let late = self.next_late();
+                self.timer_stale |=
+                    late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        let Op::OneSided { op, .. } = op else {
+            unreachable!("what was given to the slab");
+        };
+        self.retry |= refused == PostRefused::Again;
+        Err((one_sided::refused_by_provider(refused, how.write), op))
+    }
+
+    /// An operation is over.
+    pub(super) fn on_one_sided(
+        &mut self,
+        id: ConnectionId,
+        op: OneSided,
+        error: Option<CompletionError>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if op.told {
+            // Its connection would not close, and its outcome was told then.
+            return;
+        }
+        self.account.in_flight -= 1;
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.machine.on_window_done(op.window);
+            if let Some(error) = &error {
+                conn.machine.on_lost(Some(error.errno));
+            }
+            self.touch(id);
+        }
+        match &error {
+            None => self.stats.completed += 1,
+            Some(_) => self.stats.failed += 1,
+        }
+        events.push(told(id, op.finish(error)));
+    }
+
+    /// The peer revoked one of its windows: the application hears of it, the machine of who still uses it.
+    pub(super) fn on_window_revoked(
+        &mut self,
+        id: ConnectionId,
+        window: WindowId,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let uses = |op: &&Op| matches!(op, Op::OneSided { conn, op } if *conn == id && op.window == window);
+        let users = self.in_flight.iter().filter(uses).count();
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.machine.window_in_use(window, users as u32);
+        }
+        events.push(told(id, WindowEvent::Revoked { window }));
+    }
+
+    /// The provider's endpoint is closed: what it did not report is over.
+    pub(super) fn fail_one_sided(
+        &mut self,
+        id: ConnectionId,
+        ops: Vec<Op>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let mut failed: Vec<_> = ops.into_iter().filter_map(Op::into_one_sided).collect();
+        failed.sort_unstable_by_key(|op| op.sequence);
+        for op in failed {
+            let cancelled = CompletionError::new(libc::ECANCELED);
+            self.on_one_sided(id, op, Some(cancelled), events);
+        }
+    }
+
+    /// The provider's endpoint would not close: the operations stay in the slab, and their outcomes are told now. Peers may use the
+    /// windows for ever. How many windows were given up.
+    pub(super) fn leak_one_sided(
+        &mut self,
+        id: ConnectionId,
+        errno: FabricErrno,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> u64 {
+        let mut keys = Vec::new();
+        for op in self.in_flight.iter_mut() {
+            if let Op::OneSided { conn, op } = op
+                && *conn == id
+                && !std::mem::replace(&mut op.told, true)
+            {
+                keys.push((op.sequence, op.key, op.is_write()));
+            }
+        }
+        keys.sort_unstable();
+        self.account.in_flight -= keys.len() as u32;
+        self.stats.failed += keys.len() as u64;
+        for (_, key, write) in keys {
+            let error = CompletionError {
+                provider_message: "fi_close refused; the memory is leaked".to_owned(),
+                ..CompletionError::new(errno.get())
+            };
+            events.push(told(id, OneSided::leaked(key, write, error)));
+        }
+        self.exposed.leak_all(id)
+    }
+
+    /// Operations whose outcome nobody hears, because the endpoint is dropped.
+    pub(super) fn abandon_one_sided(&mut self) {
+        let abandoned = u64::from(std::mem::take(&mut self.account.in_flight));
+        crate::stats::count_abandoned(abandoned);
+    }
+
+    // ---- time and wake-ups ---------------------------------------------------------------------------------------
+
+    /// When the oldest operation may be late.
+    pub(super) fn next_late(&self) -> Option<Instant> {
+        self.account
+            .next_late
+            .filter(|_| self.account.in_flight > 0)
+    }
+
+    /// Looks at each operation in flight when the oldest may be late.
+    pub(super) fn check_one_sided_deadlines(
+        &mut self,
+        now: Instant,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let WindowSettings {
+            deadline, policy, ..
+        } = self.settings.windows;
+        let (Some(deadline), Some(next)) = (deadline, self.next_late()) else {
+            return;
+        };
+        if now < next {
+            return;
+        }
+        let mut earliest = None;
+        let mut late = Vec::new();
+        for op in self.in_flight.iter_mut() {
+            let Op::OneSided { conn, op } = op else {
+                continue;
+            };
+            let Some(due) = op.posted.map(|posted| posted + deadline) else {
+                continue;
+            };
+            if now < due {
+                earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
+            } else {
+                op.posted = None;
+                late.push((*conn, op.key));
+            }
+        }
+        self.account.next_late = earliest;
+        self.timer_stale = true;
+        for (id, key) in late {
+            if policy == DeadlinePolicy::Notify {
+                events.push(ReceiveEvent::Late {
+                    connection: id,
+                    key,
+                });
+            } else if let Some(conn) = self.conns.get_mut(id) {
+                conn.machine.abort(CloseReason::SendDeadline { deadline });
+                self.touch(id);
+            }
+        }
+    }
+
+    /// Tells whose operations were refused for now that they may be taken.
+    pub(super) fn tell_writable(&mut self, events: &mut Vec<ReceiveEvent>) {
+        if self.account.blocked.is_empty()
+            || self.account.in_flight >= self.settings.windows.operations
+        {
+            return;
+        }
+        let mut blocked = std::mem::take(&mut self.account.blocked);
+        blocked.retain(|id| {
+            let Some(conn) = self.conns.get(*id) else {
+                return false;
+            };
+            if may_use(conn, false).is_err() {
+                return true;
+            }
+            events.push(ReceiveEvent::Writable { connection: *id });
+            false
+        });
+        self.account.blocked = blocked;
+    }
+
+    pub(crate) fn one_sided_in_flight(&self) -> u32 {
+        self.account.in_flight
+    }
+}
+
+impl Op {
+    fn into_one_sided(self) -> Option<OneSided> {
+        match self {
+            Self::OneSided { op, .. } => Some(op),
+            Self::Receive { .. } | Self::ControlSend { .. } => None,
+        }
+    }
+}
+
+fn told(connection: ConnectionId, event: WindowEvent) -> ReceiveEvent {
+    ReceiveEvent::Window { connection, event }
+}
+
+fn unregistered(region: &Region) -> SendErrorKind {
+    if region.is_registered_anywhere() {
+        SendErrorKind::ForeignBuffer { segment: 0 }
+    } else {
+        SendErrorKind::NotRegistered { segment: 0 }
+    }
+}
+
+fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {
+    let may = if immediate {
+        conn.machine.may_send()
+    } else {
+        conn.machine.may_use_window()
+    };
+    may.map_err(|blocked| match (blocked, conn.machine.close_reason()) {
+        (_, Some(reason)) => SendErrorKind::Closed(reason),
+        (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
+        (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
+        (_, None) => SendErrorKind::Closing,
+    })
+}

@@ -1,0 +1,385 @@
+//! `ReconnectPolicy`: what a send endpoint does when its connection ends, and the layer that does it.
+//!
+//! The layer sits between the endpoint and its core. It turns the core's `Disconnected` into `Reconnecting` where the
+//! policy says so, waits, and has the core connect again, over the same queues. What was in flight has its outcome by
+//! then: the core reports the end of a connection last. Nothing is sent again by itself.
+
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::endpoint::core::send::SendCore;
+use crate::endpoint::event::SendEvent;
+use crate::endpoint::link::Link;
+use crate::endpoint::protocol::connection::CloseReason;
+use crate::endpoint::protocol::wire::RefusalCode;
+use crate::endpoint::send::config;
+use crate::error::FabricErrno;
+
+/// Whether, when and how often a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) connects again.
+///
+/// | setting | unit | default | range |
+/// |---|---|---|---|
+/// | delays of [`fixed`](Self::fixed) and [`backoff`](Self::backoff) | time | | 1 ms to 1 h, `first` at most `max` |
+/// | [`jitter`](Self::jitter) | percent of each delay | 50 for backoff, 0 for fixed | 0 to 100 |
+/// | [`max_attempts`](Self::max_attempts) | attempts in a row | no limit | 1 to 2³² - 1 |
+/// | [`max_time`](Self::max_time) | time since the connection ended | no limit | 1 ms to 1 year |
+///
+/// The first connection counts as an attempt, too: a peer that is not there yet is waited for. Attempts are counted anew
+/// once a connection has stood for as long as the longest delay.
+///
+/// Not tried again: what this side closed; a peer that refused for good (wire version, header mode, its application's
+/// decision) or broke the protocol; an endpoint that failed or would not close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ReconnectPolicy {
+    delay: Delay,
+    jitter_percent: u8,
+    max_attempts: Option<u32>,
+    max_time: Option<Duration>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Delay {
+    #[default]
+    Off,
+    Fixed(Duration),
+    Doubling {
+        first: Duration,
+        max: Duration,
+    },
+}
+
+impl ReconnectPolicy {
+    /// Never: the end of the connection is the end of the endpoint. The default.
+    pub fn off() -> Self {
+        Self::default()
+    }
+
+    /// After the same delay each time.
+    pub fn fixed(every: Duration) -> Self {
+        Self {
+            delay: Delay::Fixed(every),
+            ..Self::default()
+        }
+    }
+
+    /// After `first`, then twice that, and so on up to `max`; each shortened at random by up to half (see
+    /// [`jitter`](Self::jitter)), so that many endpoints do not come back at the same moment.
+    pub fn backoff(first: Duration, max: Duration) -> Self {
+        Self {
+            delay: Delay::Doubling { first, max },
+            jitter_percent: 50,
+            ..Self::default()
+        }
+    }
+
+    /// By how much of it a delay is shortened at random, at most.
+    #[must_use]
+    pub fn jitter(mut self, percent: u8) -> Self {
+        self.jitter_percent = percent;
+        self
+    }
+
+    /// Gives up after so many attempts without success.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = Some(attempts);
+        self
+    }
+
+    /// Begins no attempt later than this after the connection ended.
+    #[must_use]
+    pub fn max_time(mut self, time: Duration) -> Self {
+        self.max_time = Some(time);
+        self
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.delay == Delay::Off
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let range = Duration::from_millis(1)..=Duration::from_secs(3600);
+        let delays = match self.delay {
+            Delay::Off => return Ok(()),
+            Delay::Fixed(every) => [every, every],
+            Delay::Doubling { first, max } => [first, max],
+        };
+        let bad = |value: String, reason| Err(config("reconnect", value, reason));
+        if delays.iter().any(|delay| !range.contains(delay)) || delays[0] > delays[1] {
+            let reason = "delays must be 1 ms to 1 h, the first at most the longest";
+            return bad(format!("{delays:?}"), reason);
+        }
+        if self.jitter_percent > 100 {
+            let value = self.jitter_percent.to_string();
+            return bad(value, "the jitter must be 0 to 100 percent");
+        }
+        if self.max_attempts == Some(0) {
+            return bad("0".to_owned(), "must be at least one attempt");
+        }
+        let year = Duration::from_secs(366 * 24 * 3600);
+        match self.max_time {
+            Some(time) if !(Duration::from_millis(1)..=year).contains(&time) => bad(
+                format!("{time:?}"),
+                "the longest time must be 1 ms to 1 year",
+            ),
+            _ => Ok(()),
+        }
+    }
+
+    /// The delay before an attempt, counted from 1, without jitter.
+    fn delay(&self, attempt: u32) -> Option<Duration> {
+        match self.delay {
+            Delay::Off => None,
+            Delay::Fixed(every) => Some(every),
+            Delay::Doubling { first, max } => {
+                let factor = 1u32.checked_shl(attempt.saturating_sub(1)).unwrap_or(0);
+                let delay = if factor == 0 {
+                    max
+                } else {
+                    first.saturating_mul(factor)
+                };
+                Some(delay.min(max))
+            }
+        }
+    }
+
+    /// The longest delay: a connection that stood for as long was a good one.
+    fn longest(&self) -> Duration {
+        match self.delay {
+            Delay::Off => Duration::ZERO,
+            Delay::Fixed(every) => every,
+            Delay::Doubling { max, .. } => max,
+        }
+    }
+}
+
+/// Whether another attempt can end in another way.
+fn is_worth_a_retry(reason: &CloseReason) -> bool {
+    match reason {
+        CloseReason::Refused(refusal) | CloseReason::PeerAborted(refusal) => !matches!(
+            refusal.code(),
+            RefusalCode::VERSION
+                | RefusalCode::MALFORMED
+                | RefusalCode::HEADER_MODE
+                | RefusalCode::BY_APPLICATION
+                | RefusalCode::RECEIVE_DEPTH
+        ),
+        CloseReason::RefusedPeer(_)
+        | CloseReason::ClosedLocally
+        | CloseReason::Violation(_)
+        | CloseReason::EndpointFailed(_) => false,
+        CloseReason::Finished
+        | CloseReason::ConnectFailed(_)
+        | CloseReason::ConnectTimedOut
+        | CloseReason::HandshakeTimedOut
+        | CloseReason::PeerLost { .. }
+        | CloseReason::PeerSilent { .. }
+        | CloseReason::PeerTruncated { .. }
+        | CloseReason::ClosedByDeadline
+        | CloseReason::RevokeDeadline
+        | CloseReason::SendDeadline { .. } => true,
+    }
+}
+
+/// When to try again; pure.
+#[derive(Debug, Clone)]
+struct Schedule {
+    policy: ReconnectPolicy,
+    /// Attempts since the last good connection.
+    attempts: u32,
+    /// When the last good connection ended.
+    ended: Option<Instant>,
+    connected: Option<Instant>,
+    random: u64,
+}
+
+impl Schedule {
+    fn new(policy: ReconnectPolicy, seed: u64) -> Self {
+        Self {
+            policy,
+            attempts: 0,
+            ended: None,
+            connected: None,
+            random: seed,
+        }
+    }
+
+    fn on_connected(&mut self, now: Instant) {
+        self.connected = Some(now);
+    }
+
+    /// The number of the next attempt and the delay before it; none: enough.
+    fn next(&mut self, now: Instant) -> Option<(u32, Duration)> {
+        let stood = self.connected.take();
+        if stood.is_some_and(|since| now.saturating_duration_since(since) >= self.policy.longest())
+        {
+            self.attempts = 0;
+            self.ended = None;
+        }
+        let ended = *self.ended.get_or_insert(now);
+        let attempt = self.attempts.saturating_add(1);
+        if self.policy.max_attempts.is_some_and(|max| attempt > max) {
+            return None;
+        }
+        let delay = self.policy.delay(attempt)?;
+        let delay =
+            delay - delay.mul_f64(self.fraction() * f64::from(self.policy.jitter_percent) / 100.0);
+        let begins = now.saturating_duration_since(ended) + delay;
+        if self.policy.max_time.is_some_and(|max| begins > max) {
+            return None;
+        }
+        self.attempts = attempt;
+        Some((attempt, delay))
+    }
+
+    /// 0 to 1 (SplitMix64).
+    fn fraction(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Connected,
+    /// The next attempt begins then.
+    Waiting {
+        until: Instant,
+    },
+    /// Closed while waiting; to be told by the next poll.
+    Closed,
+    /// Nothing is tried any more.
+    Over,
+}
+
+/// The layer.
+#[derive(Debug)]
+pub(crate) struct Reconnector {
+    schedule: Schedule,
+    state: State,
+}
+
+impl Reconnector {
+    /// None where the policy is off.
+    pub(crate) fn new(policy: ReconnectPolicy, seed: u64) -> Option<Self> {
+        (!policy.is_off()).then(|| Self {
+            schedule: Schedule::new(policy, seed),
+            state: State::Connecting,
+        })
+    }
+
+    /// There is no connection now, but there may be one again.
+    pub(crate) fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting { .. })
+    }
+
+    /// After each poll of the core, which has added the events from `before` on.
+    #[inline]
+    pub(crate) fn after_poll<L: Link>(
+        &mut self,
+        core: &mut SendCore<L>,
+        events: &mut Vec<SendEvent>,
+        before: usize,
+    ) {
+        // The end of a connection is the last event of a poll.
+        let ended = matches!(events[before..].last(), Some(SendEvent::Disconnected(_)));
+        if self.state != State::Connected || ended {
+            self.step(core, events, before);
+        }
+    }
+
+    #[cold]
+    fn step<L: Link>(
+        &mut self,
+        core: &mut SendCore<L>,
+        events: &mut Vec<SendEvent>,
+        before: usize,
+    ) {
+        let connected = |event: &SendEvent| matches!(event, SendEvent::Connected(_));
+        match self.state {
+            State::Connecting | State::Connected => {
+                if events[before..].iter().any(connected) {
+                    self.state = State::Connected;
+                    self.schedule.on_connected(Instant::now());
+                }
+                if let Some(SendEvent::Disconnected(reason)) = events[before..].last() {
+                    let reason = *reason;
+                    events.pop();
+                    self.on_end(core, reason, events);
+                }
+            }
+            State::Waiting { until } if Instant::now() < until => {
+                core.wait().set_deadline(Some(until));
+            }
+            State::Waiting { .. } => match core.reconnect() {
+                Ok(()) => {
+                    core.set_between(false);
+                    self.state = State::Connecting;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "an attempt to connect again failed at once");
+                    let reason = CloseReason::ConnectFailed(errno_of(&error));
+                    self.on_end(core, reason, events);
+                }
+            },
+            State::Closed => {
+                self.state = State::Over;
+                core.set_between(false);
+                events.push(SendEvent::Disconnected(CloseReason::ClosedLocally));
+            }
+            State::Over => {}
+        }
+    }
+
+    /// There is no connection: the next attempt, or the end.
+    fn on_end<L: Link>(
+        &mut self,
+        core: &mut SendCore<L>,
+        reason: CloseReason,
+        events: &mut Vec<SendEvent>,
+    ) {
+        let now = Instant::now();
+        let next = if is_worth_a_retry(&reason) && core.can_reconnect() {
+            self.schedule.next(now)
+        } else {
+            None
+        };
+        let Some((attempt, after)) = next else {
+            self.state = State::Over;
+            core.set_between(false);
+            return events.push(SendEvent::Disconnected(reason));
+        };
+        core.set_between(true);
+        let until = now + after;
+        self.state = State::Waiting { until };
+        core.wait().set_deadline(Some(until));
+        events.push(SendEvent::Reconnecting {
+            attempt,
+            after,
+            reason,
+        });
+    }
+
+    /// The application closes: nothing is tried any more. True: there is no connection that could say goodbye, and the
+    /// next poll reports the end.
+    pub(crate) fn stop(&mut self) -> bool {
+        let waiting = matches!(self.state, State::Waiting { .. } | State::Closed);
+        self.state = if waiting { State::Closed } else { State::Over };
+        waiting
+    }
+}
+
+fn errno_of(error: &Error) -> FabricErrno {
+    match error {
+        Error::Fabric { errno, .. } => *errno,
+        _ => FabricErrno::new(libc::EIO),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "reconnect_tests.rs"]
+mod tests;

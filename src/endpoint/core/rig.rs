@@ -1,0 +1,510 @@
+//! A sender and a receiver over the fake link, with a model of what each key is owed; the tests of both cores use it.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use crate::buffer::{
+    Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig, SharedBufferManager,
+};
+use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
+use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
+use crate::endpoint::core::send::{SendCore, SendSettings};
+use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
+use crate::endpoint::link::socket::TcpWatch;
+use crate::endpoint::link::{ConnKey, LinkConn};
+use crate::endpoint::message::Message;
+use crate::endpoint::protocol::connection::CloseReason;
+use crate::endpoint::protocol::liveness::Patience;
+use crate::endpoint::protocol::wire::HeaderMode;
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::window::WindowEvent;
+use crate::error::{Blocked, SendError, SendErrorKind};
+use crate::memory::Region;
+
+/// Longer than any test takes.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// The number of the payload memory in the order log.
+pub(crate) const PAYLOAD_MEMORY: usize = 77;
+
+pub(crate) const SLOT_BYTES: usize = 256;
+
+/// What a rig is made with.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    pub(crate) net: NetConfig,
+    pub(crate) depth: u32,
+    pub(crate) header_slots: u32,
+    pub(crate) header_mode: HeaderMode,
+    pub(crate) payloads: u32,
+    pub(crate) send_deadline: Option<Duration>,
+    pub(crate) policy: DeadlinePolicy,
+    pub(crate) receive_depth: u32,
+    pub(crate) receive_slots: u32,
+    pub(crate) max_connections: u32,
+    pub(crate) ask: bool,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) asked_mode: Option<HeaderMode>,
+    pub(crate) reconnect: ReconnectPolicy,
+    pub(crate) windows: WindowSettings,
+    /// The sender's.
+    pub(crate) patience: Patience,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            net: NetConfig::default(),
+            depth: 8,
+            header_slots: 8,
+            header_mode: HeaderMode::Prefixed,
+            payloads: 16,
+            send_deadline: None,
+            policy: DeadlinePolicy::FailConnection,
+            receive_depth: 4,
+            receive_slots: 16,
+            max_connections: 2,
+            ask: false,
+            handshake_timeout: LONG,
+            asked_mode: None,
+            reconnect: ReconnectPolicy::off(),
+            windows: WindowSettings {
+                windows: 0,
+                operations: 8,
+                deadline: None,
+                policy: DeadlinePolicy::FailConnection,
+            },
+            patience: Patience::ENDLESS,
+        }
+    }
+}
+
+impl Setup {
+    pub(crate) fn rig(self) -> Rig {
+        Rig::new(self)
+    }
+
+    /// With a connection that stands.
+    pub(crate) fn connected(self) -> Rig {
+        let mut rig = self.rig();
+        rig.settle();
+        assert!(rig.connected, "not connected: {:?}", rig.ended);
+        rig
+    }
+}
+
+pub(crate) struct Rig {
+    pub(crate) net: Net,
+    pub(crate) setup: Setup,
+    pub(crate) sender: Option<SendCore<FakeLink>>,
+    pub(crate) reconnect: Option<Reconnector>,
+    pub(crate) receiver: Option<ReceiveCore<FakeLink>>,
+    /// Numbers of their links.
+    pub(crate) near: usize,
+    pub(crate) far: usize,
+    /// The sender's connection at the net.
+    pub(crate) conn: ConnKey,
+    pub(crate) payloads: SharedBufferManager,
+    pub(crate) headers: HeaderSlotManager,
+    pub(crate) pool: SharedBufferManager,
+    /// Keys that are owed an outcome, with the slot of their payload.
+    pub(crate) owed: HashMap<u64, u32>,
+    pub(crate) completed: Vec<u64>,
+    pub(crate) failed: Vec<(u64, i32)>,
+    pub(crate) late: Vec<u64>,
+    /// First bytes of what was read, by key.
+    pub(crate) reads: Vec<(u64, [u8; 8])>,
+    /// What else the sender heard of windows.
+    pub(crate) heard: Vec<WindowEvent>,
+    pub(crate) writable: usize,
+    pub(crate) connected: bool,
+    /// The sender says that its peer is.
+    pub(crate) silent: bool,
+    /// Times that a connection was cut, to be made anew.
+    pub(crate) cuts: usize,
+    pub(crate) ended: Option<CloseReason>,
+    pub(crate) abandoned: Arc<Mutex<Vec<u64>>>,
+    /// Messages that the receiver's application holds.
+    pub(crate) held: Vec<Message>,
+    pub(crate) received: Vec<u64>,
+    /// Everything else that the receiver said.
+    pub(crate) said: Vec<ReceiveEvent>,
+    /// The receiving application lets each message go at once.
+    pub(crate) drop_at_once: bool,
+}
+
+impl Rig {
+    fn new(setup: Setup) -> Self {
+        let net = Net::new(setup.net);
+        let listener = net.listen();
+        let far = listener.id();
+        let pool = SharedBufferManager::allocate(setup.receive_slots, SLOT_BYTES * 2).unwrap();
+        let receiver = ReceiveCore::listen(
+            listener,
+            Arc::new(FakeWait),
+            pool.clone(),
+            receive_settings(&setup),
+        )
+        .unwrap();
+        let payloads = payload_pool(&net, PAYLOAD_MEMORY, setup.payloads);
+        payloads.region().register_with(net.near()).unwrap();
+        let headers = HeaderSlotManager::new(HeaderSlotConfig {
+            slots: setup.header_slots,
+            slot_size: 64,
+        })
+        .unwrap();
+        let link = net.link();
+        let near = link.id();
+        let abandoned = Arc::new(Mutex::new(Vec::new()));
+        let settings = send_settings(&setup, &abandoned);
+        let sender = SendCore::connect(
+            link,
+            Arc::new(FakeWait),
+            some_addr(),
+            headers.clone(),
+            settings,
+        )
+        .unwrap();
+        let conn = sender.conn().map(LinkConn::key).unwrap();
+        Self {
+            net,
+            sender: Some(sender),
+            reconnect: Reconnector::new(setup.reconnect, 1),
+            receiver: Some(receiver),
+            near,
+            far,
+            conn,
+            payloads,
+            headers,
+            pool,
+            owed: HashMap::new(),
+            completed: Vec::new(),
+            failed: Vec::new(),
+            late: Vec::new(),
+            reads: Vec::new(),
+            heard: Vec::new(),
+            writable: 0,
+            connected: false,
+            silent: false,
+            cuts: 0,
+            ended: None,
+            abandoned,
+            held: Vec::new(),
+            received: Vec::new(),
+            setup,
+            said: Vec::new(),
+            drop_at_once: true,
+        }
+    }
+
+    pub(crate) fn sender(&mut self) -> &mut SendCore<FakeLink> {
+        self.sender.as_mut().expect("not dropped yet")
+    }
+
+    pub(crate) fn receiver(&mut self) -> &mut ReceiveCore<FakeLink> {
+        self.receiver.as_mut().expect("not dropped yet")
+    }
+
+    /// A payload that says its key.
+    pub(crate) fn payload(&self, key: u64) -> Buffer {
+        let mut buffer = self.payloads.try_acquire().expect("a payload is free");
+        buffer[..8].copy_from_slice(&key.to_le_bytes());
+        buffer.freeze(8)
+    }
+
+    /// Sends a message with this key; if it is refused, checks that everything came back.
+    pub(crate) fn send(&mut self, key: u64) -> Result<(), SendErrorKind> {
+        let payload = self.payload(key);
+        let index = payload.index();
+        let header = key.to_be_bytes();
+        match self.sender().send_data(payload.into(), &header, key) {
+            Ok(()) => {
+                assert!(self.owed.insert(key, index).is_none(), "key {key} in use");
+                Ok(())
+            }
+            Err(SendError {
+                kind,
+                payload,
+                key: back,
+            }) => {
+                let payload = payload.into_buffer().expect("the buffer that was given");
+                assert_eq!((payload.index(), back), (index, key));
+                Err(kind)
+            }
+        }
+    }
+
+    pub(crate) fn blocked(&mut self, key: u64) -> Blocked {
+        match self.send(key) {
+            Err(SendErrorKind::WouldBlock(blocked)) => blocked,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn poll_sender(&mut self) {
+        let mut events = Vec::new();
+        if let Some(sender) = &mut self.sender {
+            sender.wait().wake();
+            sender.poll(&mut events).unwrap();
+            if let Some(reconnect) = &mut self.reconnect {
+                reconnect.after_poll(sender, &mut events, 0);
+            }
+        }
+        self.absorb(events);
+        self.check();
+    }
+
+    /// Takes the sender's events into the model: each key once, with its payload, and nothing after the end.
+    pub(crate) fn absorb(&mut self, events: Vec<SendEvent>) {
+        for event in events {
+            assert!(self.ended.is_none(), "{event:?} after the end");
+            match event {
+                SendEvent::Connected(_) => self.connected = true,
+                SendEvent::Completed { key, payload } => {
+                    self.paid(key, payload, false);
+                    self.completed.push(key);
+                }
+                SendEvent::Failed {
+                    key,
+                    payload,
+                    error,
+                } => {
+                    let leaked = !error.provider_message.is_empty();
+                    self.paid(key, payload, leaked);
+                    self.failed.push((key, error.errno.get()));
+                }
+                SendEvent::Late { key } => {
+                    assert!(self.owed.contains_key(&key), "late, but not owed: {key}");
+                    self.late.push(key);
+                }
+                SendEvent::Window(event) => self.absorb_window(event),
+                SendEvent::Writable => self.writable += 1,
+                SendEvent::Unresponsive => self.silent = true,
+                SendEvent::Responsive => self.silent = false,
+                SendEvent::Reconnecting { .. } => {
+                    assert!(
+                        self.owed.is_empty(),
+                        "reconnecting, but owed: {:?}",
+                        self.owed
+                    );
+                    self.connected = false;
+                    self.cuts += 1;
+                }
+                SendEvent::PeerClosing => {}
+                SendEvent::Disconnected(reason) => {
+                    assert!(self.owed.is_empty(), "the end, but owed: {:?}", self.owed);
+                    self.ended = Some(reason);
+                }
+            }
+        }
+    }
+
+    fn absorb_window(&mut self, event: WindowEvent) {
+        match event {
+            WindowEvent::Written { key, payload } => {
+                self.paid(key, payload, false);
+                self.completed.push(key);
+            }
+            WindowEvent::WriteFailed {
+                key,
+                payload,
+                error,
+            } => {
+                self.paid(key, payload, !error.provider_message.is_empty());
+                self.failed.push((key, error.errno.get()));
+            }
+            WindowEvent::Read { key, into } => {
+                self.filled(key, Some(into));
+                self.completed.push(key);
+            }
+            WindowEvent::ReadFailed { key, into, error } => {
+                self.filled(key, into);
+                self.failed.push((key, error.errno.get()));
+            }
+            other => self.heard.push(other),
+        }
+    }
+
+    /// A read's destination is back; `None`: it was leaked.
+    fn filled(&mut self, key: u64, into: Option<Destination>) {
+        let index = self.owed.remove(&key);
+        let index = index.unwrap_or_else(|| panic!("key {key} was not owed"));
+        let Some(into) = into else { return };
+        let buffer = into.into_buffer().expect("a buffer");
+        assert_eq!(buffer.index(), index, "another buffer for key {key}");
+        self.reads.push((key, buffer[..8].try_into().unwrap()));
+    }
+
+    fn paid(&mut self, key: u64, payload: Payload, leaked: bool) {
+        let index = self.owed.remove(&key);
+        let index = index.unwrap_or_else(|| panic!("key {key} was not owed"));
+        if leaked {
+            assert!(payload.segments().is_empty(), "a leaked payload came back");
+            return;
+        }
+        let buffer = payload.into_buffer().expect("one buffer");
+        assert_eq!(buffer.index(), index, "another buffer for key {key}");
+        assert_eq!(buffer[..8], key.to_le_bytes(), "another content");
+    }
+
+    pub(crate) fn poll_receiver(&mut self) {
+        let mut events = Vec::new();
+        if let Some(receiver) = &mut self.receiver {
+            receiver.wait().wake();
+            // A failed receiver says so in its events, too.
+            let _ = receiver.poll(&mut events);
+        }
+        for event in events {
+            match event {
+                ReceiveEvent::Message(message) => {
+                    let key = self.check_message(&message);
+                    self.received.push(key);
+                    if !self.drop_at_once {
+                        self.held.push(message);
+                    }
+                }
+                other => self.said.push(other),
+            }
+        }
+    }
+
+    fn check_message(&self, message: &Message) -> u64 {
+        let bytes = message.payload();
+        let key = &bytes[bytes.len() - 8..];
+        let key = u64::from_le_bytes(key.try_into().unwrap());
+        if self.setup.header_mode == HeaderMode::Prefixed {
+            assert_eq!(message.header(), key.to_be_bytes());
+        }
+        key
+    }
+
+    /// Delivers and polls until nothing moves.
+    pub(crate) fn settle(&mut self) {
+        let mut quiet = 0;
+        while quiet < 3 {
+            let before = self.progress();
+            let moved = self.net.deliver(usize::MAX);
+            self.poll_receiver();
+            self.poll_sender();
+            quiet = if moved > 0 || self.progress() != before {
+                0
+            } else {
+                quiet + 1
+            };
+        }
+    }
+
+    fn progress(&self) -> (usize, usize, usize, bool, bool) {
+        let outcomes = self.completed.len() + self.failed.len();
+        (
+            outcomes,
+            self.received.len(),
+            self.said.len(),
+            self.connected,
+            self.ended.is_some(),
+        )
+    }
+
+    /// The invariant.
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        self.net.check();
+        let Some(sender) = &self.sender else { return };
+        let s = sender.stats();
+        assert_eq!(
+            s.posted,
+            s.completed + s.failed + s.abandoned + s.in_flight,
+            "{s:?}"
+        );
+        assert_eq!(s.in_flight, self.owed.len() as u64, "{s:?}");
+        assert_eq!(s.completed, self.completed.len() as u64);
+        assert_eq!(s.failed, self.failed.len() as u64);
+        let mut pending = sender.pending();
+        pending.sort_unstable();
+        let mut owed: Vec<_> = self.owed.keys().copied().collect();
+        owed.sort_unstable();
+        assert_eq!(pending, owed);
+    }
+
+    /// Nothing is out: payloads, header slots.
+    #[track_caller]
+    pub(crate) fn check_all_back(&self) {
+        self.check();
+        assert!(self.owed.is_empty(), "owed: {:?}", self.owed);
+        assert_eq!(self.payloads.free_count(), self.payloads.slots());
+        assert_eq!(self.headers.free_count(), self.headers.capacity());
+    }
+
+    /// Drops both endpoints, the sender first; nothing may be left.
+    #[track_caller]
+    pub(crate) fn end(&mut self) {
+        self.sender = None;
+        self.receiver = None;
+        self.held.clear();
+        self.said.clear();
+        self.net.check();
+        assert_eq!(self.payloads.free_count(), self.payloads.slots());
+        assert_eq!(self.headers.free_count(), self.headers.capacity());
+        assert_eq!(self.pool.free_count(), self.pool.slots());
+    }
+
+    /// The connection at the receiver's end, at the net.
+    pub(crate) fn far_conn(&self) -> ConnKey {
+        self.conn + 1
+    }
+}
+
+/// A pool over memory whose end is logged.
+pub(crate) fn payload_pool(net: &Net, number: usize, slots: u32) -> SharedBufferManager {
+    let bytes = slots as usize * SLOT_BYTES + 64;
+    let (base, keep) = net.keep_alive(number, bytes);
+    // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is initialised.
+    let region = unsafe { Region::external(base, bytes, keep) }.unwrap();
+    let config = SharedBufferConfig {
+        slots: Some(slots),
+        ..SharedBufferConfig::new(SLOT_BYTES)
+    };
+    // SAFETY: as above.
+    unsafe { SharedBufferManager::new_external(region, config) }.unwrap()
+}
+
+pub(crate) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> SendSettings {
+    let abandoned = Arc::clone(abandoned);
+    SendSettings {
+        depth: setup.depth,
+        level: Level::Sent,
+        connect_timeout: setup.handshake_timeout,
+        close_timeout: LONG,
+        send_deadline: setup.send_deadline,
+        deadline_policy: setup.policy,
+        header_mode: setup.header_mode,
+        windows: 16,
+        patience: setup.patience,
+        watch: TcpWatch::default(),
+        on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
+    }
+}
+
+pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
+    ReceiveSettings {
+        depth: setup.receive_depth,
+        max_connections: setup.max_connections,
+        max_message: SLOT_BYTES as u64 * 2,
+        ask: setup.ask,
+        handshake_timeout: setup.handshake_timeout,
+        close_timeout: LONG,
+        header_mode: setup.asked_mode,
+        windows: setup.windows,
+        patience: Patience::ENDLESS,
+        watch: TcpWatch::default(),
+    }
+}
+
+/// A time that no test reaches.
+pub(crate) fn far_future() -> Instant {
+    Instant::now() + LONG
+}

@@ -1,0 +1,1258 @@
+//! `SendCore`: what a send endpoint does, over any link.
+
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::buffer::{
+    BufferMut, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
+    TakenSlot,
+};
+use crate::endpoint::core::control::{
+    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
+};
+use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::recent_lease::RecentLease;
+use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
+use crate::endpoint::id::EndpointId;
+use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
+use crate::endpoint::link::wait::{EndpointWait, LinkWait};
+use crate::endpoint::link::{
+    COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
+    PEER_WROTE, PostRefused, SendPost,
+};
+use crate::endpoint::protocol::connection::{
+    self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+};
+use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
+use crate::endpoint::protocol::wire::{
+    self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode, WindowId,
+};
+use crate::endpoint::windows::exposed::ExposedWindows;
+use crate::endpoint::windows::one_sided::OneSided;
+use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendError, SendErrorKind};
+use crate::fabric::PeerAddr;
+use crate::fabric::Shape;
+use crate::in_flight::{ContextKind, InFlight};
+use crate::stats::{self, SendStats};
+
+mod windows;
+
+/// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
+/// and what it brings is rare; a sleeper that was woken looks at once.
+const CM_INTERVAL: u32 = 64;
+
+/// Polls between two looks at the clock while something comes in each of them and no send is timed.
+const CLOCK_INTERVAL: u32 = 64;
+
+/// What the core needs to know; checked by the public configuration.
+pub(crate) struct SendSettings {
+    pub(crate) depth: u32,
+    pub(crate) level: Level,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    pub(crate) send_deadline: Option<Duration>,
+    pub(crate) deadline_policy: DeadlinePolicy,
+    pub(crate) header_mode: HeaderMode,
+    /// Windows that this side may expose at once.
+    pub(crate) windows: u32,
+    pub(crate) patience: Patience,
+    pub(crate) watch: TcpWatch,
+    pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
+}
+
+/// An operation in flight, with everything that must stay alive until it is over.
+enum Op {
+    Data(DataOp),
+    OneSided(OneSided),
+    ControlSend {
+        kind: ControlKind,
+        _buffer: BufferMut,
+    },
+    ControlReceive {
+        buffer: BufferMut,
+    },
+}
+
+impl Op {
+    fn key(&self) -> Option<u64> {
+        match self {
+            Self::Data(op) => Some(op.key),
+            Self::OneSided(op) => Some(op.key),
+            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+        }
+    }
+
+    /// The key, and when it was posted, of what has a deadline.
+    fn timed(&mut self) -> Option<(u64, &mut Option<Instant>)> {
+        match self {
+            Self::Data(op) => Some((op.key, &mut op.posted)),
+            Self::OneSided(op) => Some((op.key, &mut op.posted)),
+            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+        }
+    }
+
+    /// Whether it is an operation on this window of the peer.
+    fn uses(&self, window: WindowId) -> bool {
+        matches!(self, Self::OneSided(op) if op.window == window)
+    }
+
+    fn data(&self) -> Option<&DataOp> {
+        match self {
+            Self::Data(op) => Some(op),
+            Self::OneSided(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+        }
+    }
+}
+
+struct DataOp {
+    key: u64,
+    payload: LeasedPayload,
+    /// Given back to the endpoint's manager by whoever takes the operation out of the slab.
+    slot: Option<TakenSlot>,
+    /// Its number on the connection: failed sends are reported in the order in which they were posted.
+    sequence: u64,
+    /// When it was posted; kept only where there is a deadline, and until it was found late.
+    posted: Option<Instant>,
+    /// Its registration is kept open by the endpoint's [`RecentLease`].
+    recent: bool,
+}
+
+/// One connection to one peer, and the sends on it.
+pub(crate) struct SendCore<L: Link> {
+    id: EndpointId,
+    settings: SendSettings,
+    machine: Connection,
+    /// The provider's endpoint; gone once it is closed. Closed before anything below is dropped (`Drop`).
+    conn: Option<L::Conn>,
+    peer_addr: PeerAddr,
+    in_flight: InFlight<Op>,
+    /// Sends in flight, control messages not counted.
+    data_in_flight: u32,
+    max_message: u64,
+    max_segments: usize,
+    stats: SendStats,
+    /// What the last refused send waits for; tell when it has passed.
+    blocked: Option<Blocked>,
+    /// A control message that the provider's full queue did not take.
+    unsent: Option<(u32, ControlBody)>,
+    /// The transport is gone; what it delivered before has still to be read.
+    shut_down: bool,
+    /// The time of the last poll with a send in flight. A send that joins others counts its deadline from there: it saves a look at
+    /// the clock for each, and the oldest of them, which decides, is not younger.
+    clock: Instant,
+    /// No send in flight is older than its deadline before this.
+    next_late: Option<Instant>,
+    polls_without_cm: u32,
+    polls_without_clock: u32,
+    /// When the machine wants to be looked at, as of the last poll.
+    machine_deadline: Option<Instant>,
+    kernel_bytes: KernelBytes,
+    backlog: Backlog,
+    kernel_watch: KernelWatch,
+    /// There is no connection, but another one will be made.
+    between: bool,
+    completions: Completions,
+    header_desc: HeldDescriptor,
+    control_desc: HeldDescriptor,
+    scoped: ScopedRegistrations,
+    recent: RecentLease,
+    headers: HeaderSlotManager,
+    control: ControlBuffers,
+    wait: Arc<EndpointWait>,
+    headers_waker: crate::buffer::WakerId,
+    /// One-sided operations posted so far.
+    one_sided_posts: u64,
+    exposed: ExposedWindows,
+    link: L,
+}
+
+impl<L: Link> SendCore<L> {
+    /// Makes the connection's endpoint and starts to connect.
+    pub(crate) fn connect(
+        mut link: L,
+        waiter: Arc<dyn LinkWait>,
+        peer: PeerAddr,
+        headers: HeaderSlotManager,
+        settings: SendSettings,
+    ) -> Result<Self, Error> {
+        if Shape::for_iov_limit(link.limits().iov_limit) != Shape::Iov {
+            return Err(Error::Unsupported {
+                provider: "this one".to_owned(),
+                need: "takes one segment a message; the shapes for that are not built yet",
+            });
+        }
+        let now = Instant::now();
+        let control = ControlBuffers::for_hellos(CONTROL_RECEIVES + CONTROL_SENDS)?;
+        let conn = link.prepare_connect(&peer)?;
+        let mut scoped = ScopedRegistrations::new(&conn, link.registrar());
+        let registrar = conn.registrar().unwrap_or_else(|| link.registrar());
+        let header_desc = scoped.hold(headers.region(), registrar)?;
+        let control_desc = scoped.hold(control.region(), registrar)?;
+        let connection = crate::endpoint::hello_connection(link.form(), conn.key());
+        let params = local_params(&settings, connection);
+        let machine = Connection::initiate(link.form(), params, now);
+        let wait = Arc::new(EndpointWait::new(waiter)?);
+        let exposed = ExposedWindows::new(settings.windows, &wait);
+        let waker = Arc::clone(&wait);
+        let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
+        let capacity = settings.depth + CONTROL_RECEIVES + CONTROL_SENDS;
+        let mut core = Self {
+            id: EndpointId::next(),
+            machine,
+            conn: Some(conn),
+            peer_addr: peer,
+            in_flight: InFlight::new(capacity, link.limits().contexts),
+            data_in_flight: 0,
+            max_message: link.limits().max_message,
+            max_segments: link.limits().iov_limit.min(IOV_MAX) - 1,
+            stats: SendStats::default(),
+            blocked: None,
+            unsent: None,
+            shut_down: false,
+            clock: now,
+            next_late: None,
+            polls_without_cm: 0,
+            polls_without_clock: 0,
+            machine_deadline: None,
+            kernel_bytes: KernelBytes::default(),
+            backlog: Backlog::new(capacity.into()),
+            kernel_watch: KernelWatch::NotAsked,
+            between: false,
+            completions: Vec::with_capacity(COMPLETION_BATCH),
+            header_desc,
+            control_desc,
+            scoped,
+            recent: RecentLease::default(),
+            headers,
+            control,
+            wait,
+            headers_waker,
+            one_sided_posts: 0,
+            exposed,
+            link,
+            settings,
+        };
+        core.start();
+        Ok(core)
+    }
+
+    /// What a connection begins with: receives for the peer's control messages, and the hello.
+    fn start(&mut self) {
+        for _ in 0..CONTROL_RECEIVES {
+            self.post_control_receive();
+        }
+        self.act(&mut Vec::new());
+        self.arm_timer();
+    }
+
+    /// Whether another connection can be made in the place of the one that ended.
+    pub(crate) fn can_reconnect(&self) -> bool {
+        self.conn.is_none() && self.stats.leaked == 0
+    }
+
+    /// Between two connections, sends are refused as back-pressure.
+    pub(crate) fn set_between(&mut self, between: bool) {
+        self.between = between;
+    }
+
+    /// Makes another connection to the same peer, over the same queues, after the last one ended.
+    pub(crate) fn reconnect(&mut self) -> Result<(), Error> {
+        debug_assert!(self.can_reconnect(), "asked first");
+        let conn = self.link.prepare_connect(&self.peer_addr)?;
+        let mut scoped = ScopedRegistrations::new(&conn, self.link.registrar());
+        let registrar = conn.registrar().unwrap_or_else(|| self.link.registrar());
+        self.header_desc = scoped.hold(self.headers.region(), registrar)?;
+        self.control_desc = scoped.hold(self.control.region(), registrar)?;
+        self.scoped = scoped;
+        self.conn = Some(conn);
+        self.clock = Instant::now();
+        let key = self.conn.as_ref().map_or(0, LinkConn::key);
+        let connection = crate::endpoint::hello_connection(self.link.form(), key);
+        let params = local_params(&self.settings, connection);
+        self.machine = Connection::initiate(self.link.form(), params, self.clock);
+        self.unsent = None;
+        self.shut_down = false;
+        self.next_late = None;
+        self.kernel_bytes = KernelBytes::default();
+        self.start();
+        Ok(())
+    }
+
+    pub(crate) fn id(&self) -> EndpointId {
+        self.id
+    }
+
+    pub(crate) fn stats(&self) -> SendStats {
+        SendStats {
+            in_flight: u64::from(self.data_in_flight),
+            ..self.stats
+        }
+    }
+
+    pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
+        &self.wait
+    }
+
+    pub(crate) fn conn(&self) -> Option<&L::Conn> {
+        self.conn.as_ref()
+    }
+
+    pub(crate) fn headers(&self) -> &HeaderSlotManager {
+        &self.headers
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.machine.state()
+    }
+
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
+        self.machine.close_reason()
+    }
+
+    /// Keys of sends in flight.
+    pub(crate) fn pending(&self) -> Vec<u64> {
+        self.in_flight.iter().filter_map(Op::key).collect()
+    }
+
+    // ---- sending -------------------------------------------------------------------------------------------------
+
+    /// Posts one message, or gives everything back.
+    #[inline]
+    pub(crate) fn send_data(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), SendError> {
+        let len = match self.admit(&payload, header.len()) {
+            Ok(len) => len,
+            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        };
+        let mut iov = IovList::new();
+        let slot = match self.take_slot(header, key, payload.segments().is_empty(), &mut iov) {
+            Ok(slot) => slot,
+            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        };
+        let (leases, recent) = match self.lease(&payload, &mut iov) {
+            Ok(leases) => leases,
+            Err(kind) => {
+                self.give_back(slot);
+                return Err(self.refuse(kind, payload, key));
+            }
+        };
+        let posted = self.posted_at();
+        let sequence = self.machine.sent();
+        // SAFETY: the leases are this payload's.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        let op = DataOp {
+            key,
+            payload,
+            slot,
+            sequence,
+            posted,
+            recent,
+        };
+        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
+            // The slab has room for `depth` sends, and `admit` counted them.
+            unreachable!("the slab is larger than the depth");
+        };
+        self.post(context, &iov, len)
+    }
+
+    /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
+    #[inline]
+    fn admit(&self, payload: &Payload, header_len: usize) -> Result<u64, SendErrorKind> {
+        self.machine
+            .may_send()
+            .map_err(|blocked| self.blocked(blocked))?;
+        self.check_header(header_len)?;
+        let count = payload.run_count();
+        if count > self.max_segments {
+            return Err(SendErrorKind::TooManySegments {
+                count,
+                max: self.max_segments,
+            });
+        }
+        let len =
+            (self.settings.header_mode.overhead() + header_len) as u64 + payload.len_bytes() as u64;
+        let peer_max = self.machine.peer_receive_size();
+        if len > peer_max.min(self.max_message) {
+            let whose = if peer_max <= self.max_message {
+                MessageLimit::Peer
+            } else {
+                MessageLimit::Provider
+            };
+            return Err(SendErrorKind::TooLong {
+                len,
+                max: peer_max.min(self.max_message),
+                whose,
+            });
+        }
+        if self.data_in_flight >= self.settings.depth {
+            return Err(SendErrorKind::WouldBlock(Blocked::Depth));
+        }
+        Ok(len)
+    }
+
+    fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
+        match (blocked, self.machine.close_reason()) {
+            (_, Some(_)) if self.between => SendErrorKind::WouldBlock(Blocked::Connecting),
+            (_, Some(reason)) => SendErrorKind::Closed(reason),
+            (connection::Blocked::NotConnected, None) => {
+                SendErrorKind::WouldBlock(Blocked::Connecting)
+            }
+            (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
+            (_, None) => SendErrorKind::Closing,
+        }
+    }
+
+    #[inline]
+    fn check_header(&self, len: usize) -> Result<(), SendErrorKind> {
+        let mode = self.settings.header_mode;
+        let max = self.headers.slot_size() - mode.overhead();
+        match mode {
+            HeaderMode::Fixed(fixed) if len != usize::from(fixed) => {
+                Err(SendErrorKind::HeaderLength {
+                    len,
+                    fixed: usize::from(fixed),
+                })
+            }
+            _ if len > max => Err(SendErrorKind::HeaderTooLong { len, max }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies the header into a slot, with what the header mode puts in front of it. Nothing to copy: no slot, unless
+    /// the message would have no segment at all.
+    #[inline]
+    fn take_slot(
+        &self,
+        header: &[u8],
+        key: u64,
+        only_segment: bool,
+        iov: &mut IovList,
+    ) -> Result<Option<TakenSlot>, SendErrorKind> {
+        let prefix = match self.settings.header_mode {
+            // `check_header` bounded the length by the slot's, which is at most 4096.
+            HeaderMode::Prefixed => Some(wire::prefix(header.len() as u16)),
+            HeaderMode::Fixed(_) | HeaderMode::Raw => None,
+        };
+        if prefix.is_none() && header.is_empty() && !only_segment {
+            return Ok(None);
+        }
+        let prefix = prefix.as_ref().map_or(&[][..], |prefix| &prefix[..]);
+        let slot =
+            self.headers
+                .take(&[prefix, header], key, self.id)
+                .map_err(|error| match error {
+                    HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
+                    HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
+                })?;
+        iov.push(
+            self.headers.start(&slot),
+            slot.len(),
+            self.header_desc.desc(),
+        );
+        Ok(Some(slot))
+    }
+
+    /// What the operation held is free again: slot, registration, payload.
+    #[inline]
+    fn end(&mut self, op: DataOp) -> (u64, Payload) {
+        if op.recent {
+            self.recent.end();
+        }
+        let payload = op.payload.into_payload();
+        self.give_back(op.slot);
+        (op.key, payload)
+    }
+
+    #[inline]
+    fn give_back(&self, slot: Option<TakenSlot>) {
+        if let Some(slot) = slot {
+            self.headers.give_back(slot);
+        }
+    }
+
+    /// Makes sure that every segment is registered here, and stays so; true: by the lease that the sends in flight share.
+    #[inline]
+    fn lease(
+        &mut self,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<(Leases, bool), SendErrorKind> {
+        let scope = self.scoped.scope();
+        if let [segment] = payload.segments()
+            && let Some(desc) = self.recent.begin(segment.region(), scope)
+        {
+            segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
+            return Ok((Leases::elsewhere(scope), true));
+        }
+        self.lease_each(payload, iov).map(|leases| (leases, false))
+    }
+
+    /// A lease for each segment.
+    fn lease_each(
+        &mut self,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<Leases, SendErrorKind> {
+        let header_len = iov.len();
+        loop {
+            let scope = self.scoped.scope();
+            match payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc)) {
+                Ok(leases) => return Ok(leases),
+                Err(error) => {
+                    iov.truncate(header_len);
+                    // Each round registers one region more, or gives up.
+                    self.register_here(payload, error)?;
+                }
+            }
+        }
+    }
+
+    /// Where the provider scopes registrations to endpoints: registers a region that this endpoint meets for the first
+    /// time. Everywhere else, says what is wrong.
+    #[cold]
+    fn register_here(&mut self, payload: &Payload, error: LeaseError) -> Result<(), SendErrorKind> {
+        let (segment, kind) = match error {
+            LeaseError::ForeignBuffer { segment } => {
+                (segment, SendErrorKind::ForeignBuffer { segment })
+            }
+            LeaseError::NotRegistered { segment } => {
+                (segment, SendErrorKind::NotRegistered { segment })
+            }
+        };
+        let region = payload
+            .segments()
+            .get(segment)
+            .map(|segment| Arc::clone(segment.region()));
+        let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
+        match (region, registrar) {
+            (Some(region), Some(registrar)) if self.scoped.misses(&region) => {
+                self.scoped.register(&region, registrar)?;
+                Ok(())
+            }
+            _ => Err(kind),
+        }
+    }
+
+    /// The time that a send of now counts its deadline from, where there is one.
+    #[inline]
+    fn posted_at(&mut self) -> Option<Instant> {
+        let deadline = self.settings.send_deadline?;
+        if self.data_in_flight == 0 {
+            self.clock = Instant::now();
+        }
+        self.next_late.get_or_insert(self.clock + deadline);
+        Some(self.clock)
+    }
+
+    #[inline]
+    fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), SendError> {
+        // The credit is taken first, so that a completion can never come before its post is counted.
+        let taken = self.machine.on_data_posted();
+        debug_assert!(taken.is_ok(), "admit asked the same");
+        let post = SendPost {
+            iov: iov.iov(),
+            desc: iov.desc(),
+            context,
+            data: self
+                .machine
+                .data_mark()
+                .map(|mark| wire::numbered(mark, taken.unwrap_or(0))),
+            level: self.settings.level,
+        };
+        let posted = match &self.conn {
+            // SAFETY: the slab owns slot and payload, which keep the memory alive, registered and unwritten, until the
+            // completion was read (`on_completion`) or the endpoint was closed (`close_link`).
+            Some(conn) => unsafe { self.link.post_send(conn, &post) },
+            None => Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN))),
+        };
+        match posted {
+            Ok(()) => {
+                self.count_posted(len);
+                Ok(())
+            }
+            Err(refused) => Err(self.undo_post(context, refused)),
+        }
+    }
+
+    #[inline]
+    fn count_posted(&mut self, len: u64) {
+        self.data_in_flight += 1;
+        self.stats.posted += 1;
+        self.stats.bytes += len;
+        self.stats.in_flight_max = self.stats.in_flight_max.max(self.data_in_flight.into());
+    }
+
+    /// Takes a post back that the provider did not take: slot and credit are free again.
+    #[cold]
+    fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
+        self.machine.on_post_undone();
+        let Op::Data(op) = self.in_flight.abort(context) else {
+            unreachable!("the context is the one of `post`");
+        };
+        let (key, payload) = self.end(op);
+        let kind = match refused {
+            PostRefused::Again => {
+                self.stats.eagain += 1;
+                SendErrorKind::WouldBlock(Blocked::Provider)
+            }
+            PostRefused::Errno(errno) => SendErrorKind::Fabric(errno),
+        };
+        self.refuse(kind, payload, key)
+    }
+
+    fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
+        if let SendErrorKind::WouldBlock(blocked) = kind {
+            self.stats.would_block += 1;
+            self.blocked = Some(blocked);
+            // Another endpoint may hold all the slots: its release must wake us. Released between the refusal and the
+            // arming: nobody would.
+            if blocked == Blocked::HeaderSlots && self.headers.arm(self.headers_waker) {
+                self.wait.wake();
+            }
+        } else {
+            self.stats.refused += 1;
+        }
+        SendError { kind, payload, key }
+    }
+
+    // ---- polling -------------------------------------------------------------------------------------------------
+
+    /// Drives the connection and appends what happened.
+    pub(crate) fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {
+        let look_everywhere = self.wait.begin_poll();
+        if self.conn.is_none() {
+            return Ok(());
+        }
+        if look_everywhere {
+            self.revoke_abandoned();
+        }
+        let found = self.read_completions(events);
+        let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm {
+            self.read_cm();
+        }
+        if std::mem::take(&mut self.shut_down) {
+            // The peer's goodbye may still be in the queue.
+            while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
+            self.machine.on_lost(None);
+        }
+        let due = self.look_at_clock(found == 0 || look_at_cm);
+        if found > 0
+            || look_at_cm
+            || due
+            || self.unsent.is_some()
+            || self.machine.state() != State::Established
+        {
+            self.act(events);
+        }
+        if self.data_in_flight == 0 {
+            self.recent.rest();
+        }
+        self.check_deadlines(events);
+        self.tell_writable(events);
+        self.arm_timer();
+        Ok(())
+    }
+
+    /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
+    /// poll. True: a deadline of the connection passed.
+    #[inline]
+    fn look_at_clock(&mut self, idle: bool) -> bool {
+        let sends = self.data_in_flight > 0 && self.next_late.is_some();
+        self.polls_without_clock += 1;
+        let machine = idle || self.polls_without_clock >= CLOCK_INTERVAL;
+        let timed = machine && self.machine_deadline.is_some();
+        if !sends && !timed {
+            return false;
+        }
+        self.clock = Instant::now();
+        let due = self.machine_deadline.is_some_and(|at| at <= self.clock);
+        if due || machine {
+            self.tick(due);
+        }
+        due
+    }
+
+    fn tick(&mut self, due: bool) {
+        self.polls_without_clock = 0;
+        if due {
+            self.ask_kernel();
+            if !self.backlog.is_read() {
+                self.machine.postpone(self.clock);
+            }
+        }
+        self.machine.tick(self.clock);
+    }
+
+    /// Before a silent peer is judged: part of a message may have come.
+    #[cold]
+    fn ask_kernel(&mut self) {
+        if let (Some(since), Some(conn)) = (self.machine.silent_since(), &mut self.conn)
+            && let Some(count) = self.link.bytes_received(conn)
+            && self.kernel_bytes.came(since, count)
+        {
+            self.machine.on_bytes();
+        }
+    }
+
+    fn cm_is_due(&mut self, found: usize) -> bool {
+        if self.machine.state() != State::Established {
+            return true;
+        }
+        self.polls_without_cm = if found > 0 {
+            0
+        } else {
+            self.polls_without_cm + 1
+        };
+        self.polls_without_cm.is_multiple_of(CM_INTERVAL) && found == 0
+    }
+
+    /// One batch of completions.
+    fn read_completions(&mut self, events: &mut Vec<SendEvent>) -> usize {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.stats.cq_reads += 1;
+        let read = self.link.poll_completions(&mut completions);
+        let found = completions.len();
+        self.backlog.on_read(found);
+        self.stats.cq_reads_empty += u64::from(found == 0);
+        for completion in completions.drain(..) {
+            self.on_completion(completion, events);
+        }
+        self.completions = completions;
+        if let Err(error) = read {
+            tracing::error!(%error, "the completion queue broke");
+            self.machine
+                .abort(CloseReason::EndpointFailed("the completion queue broke"));
+        }
+        found
+    }
+
+    #[inline]
+    fn on_completion(&mut self, completion: LinkCompletion, events: &mut Vec<SendEvent>) {
+        let LinkCompletion {
+            context,
+            len,
+            data,
+            error,
+        } = completion;
+        match self.in_flight.finish(context) {
+            Ok(Op::Data(op)) => self.on_sent(op, error, events),
+            Ok(Op::OneSided(op)) => self.on_one_sided(op, error.map(|error| *error), events),
+            Ok(Op::ControlSend { kind, .. }) => match error {
+                None => self.machine.on_control_done(kind),
+                Some(error) => self.machine.on_lost(Some(error.errno)),
+            },
+            Ok(Op::ControlReceive { buffer }) => match error {
+                None => self.on_control(&buffer, len, data),
+                Some(error) => self.on_control_receive_failed(error.errno),
+            },
+            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
+            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+            Err(reason) if self.link.form() == Form::Rdm && error.is_some() => {
+                self.stats.unknown_completions += 1;
+                tracing::debug!(
+                    context,
+                    ?reason,
+                    ?error,
+                    "a failure that names no operation"
+                );
+            }
+            Err(reason) => {
+                self.stats.unknown_completions += 1;
+                tracing::error!(context, ?reason, "a completion that names no operation");
+                self.machine.abort(CloseReason::EndpointFailed(
+                    "a completion named no operation in flight",
+                ));
+            }
+        }
+    }
+
+    /// While connecting, the event queue knows more: the reason, with the refusal. libfabric 2.x cancels the receives of
+    /// a refused endpoint, and the completion queue is read first. The connect timeout bounds the wait for the event.
+    #[cold]
+    fn on_control_receive_failed(&mut self, errno: FabricErrno) {
+        if self.link.form() == Form::Rdm {
+            // Whoever sends can end a receive like this, with a message that is too long: it says nothing of the peer.
+            tracing::debug!(%errno, "a control receive failed");
+            return self.post_control_receive();
+        }
+        if self.machine.state() == State::Connecting {
+            self.read_cm();
+        }
+        if self.machine.state() != State::Connecting {
+            self.machine.on_lost(Some(errno));
+        }
+    }
+
+    #[inline]
+    fn on_sent(
+        &mut self,
+        op: DataOp,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        self.data_in_flight -= 1;
+        self.machine.on_data_done();
+        let (key, payload) = self.end(op);
+        match error {
+            None => {
+                self.stats.completed += 1;
+                events.push(SendEvent::Completed { key, payload });
+            }
+            Some(error) => {
+                self.stats.failed += 1;
+                self.machine.on_lost(Some(error.errno));
+                events.push(SendEvent::Failed {
+                    key,
+                    payload,
+                    error: *error,
+                });
+            }
+        }
+    }
+
+    fn on_control(&mut self, buffer: &BufferMut, len: usize, data: Option<u64>) {
+        if self.machine.state() == State::Connecting {
+            // The answer came before this message, but by the other queue.
+            self.read_cm();
+        }
+        let body = &buffer[..len.min(buffer.len())];
+        match self.machine.on_message(data) {
+            Some(Arrival::Control(cq_data)) => {
+                self.machine.on_control(cq_data, body, Instant::now());
+            }
+            // Nobody sends data to a sender: it granted no credit.
+            Some(Arrival::Data) => drop(self.machine.on_data(len as u64)),
+            None => {}
+        }
+        self.post_control_receive();
+    }
+
+    fn read_cm(&mut self) {
+        self.polls_without_cm = 0;
+        loop {
+            let event = match self.link.poll_cm() {
+                Ok(Some(event)) => event,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "the event queue broke");
+                    return self
+                        .machine
+                        .abort(CloseReason::EndpointFailed("the event queue broke"));
+                }
+            };
+            let Some(key) = self.conn.as_ref().map(LinkConn::key) else {
+                return;
+            };
+            match event {
+                CmEvent::Connected { conn, data } if conn == key => {
+                    self.machine.on_connected(data.as_slice())
+                }
+                CmEvent::Refused { conn, errno, data } if conn == key => {
+                    self.machine.on_refused(errno, data.as_slice());
+                }
+                CmEvent::Shutdown { conn } if conn == key => self.shut_down = true,
+                _ => {}
+            }
+        }
+    }
+
+    /// Does what the connection asks for.
+    fn act(&mut self, events: &mut Vec<SendEvent>) {
+        if let Some((cq_data, body)) = self.unsent.take() {
+            self.send_control(cq_data, &body);
+        }
+        // While one control message waits there is no next one, except that the connection may end.
+        while self.unsent.is_none() || self.machine.state() == State::Closed {
+            let Some(action) = self.machine.next_action() else {
+                return;
+            };
+            match action {
+                Action::Connect { data } => self.start_connecting(&data),
+                Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),
+                Action::Established => {
+                    if let Some(conn) = &self.conn {
+                        self.kernel_watch = self.link.watch(conn, &self.settings.watch);
+                    }
+                    events.push(SendEvent::Connected(self.info()));
+                }
+                Action::Unresponsive => events.push(SendEvent::Unresponsive),
+                Action::Responsive => events.push(SendEvent::Responsive),
+                Action::PeerClosing { .. } => events.push(SendEvent::PeerClosing),
+                Action::Close(reason) => self.close_link(reason, events),
+                // Only the listening side accepts and rejects.
+                Action::Accept { .. } | Action::Reject { .. } => {}
+                Action::CloseWindow(window) => self.close_window(window),
+                Action::ReleaseWindow(window) => self.release_window(window, events),
+                Action::WindowRevoked(window) => self.on_window_revoked(window, events),
+            }
+        }
+    }
+
+    fn start_connecting(&mut self, data: &[u8]) {
+        let Some(conn) = &self.conn else { return };
+        if let Err(error) = self.link.connect(conn, &self.peer_addr, data) {
+            let errno = match error {
+                Error::Fabric { errno, .. } => errno,
+                _ => FabricErrno::new(libc::EIO),
+            };
+            self.machine.on_refused(errno, &[]);
+        }
+    }
+
+    /// What was agreed; means something once the connection stands.
+    pub(crate) fn info(&self) -> ConnectionInfo {
+        let peer = self.machine.peer();
+        ConnectionInfo {
+            peer: Some(self.peer_addr),
+            peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
+            max_message: self.machine.peer_receive_size().min(self.max_message),
+            credits: peer.map_or(0, |hello| hello.credits),
+            header_mode: self.settings.header_mode,
+            shape: Shape::Iov,
+            kernel_watch: self.kernel_watch,
+        }
+    }
+
+    fn post_control_receive(&mut self) {
+        let Some(mut buffer) = self.control.take() else {
+            return;
+        };
+        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), self.control_desc.desc());
+        let Ok(context) = self.in_flight.begin(Op::ControlReceive { buffer }) else {
+            return;
+        };
+        let Some(conn) = &self.conn else {
+            drop(self.in_flight.abort(context));
+            return;
+        };
+        // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
+        if let Err(refused) = unsafe { self.link.post_receive(conn, base, len, desc, context) } {
+            // Fewer control buffers: the peer's control messages wait in the provider.
+            tracing::debug!(?refused, "control receive not posted");
+            drop(self.in_flight.abort(context));
+        }
+    }
+
+    /// A control message that the provider has no room for waits; one that it refuses ends the connection.
+    fn send_control(&mut self, cq_data: u32, body: &ControlBody) {
+        match self.try_send_control(cq_data, body) {
+            Err(PostRefused::Again) if self.machine.state() != State::Closed => {
+                self.unsent = Some((cq_data, *body));
+            }
+            Err(PostRefused::Errno(errno)) => self.machine.on_lost(Some(errno)),
+            Ok(()) | Err(PostRefused::Again) => {}
+        }
+    }
+
+    fn try_send_control(&mut self, cq_data: u32, body: &ControlBody) -> Result<(), PostRefused> {
+        let Some(conn) = &self.conn else {
+            return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
+        };
+        post_control(
+            &mut self.link,
+            conn,
+            &mut self.in_flight,
+            (&self.control, &self.control_desc),
+            (cq_data, body),
+            |kind, _buffer| Op::ControlSend { kind, _buffer },
+        )
+    }
+
+    // ---- deadlines and wake-ups ----------------------------------------------------------------------------------
+
+    /// Looks at each send in flight when the oldest may be late.
+    fn check_deadlines(&mut self, events: &mut Vec<SendEvent>) {
+        let (Some(deadline), Some(next)) = (self.settings.send_deadline, self.next_late) else {
+            return;
+        };
+        if self.data_in_flight == 0 {
+            return;
+        }
+        // Fresh: `look_at_clock` was here, since a send is timed.
+        let now = self.clock;
+        if now < next {
+            return;
+        }
+        let mut earliest = None;
+        let mut any_late = false;
+        for op in self.in_flight.iter_mut() {
+            let Some((key, posted)) = op.timed() else {
+                continue;
+            };
+            let Some(due) = posted.map(|posted| posted + deadline) else {
+                continue;
+            };
+            if now < due {
+                earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
+            } else {
+                *posted = None;
+                any_late = true;
+                if self.settings.deadline_policy == DeadlinePolicy::Notify {
+                    events.push(SendEvent::Late { key });
+                }
+            }
+        }
+        // With none in flight that is not late yet, the next post sets the time.
+        self.next_late = earliest;
+        if any_late && self.settings.deadline_policy == DeadlinePolicy::FailConnection {
+            self.machine.abort(CloseReason::SendDeadline { deadline });
+            self.act(events);
+        }
+    }
+
+    fn tell_writable(&mut self, events: &mut Vec<SendEvent>) {
+        let Some(blocked) = self.blocked else { return };
+        let may = match blocked {
+            // A one-sided operation needs no credit.
+            Blocked::Depth | Blocked::Provider => self.machine.may_use_window(),
+            _ => self.machine.may_send(),
+        };
+        if may.is_err() || self.data_in_flight >= self.settings.depth {
+            return;
+        }
+        // A slot that woke us may be another endpoint's again: then wait for the next one.
+        if blocked == Blocked::HeaderSlots
+            && self.headers.free_count() == 0
+            && !self.headers.arm(self.headers_waker)
+        {
+            return;
+        }
+        self.blocked = None;
+        events.push(SendEvent::Writable);
+    }
+
+    fn arm_timer(&mut self) {
+        let machine = self.machine.next_deadline();
+        self.machine_deadline = machine;
+        let late = self.next_late.filter(|_| self.data_in_flight > 0);
+        let retry = self.unsent.map(|_| Instant::now() + CONTROL_RETRY);
+        self.wait
+            .set_deadline([machine, late, retry].into_iter().flatten().min());
+    }
+
+    // ---- closing -------------------------------------------------------------------------------------------------
+
+    /// Begins the polite close: what is in flight completes, both sides say goodbye. `poll` until `Disconnected`.
+    pub(crate) fn begin_close(&mut self, deadline: Instant) {
+        self.machine.close(ByeReason::DONE, deadline);
+        self.machine_deadline = self.machine.next_deadline();
+        // Done by the next poll, which the caller is about to make: have it look at everything.
+        self.wait.wake();
+    }
+
+    /// Polls until the connection is closed.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<SendEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close(deadline);
+        while self.conn.is_some() {
+            self.poll(&mut events)?;
+            if self.conn.is_some() {
+                // The machine's own deadline ends the loop; the step bounds a wake-up that a provider may lose.
+                self.wait
+                    .sleep(Instant::now() + Duration::from_millis(100))?;
+            }
+        }
+        Ok(events)
+    }
+
+    /// Closes the provider's endpoint and gives every operation its outcome.
+    fn close_link(&mut self, reason: CloseReason, events: &mut Vec<SendEvent>) {
+        let Some(conn) = self.conn.take() else { return };
+        self.release_drained();
+        self.close_scoped_windows(&conn);
+        match self.link.close(conn) {
+            Ok(()) => {
+                // What the provider still reports is the better outcome; after `close` it reports no more than it has.
+                while self.read_completions(events) > 0 {}
+                self.fail_in_flight(events);
+                self.release_registrations();
+                self.release_windows(events);
+            }
+            Err(CloseFailed(errno)) => self.leak(errno, events),
+        }
+        tracing::info!(%reason, sent = self.machine.sent(), "connection closed");
+        events.push(SendEvent::Disconnected(reason));
+        self.wait.set_deadline(None);
+    }
+
+    /// The provider's endpoint is closed: what it did not report is over.
+    fn fail_in_flight(&mut self, events: &mut Vec<SendEvent>) {
+        let cancelled = || CompletionError::new(libc::ECANCELED);
+        let (mut failed, mut one_sided) = (Vec::new(), Vec::new());
+        for op in self.in_flight.drain() {
+            match op {
+                Op::Data(op) => failed.push(op),
+                Op::OneSided(op) => one_sided.push(op),
+                Op::ControlSend { .. } | Op::ControlReceive { .. } => {}
+            }
+        }
+        failed.sort_unstable_by_key(|op| op.sequence);
+        for op in failed {
+            self.on_sent(op, Some(Box::new(cancelled())), events);
+        }
+        one_sided.sort_unstable_by_key(|op| op.sequence);
+        for op in one_sided {
+            self.on_one_sided(op, Some(cancelled()), events);
+        }
+    }
+
+    /// The provider may still read the buffers of operations in flight, for ever: their memory is given up.
+    fn leak(&mut self, errno: FabricErrno, events: &mut Vec<SendEvent>) {
+        let leaked = self.forget_in_flight();
+        self.stats.leaked += leaked.operations;
+        self.stats.failed += (leaked.keys.len() + leaked.one_sided.len()) as u64;
+        self.data_in_flight = 0;
+        let error = || CompletionError {
+            provider_message: "fi_close refused; the payload is leaked".to_owned(),
+            ..CompletionError::new(errno.get())
+        };
+        for key in leaked.keys {
+            events.push(SendEvent::Failed {
+                key,
+                payload: Payload::empty(),
+                error: error(),
+            });
+        }
+        for (_, key, write) in leaked.one_sided {
+            events.push(SendEvent::Window(OneSided::leaked(key, write, error())));
+        }
+    }
+
+    /// Registrations that belong to the endpoint are closed before it, when nothing uses them any more. Receives for
+    /// control messages are always posted, so theirs are closed behind it.
+    fn release_drained(&mut self) {
+        if self.data_in_flight == 0 {
+            self.recent.rest();
+            self.header_desc.release();
+            self.scoped.close();
+        }
+    }
+
+    /// The endpoint is closed: nothing of ours is registered for it any more.
+    fn release_registrations(&mut self) {
+        self.recent.rest();
+        self.header_desc.release();
+        self.control_desc.release();
+        self.scoped.close();
+    }
+
+    /// RDM form: no transport tells the peer that this side is gone, so a last message does, if it is taken at once.
+    fn tell_peer(&mut self) {
+        if self.link.form() == Form::Msg || self.machine.state() == State::Closed {
+            return;
+        }
+        self.machine.abort(CloseReason::EndpointFailed("dropped"));
+        if let Some(Action::SendControl { cq_data, body }) = self.machine.next_action() {
+            let _ = self.try_send_control(cq_data, &body);
+        }
+    }
+
+    /// Leaks every operation: nothing that the provider may touch is freed, deregistered or given back, the cells that
+    /// it writes to included.
+    fn forget_in_flight(&mut self) -> Leaked {
+        let empty = InFlight::new(0, ContextKind::Opaque);
+        let in_flight = std::mem::replace(&mut self.in_flight, empty);
+        let data = in_flight.iter().filter_map(Op::data);
+        let mut ops: Vec<_> = data.map(|op| (op.sequence, op.key)).collect();
+        ops.sort_unstable();
+        let one_sided = in_flight.iter().filter_map(|op| match op {
+            Op::OneSided(op) => Some((op.sequence, op.key, op.is_write())),
+            _ => None,
+        });
+        let mut one_sided: Vec<_> = one_sided.collect();
+        one_sided.sort_unstable();
+        let operations = in_flight.len() as u64 + self.leak_windows();
+        std::mem::forget(in_flight);
+        self.recent.leak();
+        self.header_desc.leak();
+        self.control_desc.leak();
+        self.scoped.leak();
+        stats::count_leaked(operations);
+        Leaked {
+            operations,
+            keys: ops.into_iter().map(|(_, key)| key).collect(),
+            one_sided,
+        }
+    }
+}
+
+/// What an endpoint gave up that would not close.
+struct Leaked {
+    operations: u64,
+    keys: Vec<u64>,
+    /// Sequence, key, whether it was a write.
+    one_sided: Vec<(u64, u64, bool)>,
+}
+
+fn local_params(settings: &SendSettings, connection: u64) -> LocalParams {
+    LocalParams {
+        header_mode: settings.header_mode,
+        require_header_mode: None,
+        features: wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS,
+        receive_size: 0,
+        receive_depth: 0,
+        credits: 0,
+        incarnation: crate::endpoint::incarnation(),
+        connection,
+        connect_timeout: settings.connect_timeout,
+        close_timeout: settings.close_timeout,
+        max_credit_window: wire::CREDIT_WINDOW_MAX,
+        patience: settings.patience,
+    }
+}
+
+impl<L: Link> Drop for SendCore<L> {
+    /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
+    fn drop(&mut self) {
+        self.headers.remove_waker(self.headers_waker);
+        self.tell_peer();
+        let closed = self.conn.take().map_or(Ok(()), |conn| {
+            self.release_drained();
+            self.close_scoped_windows(&conn);
+            self.link.close(conn)
+        });
+        let keys: Vec<_> = match closed {
+            Ok(()) => {
+                let ops: Vec<_> = self.in_flight.drain().collect();
+                let over = ops.into_iter().filter_map(|op| match op {
+                    Op::Data(op) => Some(self.end(op).0),
+                    other => other.key(),
+                });
+                over.collect()
+            }
+            Err(CloseFailed(_)) => {
+                let leaked = self.forget_in_flight();
+                let one_sided = leaked.one_sided.into_iter().map(|(_, key, _)| key);
+                leaked.keys.into_iter().chain(one_sided).collect()
+            }
+        };
+        stats::count_abandoned(keys.len() as u64);
+        if let Some(on_abandoned) = &mut self.settings.on_abandoned {
+            keys.into_iter().for_each(on_abandoned);
+        }
+    }
+}
+
+impl<L: Link> fmt::Debug for SendCore<L> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendCore")
+            .field("id", &self.id)
+            .field("peer", &self.peer_addr)
+            .field("state", &self.machine.state())
+            .field("in_flight", &self.data_in_flight)
+            .finish_non_exhaustive()
+    }
+}
+
+// The bytes of a control message fit a control buffer.
+const _: () = assert!(CONTROL_LEN_MAX >= wire::HELLO_LEN);

@@ -1,0 +1,333 @@
+//! Windows at a send endpoint: those of its peer, which it writes and reads, and its own, which its peer may use.
+
+#![allow(unsafe_code)]
+
+use std::time::Instant;
+
+use super::{Op, SendCore};
+use crate::buffer::{LeasedPayload, Payload};
+use crate::endpoint::core::iov::IovList;
+use crate::endpoint::event::{Level, SendEvent};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::{Link, LinkConn, PostRefused};
+use crate::endpoint::protocol::connection::State;
+use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
+use crate::endpoint::windows::window::{
+    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
+};
+use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
+use crate::memory::Access;
+
+impl<L: Link> SendCore<L> {
+    /// The name of the one connection.
+    pub(crate) fn connection_id(&self) -> ConnectionId {
+        ConnectionId(self.machine.local_connection())
+    }
+
+    // ---- windows of the peer -------------------------------------------------------------------------------------
+
+    pub(crate) fn open_window(
+        &self,
+        descriptor: &WindowDescriptor,
+    ) -> Result<RemoteWindow, WindowError> {
+        let rma = self.link.limits().rma.as_ref();
+        one_sided::open_window(&self.machine, self.connection_id(), rma, descriptor)
+    }
+
+    /// Posts a write, or gives everything back.
+    pub(crate) fn write(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        level: Level,
+        key: u64,
+    ) -> Result<(), SendError> {
+        let wanted = Wanted {
+            place,
+            len: payload.len_bytes() as u64,
+            access: Access::WRITE,
+            segments: payload.run_count(),
+            immediate: data.is_some(),
+        };
+        let remote = match self.admit_one_sided(&wanted) {
+            Ok(remote) => remote,
+            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        };
+        let mut iov = IovList::new();
+        let leases = match self.lease_each(&payload, &mut iov) {
+            Ok(leases) => leases,
+            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        };
+        // SAFETY: the leases are this payload's.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        let mark = place.window.descriptor.mark;
+        let how = How {
+            remote,
+            write: true,
+            immediate: data.map(|data| wire::written_data(mark, data)),
+            level,
+        };
+        let posted = self.post_one_sided(key, place.window.id(), Local::Write(payload), &iov, &how);
+        posted.map_err(|(kind, op)| match op.local {
+            Local::Write(payload) => self.refuse(kind, payload.into_payload(), key),
+            Local::Read(_) => unreachable!("it was a write"),
+        })
+    }
+
+    /// Posts a read, or gives everything back.
+    pub(crate) fn read(
+        &mut self,
+        into: Destination,
+        place: WindowPlace<'_>,
+        key: u64,
+    ) -> Result<(), ReadError> {
+        let wanted = Wanted {
+            place,
+            len: into.len() as u64,
+            access: Access::READ,
+            segments: 1,
+            immediate: false,
+        };
+        let remote = match self.admit_one_sided(&wanted) {
+            Ok(remote) => remote,
+            Err(kind) => return Err(self.refuse_read(kind, into, key)),
+        };
+        let (into, run) = match self.lease_destination(into) {
+            Ok(leased) => leased,
+            Err((into, kind)) => return Err(self.refuse_read(kind, into, key)),
+        };
+        let mut iov = IovList::new();
+        iov.push(run.base, run.len, run.desc);
+        let how = How {
+            remote,
+            write: false,
+            immediate: None,
+            level: Level::Delivered,
+        };
+        let posted = self.post_one_sided(key, place.window.id(), Local::Read(into), &iov, &how);
+        posted.map_err(|(kind, op)| match op.local {
+            Local::Read(into) => self.refuse_read(kind, into.into_destination(), key),
+            Local::Write(_) => unreachable!("it was a read"),
+        })
+    }
+
+    fn refuse_read(&mut self, kind: SendErrorKind, into: Destination, key: u64) -> ReadError {
+        let SendError { kind, key, .. } = self.refuse(kind, Payload::empty(), key);
+        ReadError { kind, into, key }
+    }
+
+    /// Everything that can be said of an operation before anything is taken for it.
+    fn admit_one_sided(
+        &self,
+        wanted: &Wanted<'_>,
+    ) -> Result<crate::endpoint::link::RemoteRange, SendErrorKind> {
+        let may = if wanted.immediate {
+            self.machine.may_send()
+        } else {
+            self.machine.may_use_window()
+        };
+        let rma = self.link.limits().rma.as_ref();
+        let blocked = may.map_err(|blocked| self.blocked(blocked));
+        if let Err(refused @ (SendErrorKind::Closed(_) | SendErrorKind::Closing)) = blocked {
+            return Err(refused);
+        }
+        // What can never be is said first: who is blocked tries again.
+        let remote = one_sided::check(&self.machine, self.connection_id(), rma, wanted)?;
+        blocked?;
+        if self.data_in_flight >= self.settings.depth {
+            return Err(SendErrorKind::WouldBlock(Blocked::Depth));
+        }
+        Ok(remote)
+    }
+
+    fn lease_destination(
+        &mut self,
+        into: Destination,
+    ) -> Result<
+        (
+            one_sided::LeasedDestination,
+            crate::endpoint::windows::destination::Run,
+        ),
+        (Destination, SendErrorKind),
+    > {
+        let into = match into.lease(self.scoped.scope()) {
+            Ok(leased) => return Ok(leased),
+            Err(into) => into,
+        };
+        let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
+        if let Some(registrar) = registrar.filter(|_| self.scoped.misses(into.region())) {
+            if let Err(error) = self.scoped.register(into.region(), registrar) {
+                return Err((into, error.into()));
+            }
+            return into
+                .lease(self.scoped.scope())
+                .map_err(|into| (into, SendErrorKind::NotRegistered { segment: 0 }));
+        }
+        let kind = if into.region().is_registered_anywhere() {
+            SendErrorKind::ForeignBuffer { segment: 0 }
+        } else {
+            SendErrorKind::NotRegistered { segment: 0 }
+        };
+        Err((into, kind))
+    }
+
+    fn post_one_sided(
+        &mut self,
+        key: u64,
+        window: WindowId,
+        local: Local,
+        iov: &IovList,
+        how: &How,
+    ) -> Result<(), (SendErrorKind, OneSided)> {
+        self.one_sided_posts += 1;
+        let op = OneSided {
+            key,
+            window,
+            local,
+            sequence: self.one_sided_posts,
+            posted: self.posted_at(),
+            told: false,
+        };
+        let Some(conn) = &self.conn else {
+            return Err((WindowError::NotConnected.into(), op));
+        };
+        let posted = one_sided::post(
+            &mut self.link,
+            conn,
+            &mut self.machine,
+            &mut self.in_flight,
+            Op::OneSided(op),
+            iov,
+            how,
+        );
+        let (refused, op) = match posted {
+            Ok(()) => {
+                self.count_posted(how.remote.len as u64);
+                return Ok(());
+            }
+            Err(refused) => refused,
+        };
+        let Op::OneSided(op) = op else {
+            unreachable!("what was given to the slab");
+        };
+        self.stats.eagain += u64::from(refused == PostRefused::Again);
+        Err((one_sided::refused_by_provider(refused, how.write), op))
+    }
+
+    /// An operation is over.
+    pub(super) fn on_one_sided(
+        &mut self,
+        op: OneSided,
+        error: Option<CompletionError>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        self.data_in_flight -= 1;
+        self.machine.on_window_done(op.window);
+        match &error {
+            None => self.stats.completed += 1,
+            Some(error) => {
+                self.stats.failed += 1;
+                self.machine.on_lost(Some(error.errno));
+            }
+        }
+        events.push(SendEvent::Window(op.finish(error)));
+    }
+
+    /// The peer revoked one of its windows: the application hears of it, the machine of who still uses it.
+    pub(super) fn on_window_revoked(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
+        let users = self.in_flight.iter().filter(|op| op.uses(window)).count();
+        self.machine.window_in_use(window, users as u32);
+        events.push(SendEvent::Window(WindowEvent::Revoked { window }));
+    }
+
+    // ---- windows of this side ------------------------------------------------------------------------------------
+
+    pub(crate) fn expose(
+        &mut self,
+        memory: WindowMemory,
+        access: Access,
+    ) -> Result<LocalWindow, ExposeError> {
+        let id = self.connection_id();
+        let Some(conn) = &self.conn else {
+            let kind = WindowError::NotConnected;
+            return Err(ExposeError { kind, memory });
+        };
+        let registrar = conn.registrar().unwrap_or_else(|| self.link.registrar());
+        let rma = self.link.limits().rma.as_ref();
+        self.exposed
+            .expose(id, &mut self.machine, registrar, rma, memory, access)
+    }
+
+    /// Begins to take a window back; false: there is nothing to take back any more.
+    pub(crate) fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
+        let Some((_, window, readable)) = self.exposed.begin_revoke(window) else {
+            return false;
+        };
+        self.machine.revoke_window(window, readable, Some(deadline));
+        self.wait.wake();
+        true
+    }
+
+    /// Takes back the windows whose handles were dropped.
+    pub(super) fn revoke_abandoned(&mut self) {
+        for (_, window, readable) in self.exposed.take_abandoned() {
+            self.machine.revoke_window(window, readable, None);
+        }
+    }
+
+    pub(super) fn release_window(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
+        let released = self.exposed.release(self.connection_id(), window);
+        events.extend(released.map(SendEvent::Window));
+    }
+
+    pub(super) fn close_window(&mut self, window: WindowId) {
+        self.exposed.close(self.connection_id(), window);
+    }
+
+    /// Registrations that belong to the provider's endpoint are closed before it; the memory stays until it is closed.
+    pub(super) fn close_scoped_windows(&mut self, conn: &L::Conn) {
+        if conn.registrar().is_some() {
+            let id = self.connection_id();
+            self.exposed.close_all(id);
+        }
+    }
+
+    /// The provider's endpoint is closed: nobody reaches a window any more.
+    pub(super) fn release_windows(&mut self, events: &mut Vec<SendEvent>) {
+        let id = self.connection_id();
+        self.exposed
+            .release_all(id, |event| events.push(SendEvent::Window(event)));
+    }
+
+    /// The provider's endpoint would not close: peers may use the windows for ever.
+    pub(super) fn leak_windows(&mut self) -> u64 {
+        let id = self.connection_id();
+        self.exposed.leak_all(id)
+    }
+
+    /// A peer wrote with immediate data, for which nobody posted anything.
+    pub(super) fn on_peer_wrote(&mut self, data: Option<u64>, events: &mut Vec<SendEvent>) {
+        let named = data.and_then(wire::split_written);
+        let Some((window, data)) = named.and_then(|(mark, data)| {
+            let (_, window) = self.exposed.by_mark(mark)?;
+            Some((window, data))
+        }) else {
+            self.stats.stray_writes += 1;
+            return;
+        };
+        if self.machine.state() == State::Connecting {
+            self.read_cm();
+        }
+        if self.machine.on_peer_wrote().is_ok() {
+            events.push(SendEvent::Window(WindowEvent::PeerWrote { window, data }));
+        }
+    }
+
+    /// How many windows this side exposes, those that wait for their end included.
+    pub(crate) fn windows(&self) -> usize {
+        self.exposed.len()
+    }
+}

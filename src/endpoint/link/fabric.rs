@@ -1,0 +1,513 @@
+//! `FabricLink`: the link over libfabric's connected endpoints (FI_EP_MSG).
+
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libfabric_sys as sys;
+use smallvec::SmallVec;
+
+use crate::Error;
+use crate::endpoint::link::half_open::HalfOpen;
+use crate::endpoint::link::socket::{self, KernelWatch, TcpWatch};
+use crate::endpoint::link::wait::LinkWait;
+use crate::endpoint::link::{
+    CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
+    RmaLimits, RmaPost, SendPost,
+};
+use crate::endpoint::protocol::connection::Form;
+use crate::error::FabricErrno;
+use crate::fabric::PeerAddr;
+use crate::fabric::{
+    Cq, Domain, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent, in_use,
+};
+use crate::in_flight::ContextKind;
+use crate::memory::Registrar;
+
+/// The most events that are looked through when a link is dropped; bounds the drop.
+const REQUESTS_AT_CLOSE_MAX: usize = 4096;
+
+/// The most sockets that are taken out of the provider's backlog then.
+const BACKLOG_AT_CLOSE_MAX: usize = 256;
+
+/// The real link. One completion queue and one event queue, for one or many connections.
+#[derive(Debug)]
+pub(crate) struct FabricLink {
+    limits: LinkLimits,
+    /// What connections that this side makes are made of.
+    info: Info,
+    settings: EndpointSettings,
+    /// Sends and receives that one connection may have in flight.
+    queue_sizes: (usize, usize),
+    /// Events read while looking for stale ones, not yet handed out.
+    events: VecDeque<RawEvent>,
+    listener: Option<Listener>,
+    cq: Arc<Cq>,
+    eq: Arc<Eq>,
+    domain: Arc<Domain>,
+}
+
+/// What only a listening link has.
+#[derive(Debug)]
+struct Listener {
+    half_open: HalfOpen,
+    /// The peers of connections that were made from requests; sockets of others are half open.
+    peers: HashMap<ConnKey, PeerAddr>,
+    pep: Arc<Pep>,
+}
+
+impl FabricLink {
+    /// A link for connections that this side makes, with room for so many operations in flight.
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        let fabric = domain.fabric();
+        let info = settings.info(fabric)?;
+        let eq = Arc::new(Eq::open(fabric)?);
+        let cq = Arc::new(Cq::open(domain, tx + rx)?);
+        Ok(Self {
+            limits: limits(&info),
+            info,
+            settings: *settings,
+            queue_sizes: settings.queue_sizes((tx, rx)),
+            events: VecDeque::new(),
+            listener: None,
+            cq,
+            eq,
+            domain: Arc::clone(domain),
+        })
+    }
+
+    /// A link that listens.
+    ///
+    /// `tx` and `rx` are for all connections together, `queue_sizes` for each one.
+    pub(crate) fn listen(
+        domain: &Arc<Domain>,
+        addr: &PeerAddr,
+        tx: usize,
+        rx: usize,
+        queue_sizes: (usize, usize),
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        let mut link = Self::open(domain, tx, rx, settings)?;
+        link.queue_sizes = settings.queue_sizes(queue_sizes);
+        let pep = Arc::new(Pep::listen(domain.fabric(), addr, &link.eq)?);
+        let half_open = HalfOpen::new(pep.local());
+        link.listener = Some(Listener {
+            half_open,
+            peers: HashMap::new(),
+            pep,
+        });
+        Ok(link)
+    }
+
+    /// Where it listens, with the real port.
+    pub(crate) fn local_addr(&self) -> Option<PeerAddr> {
+        self.listener.as_ref().map(|listener| listener.pep.local())
+    }
+
+    /// What a sleeping thread watches.
+    pub(crate) fn waiter(&self) -> Arc<dyn LinkWait> {
+        Arc::new(FabricWait {
+            cq: Arc::clone(&self.cq),
+            eq: Arc::clone(&self.eq),
+            domain: Arc::clone(&self.domain),
+        })
+    }
+
+    fn open_ep(&self, info: &mut Info) -> Result<Ep, Error> {
+        Ep::open(&self.domain, info, self.queue_sizes, &self.cq, &self.eq)
+    }
+
+    /// Takes events of a closed endpoint out of the event queue: its address may be the next endpoint's.
+    fn forget_events_of(&mut self, key: ConnKey) {
+        self.events.retain(|event| event.fid != key);
+        while let Ok(Some(event)) = self.eq.read() {
+            if event.fid != key {
+                self.events.push_back(event);
+            }
+        }
+    }
+
+    fn refuse_all(&mut self) {
+        for _ in 0..REQUESTS_AT_CLOSE_MAX {
+            match self.poll_cm() {
+                Ok(Some(event)) => drop(event),
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    fn event(&self, event: RawEvent) -> Option<CmEvent<Request>> {
+        let RawEvent {
+            kind,
+            fid,
+            info,
+            errno,
+            data,
+        } = event;
+        if errno != 0 {
+            return Some(CmEvent::Refused {
+                conn: fid,
+                errno: FabricErrno::new(errno),
+                data,
+            });
+        }
+        match kind {
+            sys::FI_CONNREQ => self.request(info, data),
+            sys::FI_CONNECTED => Some(CmEvent::Connected { conn: fid, data }),
+            sys::FI_SHUTDOWN => Some(CmEvent::Shutdown { conn: fid }),
+            _ => None,
+        }
+    }
+
+    fn request(&self, info: Option<Info>, data: CmData) -> Option<CmEvent<Request>> {
+        let pep = Arc::clone(&self.listener.as_ref()?.pep);
+        info.map(|info| CmEvent::Request {
+            request: Request {
+                info: Some(info),
+                pep,
+            },
+            data,
+        })
+    }
+}
+
+impl Drop for FabricLink {
+    /// Requests that nobody looked at are refused, and sockets that never became one are cut off: the provider would keep
+    /// them for ever.
+    fn drop(&mut self) {
+        for _ in 0..BACKLOG_AT_CLOSE_MAX {
+            // Here the provider takes a socket out of its backlog, and sees the end of the one that was cut off before.
+            self.refuse_all();
+            if self.reap_half_open(Instant::now(), Duration::ZERO) == 0 {
+                return;
+            }
+        }
+    }
+}
+
+fn limits(info: &Info) -> LinkLimits {
+    let tx = info.tx();
+    let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
+    LinkLimits {
+        iov_limit: tx.iov_limit,
+        max_message: info.max_message(),
+        contexts: if needs_cells {
+            ContextKind::Cells
+        } else {
+            ContextKind::Opaque
+        },
+        shared_receives: 0,
+        rma: RmaLimits::of(info),
+    }
+}
+
+/// A connection request that was not answered yet. Dropping it refuses it: the provider holds a socket for it, and memory,
+/// until it is accepted or refused; also when an endpoint was made from it.
+#[derive(Debug)]
+pub(crate) struct Request {
+    info: Option<Info>,
+    pep: Arc<Pep>,
+}
+
+impl Request {
+    fn refuse(&mut self, data: &[u8]) {
+        if let Some(info) = self.info.take() {
+            self.pep.reject(info.handle(), data);
+        }
+    }
+
+    /// The provider has freed what it held for the request.
+    fn accepted(mut self) {
+        self.info = None;
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.refuse(&[]);
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct FabricConn {
+    ep: Ep,
+    peer: Option<PeerAddr>,
+    /// Its socket with its two ends, once it was looked for.
+    socket: Option<(RawFd, (SocketAddr, SocketAddr))>,
+    /// Until it is accepted: what it was made from. Dropped after the endpoint, which has taken over the socket.
+    request: Option<Request>,
+}
+
+impl LinkConn for FabricConn {
+    fn key(&self) -> ConnKey {
+        self.ep.as_ptr() as ConnKey
+    }
+
+    fn registrar(&self) -> Option<&dyn Registrar> {
+        None
+    }
+
+    fn peer(&self) -> Option<PeerAddr> {
+        self.peer.or_else(|| self.ep.peer())
+    }
+}
+
+impl FabricConn {
+    /// Local address and peer.
+    fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
+        Some((
+            self.ep.local()?.socket_addr()?,
+            self.ep.peer()?.socket_addr()?,
+        ))
+    }
+
+    /// The socket of a connection that stands: the library says which, or it is looked for.
+    fn socket(&self) -> Option<RawFd> {
+        self.ep.socket().or_else(|| {
+            let (local, peer) = self.ends()?;
+            socket::find(local, peer)
+        })
+    }
+
+    pub(crate) fn as_raw(&self) -> *mut sys::fid_ep {
+        self.ep.as_ptr()
+    }
+}
+
+impl Link for FabricLink {
+    type Conn = FabricConn;
+    type Request = Request;
+
+    fn form(&self) -> Form {
+        Form::Msg
+    }
+
+    fn limits(&self) -> &LinkLimits {
+        &self.limits
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        &*self.domain
+    }
+
+    fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
+        let opened = self.open_ep(&mut self.info.duplicate()?);
+        let ep = opened.map_err(|error| match self.settings.source_addr() {
+            Some(source) => in_use(error, &source),
+            None => error,
+        })?;
+        Ok(FabricConn {
+            ep,
+            peer: Some(*peer),
+            socket: None,
+            request: None,
+        })
+    }
+
+    fn connect(&mut self, conn: &FabricConn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
+        conn.ep.connect(peer, data)
+    }
+
+    fn prepare_accept(&mut self, mut request: Request) -> Result<FabricConn, (Request, Error)> {
+        let Some(info) = &mut request.info else {
+            return Err((request, Error::fabric("fi_endpoint", libc::EINVAL)));
+        };
+        self.settings.adjust(info);
+        let peer = info.destination();
+        match self.open_ep(info) {
+            Ok(ep) => {
+                let conn = FabricConn {
+                    ep,
+                    peer,
+                    socket: None,
+                    request: Some(request),
+                };
+                if let (Some(listener), Some(peer)) = (&mut self.listener, peer) {
+                    listener.peers.insert(conn.key(), peer);
+                }
+                Ok(conn)
+            }
+            Err(error) => Err((request, error)),
+        }
+    }
+
+    fn peer_of(&self, request: &Request) -> Option<PeerAddr> {
+        request.info.as_ref().and_then(Info::destination)
+    }
+
+    fn accept(&mut self, conn: &mut FabricConn, data: &[u8]) -> Result<(), Error> {
+        let accepted = conn.ep.accept(data);
+        // Whatever the answer: an accept that failed may have freed the request, and must not be followed by a refusal.
+        if let Some(request) = conn.request.take() {
+            request.accepted();
+        }
+        accepted
+    }
+
+    fn reject(&mut self, mut request: Request, data: &[u8]) {
+        request.refuse(data);
+    }
+
+    fn close(&mut self, conn: FabricConn) -> Result<(), CloseFailed> {
+        let key = conn.key();
+        if let Some(listener) = &mut self.listener {
+            listener.peers.remove(&key);
+        }
+        conn.ep
+            .close()
+            .map_err(|code| CloseFailed(FabricErrno::new(code)))?;
+        self.forget_events_of(key);
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn post_send(
+        &mut self,
+        conn: &FabricConn,
+        post: &SendPost<'_>,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises; cores post sends on established connections only (`Connection::may_send`).
+        unsafe { conn.ep.send(FiAddr::UNSPECIFIED, post) }
+    }
+
+    #[inline]
+    unsafe fn post_receive(
+        &mut self,
+        conn: &FabricConn,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises.
+        unsafe { conn.ep.receive(base, len, desc, context) }
+    }
+
+    fn watch(&mut self, conn: &FabricConn, watch: &TcpWatch) -> KernelWatch {
+        if !watch.is_asked() {
+            return KernelWatch::NotAsked;
+        }
+        let Some(fd) = conn.socket() else {
+            tracing::warn!(
+                "the socket of a connection was not found: the kernel does not watch it"
+            );
+            return KernelWatch::Unavailable;
+        };
+        // SAFETY: the descriptor is the endpoint's own, which is open (`conn`), and closes it only in calls that this
+        // thread makes.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        match watch.apply(fd) {
+            Ok(()) => KernelWatch::Set,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel does not watch a connection");
+                KernelWatch::Unavailable
+            }
+        }
+    }
+
+    fn bytes_received(&mut self, conn: &mut FabricConn) -> Option<u64> {
+        let known = conn
+            .socket
+            .filter(|(fd, ends)| socket::is_between(*fd, ends.0, ends.1));
+        if known.is_none() {
+            let ends = conn.ends()?;
+            conn.socket = conn.socket().map(|fd| (fd, ends));
+        }
+        conn.socket.and_then(|(fd, _)| socket::bytes_received(fd))
+    }
+
+    #[inline]
+    unsafe fn post_write(
+        &mut self,
+        conn: &FabricConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises; cores write on established connections only.
+        unsafe { conn.ep.write(post) }
+    }
+
+    #[inline]
+    unsafe fn post_read(
+        &mut self,
+        conn: &FabricConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises; cores read on established connections only.
+        unsafe { conn.ep.read(post) }
+    }
+
+    #[inline]
+    fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {
+        self.cq.read(out)
+    }
+
+    fn poll_cm(&mut self) -> Result<Option<CmEvent<Request>>, Error> {
+        loop {
+            let event = match self.events.pop_front() {
+                Some(event) => event,
+                None => match self.eq.read()? {
+                    Some(event) => event,
+                    None => return Ok(None),
+                },
+            };
+            if let Some(event) = self.event(event) {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    fn reap_half_open(&mut self, now: Instant, patience: Duration) -> u64 {
+        match &mut self.listener {
+            Some(Listener {
+                half_open, peers, ..
+            }) => {
+                let known: HashSet<_> = peers.values().collect();
+                half_open.reap(now, patience, |peer| known.contains(peer))
+            }
+            None => 0,
+        }
+    }
+}
+
+/// The queues of a link, for a sleeping thread.
+#[derive(Debug)]
+struct FabricWait {
+    cq: Arc<Cq>,
+    eq: Arc<Eq>,
+    domain: Arc<Domain>,
+}
+
+impl LinkWait for FabricWait {
+    fn fds(&self) -> SmallVec<[RawFd; 2]> {
+        match (self.cq.fd(), self.eq.fd()) {
+            (Some(cq), Some(eq)) => SmallVec::from_buf([cq, eq]),
+            _ => SmallVec::new(),
+        }
+    }
+
+    fn try_wait(&self) -> Result<bool, Error> {
+        let fabric: &Fabric = self.domain.fabric();
+        let mut fids = [self.cq.fid(), self.eq.fid()];
+        if self.cq.fd().is_none() {
+            return Ok(true);
+        }
+        // SAFETY: the fabric and both queues are open (held by `self`), and `fids` has two entries.
+        let rc = unsafe { sys::fi_trywait(fabric.as_ptr(), fids.as_mut_ptr(), 2) };
+        match rc {
+            0 => Ok(true),
+            rc if rc == -sys::FI_EAGAIN => Ok(false),
+            rc => Err(Error::fabric("fi_trywait", rc)),
+        }
+    }
+}

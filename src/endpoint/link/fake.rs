@@ -1,0 +1,1524 @@
+//! A link without a network, for tests: one listener and any number of connecting links in memory, and faults on demand.
+//!
+//! Nothing moves by itself: [`Net::deliver`] moves one message from where it really lies to where it is really received,
+//! as a network card would, so a freed buffer is read or written for real. What a provider may do wrong is scripted:
+//! refused posts, failed operations, invented completions, broken queues, an endpoint that will not close.
+
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smallvec::SmallVec;
+
+use crate::Error;
+use crate::endpoint::event::Level;
+use crate::endpoint::link::wait::LinkWait;
+use crate::endpoint::link::{
+    CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion, LinkConn, LinkLimits,
+    PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost, SendPost,
+};
+use crate::endpoint::protocol::connection::Form;
+use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
+use crate::error::{CompletionError, FabricErrno, RegisterError};
+use crate::fabric::PeerAddr;
+use crate::in_flight::ContextKind;
+use crate::memory::{Access, RawRegistration, Registrar, Scope, ScopeGuard};
+
+/// What the provider writes into a context cell whenever it touches it.
+const CELL_MARK: usize = 0x5a5a_5a5a;
+
+/// What kind of provider the net is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NetConfig {
+    pub(crate) form: Form,
+    pub(crate) iov_limit: usize,
+    pub(crate) max_message: u64,
+    pub(crate) contexts: ContextKind,
+    /// Registrations belong to endpoints.
+    pub(crate) endpoint_scope: bool,
+    /// One-sided operations.
+    pub(crate) rma: Option<RmaLimits>,
+}
+
+impl Default for NetConfig {
+    fn default() -> Self {
+        Self {
+            form: Form::Msg,
+            iov_limit: 4,
+            max_message: 1 << 20,
+            contexts: ContextKind::Opaque,
+            endpoint_scope: false,
+            rma: Some(RmaLimits {
+                iov_limit: 4,
+                max_bytes: 1 << 20,
+                immediate_bytes: 8,
+                virtual_addresses: false,
+                key_bytes: 8,
+            }),
+        }
+    }
+}
+
+/// What the order log says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A registration of the memory at `base`, by the registrar with this number, was closed.
+    MrClosed {
+        registrar: usize,
+        base: usize,
+    },
+    EpClosed(ConnKey),
+    /// A link, with its queues.
+    LinkClosed(usize),
+    /// Logged by whatever keeps the region alive ([`Net::keep_alive`]).
+    RegionFreed(usize),
+}
+
+/// What becomes of operations in flight when their endpoint is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CloseMode {
+    /// Reported as cancelled, as tcp does.
+    Reports,
+    /// Never heard of again, as with rxm and shm.
+    Silent,
+    /// The endpoint does not close.
+    Fails,
+}
+
+// ---- memory ------------------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy, Debug)]
+struct Mr {
+    registrar: usize,
+    base: usize,
+    len: usize,
+    /// What a peer may do.
+    access: Access,
+}
+
+#[derive(Debug, Default)]
+struct Ledger {
+    log: Vec<Step>,
+    mrs: HashMap<usize, Mr>,
+    next_mr: usize,
+    next_registrar: usize,
+    /// Memory that is gone: base, length.
+    freed: Vec<(usize, usize)>,
+    /// What the cores did that no core may do.
+    offences: Vec<String>,
+}
+
+impl Ledger {
+    fn check(&mut self, what: &str, (base, len, desc): Run, registrar: usize) {
+        match self.mrs.get(&desc) {
+            Some(mr) if mr.registrar != registrar => self.offences.push(format!(
+                "{what}: descriptor {desc} is of registrar {}, not {registrar}",
+                mr.registrar
+            )),
+            Some(mr) if base < mr.base || base + len > mr.base + mr.len => {
+                self.offences
+                    .push(format!("{what}: outside of its registration"));
+            }
+            Some(_) => {}
+            None => self
+                .offences
+                .push(format!("{what}: descriptor {desc} is not open")),
+        }
+    }
+}
+
+impl Ledger {
+    /// Where a peer's operation begins, if the registration allows it.
+    fn resolve(
+        &self,
+        remote: &RemoteRange,
+        access: Access,
+        registrar: usize,
+        virt: bool,
+    ) -> Option<usize> {
+        let mr = self.mrs.get(&(remote.key as usize))?;
+        if mr.registrar != registrar || !mr.access.contains(access) {
+            return None;
+        }
+        let from = if virt { mr.base } else { 0 } as u64;
+        let offset = remote.addr.checked_sub(from)?;
+        let inside = offset.checked_add(remote.len as u64)? <= mr.len as u64;
+        inside.then(|| mr.base + offset as usize)
+    }
+
+    /// Says, and remembers, if a peer's operation touches memory that is gone.
+    fn may_touch(&mut self, base: usize, len: usize) -> bool {
+        let hit = |(at, size): &(usize, usize)| base < at + size && *at < base + len;
+        let gone = self.freed.iter().any(hit);
+        if gone {
+            self.offences
+                .push("a peer touches memory that is gone".to_owned());
+        }
+        !gone
+    }
+}
+
+type SharedLedger = Arc<Mutex<Ledger>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A domain, or an endpoint that wants registrations of its own.
+#[derive(Debug)]
+pub(crate) struct FakeMemory {
+    id: usize,
+    guard: Arc<ScopeGuard>,
+    ledger: SharedLedger,
+}
+
+impl FakeMemory {
+    fn new(ledger: &SharedLedger) -> Self {
+        let mut inner = lock(ledger);
+        inner.next_registrar += 1;
+        Self {
+            id: inner.next_registrar,
+            guard: Arc::new(Scope::allocate().expect("fewer than 64 scopes at a time")),
+            ledger: Arc::clone(ledger),
+        }
+    }
+
+    /// Its number in the order log.
+    pub(crate) fn id(&self) -> usize {
+        self.id
+    }
+}
+
+impl Registrar for FakeMemory {
+    fn scope(&self) -> Scope {
+        self.guard.scope()
+    }
+
+    fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
+        Ok(self.open(base, len, Access::empty()))
+    }
+
+    fn register_window(
+        &self,
+        base: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<RawRegistration, RegisterError> {
+        Ok(self.open(base, len, access))
+    }
+}
+
+impl FakeMemory {
+    fn open(&self, base: NonNull<u8>, len: usize, access: Access) -> RawRegistration {
+        let mut ledger = lock(&self.ledger);
+        ledger.next_mr += 1;
+        let id = ledger.next_mr;
+        let base = base.as_ptr().expose_provenance();
+        let mr = Mr {
+            registrar: self.id,
+            base,
+            len,
+            access,
+        };
+        ledger.mrs.insert(id, mr);
+        let open = OpenMr {
+            id,
+            ledger: Arc::clone(&self.ledger),
+            _guard: Arc::clone(&self.guard),
+        };
+        let desc = std::ptr::without_provenance_mut(id);
+        RawRegistration::new(desc, id as u64, Box::new(open))
+    }
+}
+
+struct OpenMr {
+    id: usize,
+    ledger: SharedLedger,
+    _guard: Arc<ScopeGuard>,
+}
+
+impl Drop for OpenMr {
+    fn drop(&mut self) {
+        let mut ledger = lock(&self.ledger);
+        if let Some(Mr {
+            registrar, base, ..
+        }) = ledger.mrs.remove(&self.id)
+        {
+            ledger.log.push(Step::MrClosed { registrar, base });
+        }
+    }
+}
+
+/// Keeps external memory for a region, and logs when it goes.
+pub(crate) struct KeepAlive {
+    number: usize,
+    ledger: SharedLedger,
+    memory: Box<[u64]>,
+}
+
+impl Drop for KeepAlive {
+    fn drop(&mut self) {
+        let range = (self.memory.as_ptr().addr(), size_of_val(&*self.memory));
+        let mut ledger = lock(&self.ledger);
+        ledger.log.push(Step::RegionFreed(self.number));
+        ledger.freed.push(range);
+    }
+}
+
+// ---- the network -------------------------------------------------------------------------------------------------
+
+/// Address, length, descriptor.
+type Run = (usize, usize, usize);
+
+#[derive(Debug)]
+enum Body {
+    /// Where the bytes lie until the operation is over.
+    Live(Vec<Run>),
+    Copied(Vec<u8>),
+}
+
+#[derive(Debug)]
+struct Sent {
+    body: Body,
+    /// None: posted by nobody, so nobody hears of its completion.
+    context: Option<usize>,
+    data: Option<u64>,
+    /// Not a message but a one-sided operation.
+    rma: Option<Rma>,
+}
+
+/// A one-sided operation.
+#[derive(Clone, Copy, Debug)]
+struct Rma {
+    access: Access,
+    remote: RemoteRange,
+    immediate: Option<u64>,
+    level: Level,
+    /// The peer's provider has looked up the key: where in its memory, and how many bytes were moved.
+    begun: Option<(usize, usize)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Receive {
+    run: Run,
+    context: usize,
+    registrar: usize,
+}
+
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+enum Phase {
+    New,
+    Asked,
+    Connected,
+    Closed,
+    Stuck,
+}
+
+#[derive(Debug)]
+struct ConnState {
+    link: usize,
+    registrar: usize,
+    peer: Option<ConnKey>,
+    phase: Phase,
+    /// Made by the test: nobody closes it.
+    by_hand: bool,
+    sends: VecDeque<Sent>,
+    receives: VecDeque<Receive>,
+}
+
+#[derive(Debug)]
+enum Cm {
+    Request { initiator: ConnKey, hello: Vec<u8> },
+    Connected { conn: ConnKey, data: Vec<u8> },
+    Refused { conn: ConnKey, data: Vec<u8> },
+    Shutdown { conn: ConnKey },
+}
+
+#[derive(Debug)]
+struct LinkState {
+    cm: VecDeque<Cm>,
+    cq: VecDeque<LinkCompletion>,
+    cq_error: Option<i32>,
+    cm_error: Option<i32>,
+    send_faults: VecDeque<PostRefused>,
+    send_always: Option<PostRefused>,
+    receive_always: Option<PostRefused>,
+    close: CloseMode,
+    /// So many completions are reported twice.
+    double: usize,
+    /// RDM form, listening: the receives that all connections share; none once the endpoint is closed.
+    shared: Option<VecDeque<Receive>>,
+    registrar: usize,
+}
+
+#[derive(Debug)]
+struct State {
+    config: NetConfig,
+    links: Vec<LinkState>,
+    conns: Vec<ConnState>,
+    listener: Option<usize>,
+    /// Which connection delivers next.
+    turn: usize,
+    ledger: SharedLedger,
+}
+
+impl State {
+    fn offence(&self, what: String) {
+        lock(&self.ledger).offences.push(what);
+    }
+
+    fn touch_cell(&self, context: usize) {
+        if self.config.contexts == ContextKind::Cells {
+            let cell = std::ptr::with_exposed_provenance_mut::<usize>(context);
+            // SAFETY: only for contexts of operations that the cores posted and that are not over; if a core freed the
+            // cells too early, this is the wild write that a real provider would do, and the sanitizer sees it.
+            unsafe { cell.write_volatile(CELL_MARK) };
+        }
+    }
+
+    fn report(&mut self, link: usize, completion: LinkCompletion) {
+        self.touch_cell(completion.context);
+        let link = &mut self.links[link];
+        if link.double > 0 {
+            link.double -= 1;
+            link.cq.push_back(completion.clone());
+        }
+        link.cq.push_back(completion);
+    }
+
+    fn finish_send(&mut self, conn: ConnKey, sent: &Sent, errno: Option<i32>) {
+        if let Some(context) = sent.context {
+            self.report(self.conns[conn].link, completion(context, 0, None, errno));
+        }
+    }
+
+    /// Reads a message from where it lies.
+    fn gather(&self, conn: ConnKey, sent: &Sent) -> Vec<u8> {
+        match &sent.body {
+            Body::Copied(bytes) => bytes.clone(),
+            Body::Live(runs) => {
+                let mut bytes = Vec::new();
+                for &run in runs {
+                    lock(&self.ledger).check("send", run, self.conns[conn].registrar);
+                    let base = std::ptr::with_exposed_provenance::<u8>(run.0);
+                    // SAFETY: the contract of `Link::post_send`; where a core breaks it, this finds out.
+                    bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base, run.1) });
+                }
+                bytes
+            }
+        }
+    }
+
+    /// Moves the oldest message of a connection, if its peer has a receive for it.
+    fn deliver_from(&mut self, conn: ConnKey) -> bool {
+        let Some(front) = self.conns[conn].sends.front() else {
+            return false;
+        };
+        if front.rma.is_some() {
+            return self.deliver_rma(conn);
+        }
+        let kind = front.data.map(kind_of);
+        let peer = match (self.conns[conn].peer, self.listener) {
+            (None, Some(listener)) if kind == Some(ControlKind::HELLO) => {
+                return self.deliver_hello(conn, listener);
+            }
+            (Some(peer), _) => peer,
+            _ => return false,
+        };
+        let Some(receive) = self.receives_at(peer).pop_front() else {
+            return false;
+        };
+        let Some(sent) = self.conns[conn].sends.pop_front() else {
+            return false;
+        };
+        let bytes = self.gather(conn, &sent);
+        self.finish_send(conn, &sent, None);
+        self.receive(peer, receive, &bytes, sent.data);
+        true
+    }
+
+    /// Where a message for this connection is received: at its own receives, or at those of its listener.
+    fn receives_at(&mut self, conn: ConnKey) -> &mut VecDeque<Receive> {
+        let state = &mut self.conns[conn];
+        match &mut self.links[state.link].shared {
+            Some(shared) => shared,
+            None => &mut state.receives,
+        }
+    }
+
+    /// The peer's provider looks up the key, and moves the first half of a write. Whatever becomes of the registration, the rest follows.
+    fn begin_rma(&mut self, conn: ConnKey) -> bool {
+        let Some(peer) = self.reachable_peer(conn) else {
+            return false;
+        };
+        let Some(rma) = self.conns[conn].sends.front().and_then(|sent| sent.rma) else {
+            return false;
+        };
+        let virt = self.config.rma.is_some_and(|rma| rma.virtual_addresses);
+        let registrar = self.conns[peer].registrar;
+        let found = lock(&self.ledger).resolve(&rma.remote, rma.access, registrar, virt);
+        let Some(base) = found else {
+            self.deny(conn, peer);
+            return false;
+        };
+        self.move_rma(conn, base, 0..rma.remote.len / 2);
+        if let Some(Sent { rma: Some(rma), .. }) = self.conns[conn].sends.front_mut() {
+            rma.begun = Some((base, rma.remote.len / 2));
+        }
+        true
+    }
+
+    fn reachable_peer(&self, conn: ConnKey) -> Option<ConnKey> {
+        let peer = self.conns[conn].peer?;
+        (self.conns[peer].phase == Phase::Connected).then_some(peer)
+    }
+
+    /// As tcp: who wrote with the weaker level hears of success; then the connection is gone.
+    fn deny(&mut self, conn: ConnKey, peer: ConnKey) {
+        if let Some(sent) = self.conns[conn].sends.pop_front() {
+            let confirmed = sent
+                .rma
+                .is_some_and(|rma| rma.level == Level::Delivered || rma.access == Access::READ);
+            self.finish_send(conn, &sent, confirmed.then_some(libc::ECANCELED));
+        }
+        for end in [conn, peer] {
+            self.flush(end, libc::ECANCELED);
+            let link = self.conns[end].link;
+            self.links[link].cm.push_back(Cm::Shutdown { conn: end });
+        }
+    }
+
+    fn deliver_rma(&mut self, conn: ConnKey) -> bool {
+        let begun = |state: &Self| {
+            let front = state.conns[conn].sends.front();
+            front.and_then(|sent| sent.rma.and_then(|rma| rma.begun.map(|begun| (rma, begun))))
+        };
+        let Some(peer) = self.reachable_peer(conn) else {
+            return false;
+        };
+        if begun(self).is_none() && !self.begin_rma(conn) {
+            return false;
+        }
+        let Some((rma, (base, moved))) = begun(self) else {
+            return false;
+        };
+        self.move_rma(conn, base, moved..rma.remote.len);
+        let Some(sent) = self.conns[conn].sends.pop_front() else {
+            return false;
+        };
+        self.finish_send(conn, &sent, None);
+        if let Some(immediate) = rma.immediate {
+            let told = completion(PEER_WROTE, 0, Some(immediate), None);
+            let link = self.conns[peer].link;
+            self.links[link].cq.push_back(told);
+        }
+        true
+    }
+
+    /// Moves a part of the first operation of a connection between the two memories.
+    fn move_rma(&self, conn: ConnKey, base: usize, part: std::ops::Range<usize>) {
+        let Some(Sent {
+            body: Body::Live(runs),
+            rma: Some(rma),
+            ..
+        }) = self.conns[conn].sends.front()
+        else {
+            return;
+        };
+        if part.is_empty() || !lock(&self.ledger).may_touch(base, rma.remote.len) {
+            return;
+        }
+        let mut at = 0;
+        for &(start, len, desc) in runs {
+            lock(&self.ledger).check("one-sided", (start, len, desc), self.conns[conn].registrar);
+            let from = part.start.clamp(at, at + len);
+            let to = part.end.clamp(at, at + len);
+            let local = std::ptr::with_exposed_provenance_mut::<u8>(start).wrapping_add(from - at);
+            let remote = std::ptr::with_exposed_provenance_mut::<u8>(base).wrapping_add(from);
+            let (source, target) = match rma.access {
+                Access::READ => (remote, local),
+                _ => (local, remote),
+            };
+            // SAFETY: the contract of `Link::post_write` and `Link::post_read` for the one side, that of a window's memory for the
+            // other; where a core breaks them, this finds out.
+            unsafe { std::ptr::copy(source, target, to - from) };
+            at += len;
+        }
+    }
+
+    /// RDM form: a hello takes whichever receive of the listener is next.
+    fn deliver_hello(&mut self, conn: ConnKey, listener: usize) -> bool {
+        let shared = self.links[listener].shared.as_mut();
+        let Some(receive) = shared.and_then(VecDeque::pop_front) else {
+            return false;
+        };
+        let Some(sent) = self.conns[conn].sends.pop_front() else {
+            return false;
+        };
+        let bytes = self.gather(conn, &sent);
+        self.finish_send(conn, &sent, None);
+        self.receive_at(listener, receive, &bytes, sent.data);
+        true
+    }
+
+    fn receive(&mut self, conn: ConnKey, receive: Receive, bytes: &[u8], data: Option<u64>) {
+        self.receive_at(self.conns[conn].link, receive, bytes, data);
+    }
+
+    fn receive_at(&mut self, link: usize, receive: Receive, bytes: &[u8], data: Option<u64>) {
+        let (base, room, _) = receive.run;
+        lock(&self.ledger).check("receive", receive.run, receive.registrar);
+        let len = bytes.len().min(room);
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(base);
+        // SAFETY: the contract of `Link::post_receive`; where a core breaks it, this finds out.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), len) };
+        let errno = (bytes.len() > room).then_some(libc::EMSGSIZE);
+        let done = completion(receive.context, len, data, errno);
+        self.report(link, done);
+    }
+
+    fn deliver(&mut self, limit: usize) -> usize {
+        let mut delivered = 0;
+        let mut idle = 0;
+        while delivered < limit && idle < self.conns.len() {
+            let conn = self.turn % self.conns.len();
+            self.turn += 1;
+            if self.deliver_from(conn) {
+                delivered += 1;
+                idle = 0;
+            } else {
+                idle += 1;
+            }
+        }
+        delivered
+    }
+
+    /// Everything outstanding on a connection fails.
+    fn flush(&mut self, conn: ConnKey, errno: i32) {
+        let sends = std::mem::take(&mut self.conns[conn].sends);
+        let receives = std::mem::take(&mut self.conns[conn].receives);
+        for sent in &sends {
+            self.finish_send(conn, sent, Some(errno));
+        }
+        for receive in receives {
+            let failed = completion(receive.context, 0, None, Some(errno));
+            self.report(self.conns[conn].link, failed);
+        }
+    }
+
+    fn refuse(&mut self, initiator: ConnKey, data: &[u8]) {
+        let link = self.conns[initiator].link;
+        if self.conns[initiator].phase == Phase::Closed {
+            return;
+        }
+        // In the RDM form a refusal is a message (`refuse_by_message`), and without words there is none.
+        if self.config.form == Form::Msg {
+            self.links[link].cm.push_back(Cm::Refused {
+                conn: initiator,
+                data: data.to_vec(),
+            });
+        }
+    }
+
+    /// RDM form: a refusal is a message to whoever said hello.
+    fn refuse_by_message(&mut self, initiator: ConnKey, hello: &[u8], data: &[u8]) {
+        let Some(index) = Hello::peek_connection(hello) else {
+            return;
+        };
+        let Some(receive) = self.conns[initiator].receives.pop_front() else {
+            return;
+        };
+        let mark = wire::cq_data(ControlKind::REFUSAL, index as u32);
+        self.receive(initiator, receive, data, Some(mark.into()));
+    }
+
+    /// RDM form: the endpoint that all connections of a listener share.
+    fn close_all(&mut self, link: usize) -> Result<(), CloseFailed> {
+        let Some(receives) = self.links[link].shared.take() else {
+            return Ok(());
+        };
+        let its: Vec<_> = (0..self.conns.len())
+            .filter(|&conn| self.conns[conn].link == link && !self.conns[conn].by_hand)
+            .collect();
+        match self.links[link].close {
+            CloseMode::Fails => {
+                for &conn in &its {
+                    self.conns[conn].phase = Phase::Stuck;
+                }
+                // Where `use_stuck` finds them.
+                match its.first() {
+                    Some(&conn) => self.conns[conn].receives = receives,
+                    None => self.links[link].shared = Some(receives),
+                }
+                return Err(CloseFailed(FabricErrno::new(libc::EBUSY)));
+            }
+            mode => {
+                for &conn in &its {
+                    self.end_sends(conn, mode == CloseMode::Reports);
+                    lock(&self.ledger).log.push(Step::EpClosed(conn));
+                }
+                for receive in receives {
+                    if mode == CloseMode::Reports {
+                        let code = Some(libc::ECANCELED);
+                        self.report(link, completion(receive.context, 0, None, code));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The sends of a connection whose endpoint closes; in the RDM form its last words are on the wire already.
+    fn end_sends(&mut self, conn: ConnKey, reports: bool) {
+        self.keep_last_words(conn);
+        let sends = std::mem::take(&mut self.conns[conn].sends);
+        let (last, cancelled): (VecDeque<_>, VecDeque<_>) =
+            sends.into_iter().partition(|sent| sent.context.is_none());
+        self.conns[conn].sends = last;
+        for sent in cancelled.iter().filter(|_| reports) {
+            self.finish_send(conn, sent, Some(libc::ECANCELED));
+        }
+    }
+
+    fn close(&mut self, conn: ConnKey) -> Result<(), CloseFailed> {
+        let link = self.conns[conn].link;
+        if self.links[link].shared.is_some() {
+            // What is in flight stays in flight.
+            self.conns[conn].phase = Phase::Closed;
+            return Ok(());
+        }
+        match self.links[link].close {
+            CloseMode::Fails => {
+                self.conns[conn].phase = Phase::Stuck;
+                return Err(CloseFailed(FabricErrno::new(libc::EBUSY)));
+            }
+            CloseMode::Reports => {
+                self.end_sends(conn, true);
+                let last = std::mem::take(&mut self.conns[conn].sends);
+                self.flush(conn, libc::ECANCELED);
+                self.conns[conn].sends = last;
+            }
+            CloseMode::Silent => {
+                self.end_sends(conn, false);
+                self.conns[conn].receives.clear();
+            }
+        }
+        let before = std::mem::replace(&mut self.conns[conn].phase, Phase::Closed);
+        lock(&self.ledger).log.push(Step::EpClosed(conn));
+        self.links[link]
+            .cm
+            .retain(|event| event.conn() != Some(conn));
+        self.tell_peer(conn, before);
+        Ok(())
+    }
+
+    /// RDM form: control messages that were posted are on the wire already, whatever becomes of the connection.
+    fn keep_last_words(&mut self, conn: ConnKey) {
+        if self.config.form == Form::Msg {
+            return;
+        }
+        let mut copies = Vec::new();
+        for sent in self.conns[conn]
+            .sends
+            .iter()
+            .filter(|sent| sent.rma.is_none())
+        {
+            let kind = sent.data.map(kind_of);
+            if kind != Some(ControlKind::DATA) {
+                copies.push(Sent {
+                    body: Body::Copied(self.gather(conn, sent)),
+                    context: None,
+                    data: sent.data,
+                    rma: None,
+                });
+            }
+        }
+        self.conns[conn].sends.extend(copies);
+    }
+
+    fn tell_peer(&mut self, conn: ConnKey, before: Phase) {
+        let Some(peer) = self.conns[conn].peer else {
+            return;
+        };
+        let link = self.conns[peer].link;
+        if self.config.form == Form::Rdm || self.conns[peer].phase == Phase::Closed {
+            return;
+        }
+        match before {
+            Phase::Connected => self.links[link].cm.push_back(Cm::Shutdown { conn: peer }),
+            // Made from a request and never accepted.
+            Phase::New => self.refuse(peer, &[]),
+            _ => {}
+        }
+    }
+
+    fn may_post(&mut self, conn: ConnKey, what: &str) {
+        let state = &self.conns[conn];
+        let connected = state.phase == Phase::Connected || self.config.form == Form::Rdm;
+        if state.phase == Phase::Closed || (what == "send" && !connected) {
+            self.offence(format!(
+                "{what} on connection {conn} in phase {:?}",
+                state.phase
+            ));
+        }
+    }
+}
+
+/// What kind of message CQ data tells of.
+fn kind_of(data: u64) -> ControlKind {
+    wire::split_cq_data(wire::split_numbered(data).0).0
+}
+
+impl Cm {
+    fn conn(&self) -> Option<ConnKey> {
+        match self {
+            Self::Request { .. } => None,
+            Self::Connected { conn, .. } | Self::Refused { conn, .. } | Self::Shutdown { conn } => {
+                Some(*conn)
+            }
+        }
+    }
+}
+
+fn completion(context: usize, len: usize, data: Option<u64>, errno: Option<i32>) -> LinkCompletion {
+    LinkCompletion {
+        context,
+        len,
+        data,
+        error: errno.map(|errno| Box::new(CompletionError::new(errno))),
+    }
+}
+
+/// The network, as the test sees it: moves messages and breaks things.
+#[derive(Clone, Debug)]
+pub(crate) struct Net {
+    state: Arc<Mutex<State>>,
+    ledger: SharedLedger,
+    /// The domain of the connecting links.
+    near: Arc<FakeMemory>,
+    /// The domain of the listener.
+    far: Arc<FakeMemory>,
+}
+
+impl Net {
+    pub(crate) fn new(config: NetConfig) -> Self {
+        let ledger = SharedLedger::default();
+        let state = State {
+            config,
+            links: Vec::new(),
+            conns: Vec::new(),
+            listener: None,
+            turn: 0,
+            ledger: Arc::clone(&ledger),
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+            near: Arc::new(FakeMemory::new(&ledger)),
+            far: Arc::new(FakeMemory::new(&ledger)),
+            ledger,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The domain of the connecting links.
+    pub(crate) fn near(&self) -> &FakeMemory {
+        &self.near
+    }
+
+    /// The domain of the listener.
+    pub(crate) fn far(&self) -> &FakeMemory {
+        &self.far
+    }
+
+    /// A link that connects.
+    pub(crate) fn link(&self) -> FakeLink {
+        self.add_link(&self.near)
+    }
+
+    /// The link that listens.
+    pub(crate) fn listen(&self) -> FakeLink {
+        let link = self.add_link(&self.far);
+        let mut state = self.state();
+        state.listener = Some(link.id);
+        if state.config.form == Form::Rdm {
+            state.links[link.id].shared = Some(VecDeque::new());
+        }
+        drop(state);
+        link
+    }
+
+    fn add_link(&self, domain: &Arc<FakeMemory>) -> FakeLink {
+        let mut state = self.state();
+        state.links.push(LinkState {
+            cm: VecDeque::new(),
+            cq: VecDeque::new(),
+            cq_error: None,
+            cm_error: None,
+            send_faults: VecDeque::new(),
+            send_always: None,
+            receive_always: None,
+            close: CloseMode::Reports,
+            double: 0,
+            shared: None,
+            registrar: domain.id,
+        });
+        let NetConfig {
+            form,
+            iov_limit,
+            max_message,
+            contexts,
+            rma,
+            ..
+        } = state.config;
+        FakeLink {
+            id: state.links.len() - 1,
+            form,
+            limits: LinkLimits {
+                iov_limit,
+                max_message,
+                contexts,
+                shared_receives: u32::MAX,
+                rma,
+            },
+            tail: (state.links.len() as u64 - 1).to_le_bytes(),
+            domain: Arc::clone(domain),
+            net: self.clone(),
+        }
+    }
+
+    /// Memory for an external region, whose end is logged with this number.
+    pub(crate) fn keep_alive(&self, number: usize, bytes: usize) -> (NonNull<u8>, Box<KeepAlive>) {
+        let mut memory = vec![0u64; bytes.div_ceil(8)].into_boxed_slice();
+        let base = NonNull::new(memory.as_mut_ptr().cast()).expect("a box is not null");
+        let keep = KeepAlive {
+            number,
+            ledger: Arc::clone(&self.ledger),
+            memory,
+        };
+        // An address that was free before may be used again.
+        let range = base.addr().get()..base.addr().get() + bytes;
+        let mut ledger = lock(&self.ledger);
+        ledger
+            .freed
+            .retain(|(at, size)| at + size <= range.start || range.end <= *at);
+        (base, Box::new(keep))
+    }
+
+    /// Moves up to so many messages, of each connection in order; how many were moved.
+    pub(crate) fn deliver(&self, limit: usize) -> usize {
+        self.state().deliver(limit)
+    }
+
+    /// The first operation of a connection, if it is a one-sided one, begins at the peer's provider: from here on it does not look at the
+    /// registration any more.
+    pub(crate) fn begin_one_sided(&self, conn: ConnKey) -> bool {
+        self.state().begin_rma(conn)
+    }
+
+    /// A one-sided read by a peer that is not ours, into memory that the net forgets.
+    pub(crate) fn read_by_hand(&self, conn: ConnKey, addr: u64, key: u64, len: usize) {
+        let into = Box::leak(vec![0u8; len].into_boxed_slice());
+        let base = NonNull::new(into.as_mut_ptr()).expect("a box is not null");
+        let registered = self.near.open(base, len, Access::empty());
+        let run = (
+            into.as_mut_ptr().expose_provenance(),
+            len,
+            registered.desc.addr(),
+        );
+        std::mem::forget(registered);
+        self.state().conns[conn].sends.push_back(Sent {
+            body: Body::Live(vec![run]),
+            context: None,
+            data: None,
+            rma: Some(Rma {
+                access: Access::READ,
+                remote: RemoteRange { addr, len, key },
+                immediate: None,
+                level: Level::Delivered,
+                begun: None,
+            }),
+        });
+    }
+
+    /// A completion that tells of a peer's write, with these immediate data.
+    pub(crate) fn write_by_hand(&self, link: usize, immediate: u64) {
+        let told = completion(PEER_WROTE, 0, Some(immediate), None);
+        self.state().links[link].cq.push_back(told);
+    }
+
+    /// The next posts of sends are refused like this.
+    pub(crate) fn refuse_sends(&self, link: usize, refused: &[PostRefused]) {
+        self.state().links[link].send_faults.extend(refused);
+    }
+
+    /// All posts of sends are refused like this, until `None`.
+    pub(crate) fn refuse_all_sends(&self, link: usize, refused: Option<PostRefused>) {
+        self.state().links[link].send_always = refused;
+    }
+
+    /// All posts of receives are refused like this, until `None`.
+    pub(crate) fn refuse_all_receives(&self, link: usize, refused: Option<PostRefused>) {
+        self.state().links[link].receive_always = refused;
+    }
+
+    /// What `close` does from now on.
+    pub(crate) fn set_close(&self, link: usize, mode: CloseMode) {
+        self.state().links[link].close = mode;
+    }
+
+    /// So many completions are reported twice.
+    pub(crate) fn double(&self, link: usize, completions: usize) {
+        self.state().links[link].double = completions;
+    }
+
+    /// The completion queue is broken from now on.
+    pub(crate) fn break_cq(&self, link: usize, errno: i32) {
+        self.state().links[link].cq_error = Some(errno);
+    }
+
+    /// The event queue is broken from now on.
+    pub(crate) fn break_cm(&self, link: usize, errno: i32) {
+        self.state().links[link].cm_error = Some(errno);
+    }
+
+    /// Reports a completion that the net does not know of.
+    pub(crate) fn inject(&self, link: usize, context: usize, errno: Option<i32>) {
+        let mut state = self.state();
+        let invented = completion(context, 0, None, errno);
+        state.links[link].cq.push_back(invented);
+    }
+
+    /// The contexts of the sends outstanding on a connection, the oldest first.
+    pub(crate) fn sends_of(&self, conn: ConnKey) -> Vec<usize> {
+        let state = self.state();
+        let sends = state.conns[conn].sends.iter();
+        sends.filter_map(|sent| sent.context).collect()
+    }
+
+    /// How many receives are posted on a connection.
+    pub(crate) fn receives_of(&self, conn: ConnKey) -> usize {
+        self.state().receives_at(conn).len()
+    }
+
+    /// The oldest send of a connection fails. False: there is none.
+    pub(crate) fn fail_send(&self, conn: ConnKey, errno: i32) -> bool {
+        let mut state = self.state();
+        let Some(sent) = state.conns[conn].sends.pop_front() else {
+            return false;
+        };
+        state.finish_send(conn, &sent, Some(errno));
+        true
+    }
+
+    /// Everything outstanding on a connection fails.
+    pub(crate) fn flush(&self, conn: ConnKey, errno: i32) {
+        self.state().flush(conn, errno);
+    }
+
+    /// Reports that the peer of a connection is gone.
+    pub(crate) fn shut_down(&self, conn: ConnKey) {
+        let mut state = self.state();
+        let link = state.conns[conn].link;
+        state.links[link].cm.push_back(Cm::Shutdown { conn });
+    }
+
+    /// A peer that is not ours asks for a connection with these bytes; its connection, on a link of its own.
+    pub(crate) fn ask(&self, hello: &[u8]) -> (FakeLink, ConnKey) {
+        let link = self.link();
+        let mut state = self.state();
+        let conn = state.conns.len();
+        state.conns.push(ConnState {
+            link: link.id,
+            registrar: self.near.id,
+            peer: None,
+            phase: Phase::Asked,
+            by_hand: true,
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+        });
+        let listener = state.listener.expect("somebody listens");
+        let request = Cm::Request {
+            initiator: conn,
+            hello: hello.to_vec(),
+        };
+        state.links[listener].cm.push_back(request);
+        drop(state);
+        (link, conn)
+    }
+
+    /// A message from a connection whose sender is not ours.
+    pub(crate) fn say(&self, conn: ConnKey, data: Option<u32>, bytes: &[u8]) {
+        self.state().conns[conn].sends.push_back(Sent {
+            body: Body::Copied(bytes.to_vec()),
+            context: None,
+            data: data.map(u64::from),
+            rma: None,
+        });
+    }
+
+    /// What operations of endpoints that did not close do to memory, now: nothing of it may be gone.
+    pub(crate) fn use_stuck(&self) -> usize {
+        let mut state = self.state();
+        let mut used = 0;
+        for conn in 0..state.conns.len() {
+            if state.conns[conn].phase != Phase::Stuck {
+                continue;
+            }
+            let sends = std::mem::take(&mut state.conns[conn].sends);
+            for sent in &sends {
+                drop(state.gather(conn, sent));
+                sent.context
+                    .into_iter()
+                    .for_each(|context| state.touch_cell(context));
+            }
+            let receives: Vec<_> = state.conns[conn].receives.iter().copied().collect();
+            for receive in &receives {
+                lock(&state.ledger).check("stuck", receive.run, state.conns[conn].registrar);
+                let to = std::ptr::with_exposed_provenance_mut::<u8>(receive.run.0);
+                // SAFETY: a core must have leaked it, as its endpoint did not close; where it did not, this finds out.
+                unsafe { to.write_bytes(0xee, receive.run.1) };
+                state.touch_cell(receive.context);
+            }
+            used += sends.len() + receives.len();
+            state.conns[conn].sends = sends;
+        }
+        used
+    }
+
+    /// The order in which things ended so far.
+    pub(crate) fn log(&self) -> Vec<Step> {
+        lock(&self.ledger).log.clone()
+    }
+
+    /// How many registrations are open.
+    pub(crate) fn open_mrs(&self) -> usize {
+        lock(&self.ledger).mrs.len()
+    }
+
+    /// Panics if a core did what no core may do.
+    #[track_caller]
+    pub(crate) fn check(&self) {
+        let offences = lock(&self.ledger).offences.clone();
+        assert!(offences.is_empty(), "{offences:#?}");
+    }
+}
+
+// ---- the link ----------------------------------------------------------------------------------------------------
+
+/// One side's link.
+#[derive(Debug)]
+pub(crate) struct FakeLink {
+    id: usize,
+    form: Form,
+    limits: LinkLimits,
+    /// Its number, as the address that a hello tells.
+    tail: [u8; 8],
+    domain: Arc<FakeMemory>,
+    net: Net,
+}
+
+impl FakeLink {
+    /// Its number, for scripts.
+    pub(crate) fn id(&self) -> usize {
+        self.id
+    }
+
+    fn post_rma(
+        &self,
+        conn: &FakeConn,
+        post: &RmaPost<'_>,
+        access: Access,
+    ) -> Result<(), PostRefused> {
+        let mut state = self.net.state();
+        state.may_post(conn.key, "send");
+        let link = &mut state.links[self.id];
+        if let Some(refused) = link.send_faults.pop_front().or(link.send_always) {
+            return Err(refused);
+        }
+        let limits = state.config.rma.expect("the net has one-sided operations");
+        let len: usize = post.iov.iter().map(|segment| segment.iov_len).sum();
+        if post.iov.len() > limits.iov_limit || len != post.remote.len {
+            state.offence(format!(
+                "{} segments, {len} bytes to {:?}",
+                post.iov.len(),
+                post.remote
+            ));
+        }
+        let runs = post.iov.iter().zip(post.desc);
+        let runs = runs.map(|(v, d)| (v.iov_base.expose_provenance(), v.iov_len, d.addr()));
+        let body = Body::Live(runs.collect());
+        state.touch_cell(post.context);
+        state.conns[conn.key].sends.push_back(Sent {
+            body,
+            context: Some(post.context),
+            data: None,
+            rma: Some(Rma {
+                access,
+                remote: post.remote,
+                immediate: post.data,
+                level: post.level,
+                begun: None,
+            }),
+        });
+        Ok(())
+    }
+
+    fn add_conn(&self, peer: Option<ConnKey>) -> FakeConn {
+        let mut state = self.net.state();
+        // Connections that share an endpoint have no registrations of their own.
+        let shares = state.links[self.id].shared.is_some();
+        let own =
+            (state.config.endpoint_scope && !shares).then(|| FakeMemory::new(&self.net.ledger));
+        let key = state.conns.len();
+        state.conns.push(ConnState {
+            link: self.id,
+            registrar: own.as_ref().map_or(self.domain.id, FakeMemory::id),
+            peer,
+            phase: Phase::New,
+            by_hand: false,
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+        });
+        FakeConn { key, own }
+    }
+}
+
+impl Drop for FakeLink {
+    fn drop(&mut self) {
+        let mut state = self.net.state();
+        let open = |conn: &ConnState| {
+            let over = matches!(conn.phase, Phase::Closed | Phase::Stuck);
+            conn.link == self.id && !conn.by_hand && !over
+        };
+        if state.conns.iter().any(open) || state.links[self.id].shared.is_some() {
+            state.offence(format!("link {} closed before its connections", self.id));
+        }
+        let unread = std::mem::take(&mut state.links[self.id].cm);
+        if state.listener == Some(self.id) {
+            state.listener = None;
+            for event in unread {
+                if let Cm::Request { initiator, .. } = event {
+                    state.refuse(initiator, &[]);
+                }
+            }
+        }
+        lock(&state.ledger).log.push(Step::LinkClosed(self.id));
+    }
+}
+
+/// One side's end of a connection.
+#[derive(Debug)]
+pub(crate) struct FakeConn {
+    key: ConnKey,
+    own: Option<FakeMemory>,
+}
+
+impl LinkConn for FakeConn {
+    fn key(&self) -> ConnKey {
+        self.key
+    }
+
+    fn registrar(&self) -> Option<&dyn Registrar> {
+        self.own.as_ref().map(|own| own as &dyn Registrar)
+    }
+
+    fn peer(&self) -> Option<PeerAddr> {
+        None
+    }
+}
+
+/// A request; dropping it refuses it.
+#[derive(Debug)]
+pub(crate) struct FakeRequest {
+    initiator: ConnKey,
+    hello: Vec<u8>,
+    answered: bool,
+    net: Net,
+}
+
+impl FakeRequest {
+    fn refuse(&mut self, data: &[u8]) {
+        if std::mem::replace(&mut self.answered, true) {
+            return;
+        }
+        let mut state = self.net.state();
+        match state.config.form {
+            Form::Msg => state.refuse(self.initiator, data),
+            Form::Rdm => state.refuse_by_message(self.initiator, &self.hello, data),
+        }
+    }
+}
+
+impl Drop for FakeRequest {
+    fn drop(&mut self) {
+        self.refuse(&[]);
+    }
+}
+
+/// An address that nobody listens at; who connects is joined to the listener whatever the address.
+pub(crate) fn some_addr() -> PeerAddr {
+    PeerAddr::from(std::net::SocketAddr::from(([192, 0, 2, 1], 7471)))
+}
+
+impl Link for FakeLink {
+    type Conn = FakeConn;
+    type Request = FakeRequest;
+
+    fn form(&self) -> Form {
+        self.form
+    }
+
+    fn limits(&self) -> &LinkLimits {
+        &self.limits
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        &*self.domain
+    }
+
+    fn prepare_connect(&mut self, _peer: &PeerAddr) -> Result<FakeConn, Error> {
+        Ok(self.add_conn(None))
+    }
+
+    fn connect(&mut self, conn: &FakeConn, _peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
+        let mut state = self.net.state();
+        state.conns[conn.key].phase = Phase::Asked;
+        let Some(listener) = state.listener else {
+            state.refuse(conn.key, &[]);
+            return Ok(());
+        };
+        state.links[listener].cm.push_back(Cm::Request {
+            initiator: conn.key,
+            hello: data.to_vec(),
+        });
+        Ok(())
+    }
+
+    fn prepare_accept(
+        &mut self,
+        mut request: FakeRequest,
+    ) -> Result<FakeConn, (FakeRequest, Error)> {
+        request.answered = true;
+        let conn = self.add_conn(Some(request.initiator));
+        if self.form == Form::Rdm {
+            self.net.state().conns[request.initiator].peer = Some(conn.key);
+        }
+        Ok(conn)
+    }
+
+    fn peer_of(&self, _request: &FakeRequest) -> Option<PeerAddr> {
+        Some(some_addr())
+    }
+
+    fn accept(&mut self, conn: &mut FakeConn, data: &[u8]) -> Result<(), Error> {
+        let mut state = self.net.state();
+        let initiator = state.conns[conn.key].peer;
+        let Some(initiator) = initiator.filter(|&i| state.conns[i].phase == Phase::Asked) else {
+            return Err(Error::fabric("fi_accept", libc::ECONNABORTED));
+        };
+        state.conns[initiator].phase = Phase::Connected;
+        state.conns[initiator].peer = Some(conn.key);
+        state.conns[conn.key].phase = Phase::Connected;
+        let theirs = state.conns[initiator].link;
+        state.links[theirs].cm.push_back(Cm::Connected {
+            conn: initiator,
+            data: data.to_vec(),
+        });
+        state.links[self.id].cm.push_back(Cm::Connected {
+            conn: conn.key,
+            data: Vec::new(),
+        });
+        Ok(())
+    }
+
+    fn reject(&mut self, mut request: FakeRequest, data: &[u8]) {
+        request.refuse(data);
+    }
+
+    fn close(&mut self, conn: FakeConn) -> Result<(), CloseFailed> {
+        let closed = self.net.state().close(conn.key);
+        if closed.is_err() {
+            std::mem::forget(conn);
+        }
+        closed
+    }
+
+    unsafe fn post_send(
+        &mut self,
+        conn: &FakeConn,
+        post: &SendPost<'_>,
+    ) -> Result<(), PostRefused> {
+        let mut state = self.net.state();
+        state.may_post(conn.key, "send");
+        let link = &mut state.links[self.id];
+        if let Some(refused) = link.send_faults.pop_front().or(link.send_always) {
+            return Err(refused);
+        }
+        if post.iov.len() > self.limits.iov_limit {
+            state.offence(format!("{} segments", post.iov.len()));
+        }
+        let runs = post.iov.iter().zip(post.desc);
+        let runs = runs.map(|(v, d)| (v.iov_base.expose_provenance(), v.iov_len, d.addr()));
+        let body = Body::Live(runs.collect());
+        state.touch_cell(post.context);
+        state.conns[conn.key].sends.push_back(Sent {
+            body,
+            context: Some(post.context),
+            data: post.data,
+            rma: None,
+        });
+        Ok(())
+    }
+
+    unsafe fn post_write(
+        &mut self,
+        conn: &FakeConn,
+        post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        self.post_rma(conn, post, Access::WRITE)
+    }
+
+    unsafe fn post_read(&mut self, conn: &FakeConn, post: &RmaPost<'_>) -> Result<(), PostRefused> {
+        self.post_rma(conn, post, Access::READ)
+    }
+
+    unsafe fn post_receive(
+        &mut self,
+        conn: &FakeConn,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        let mut state = self.net.state();
+        state.may_post(conn.key, "receive");
+        if let Some(refused) = state.links[self.id].receive_always {
+            return Err(refused);
+        }
+        state.touch_cell(context);
+        let registrar = state.conns[conn.key].registrar;
+        state.conns[conn.key].receives.push_back(Receive {
+            run: (base.expose_provenance(), len, desc.addr()),
+            context,
+            registrar,
+        });
+        Ok(())
+    }
+
+    unsafe fn post_shared_receive(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        let mut state = self.net.state();
+        if let Some(refused) = state.links[self.id].receive_always {
+            return Err(refused);
+        }
+        state.touch_cell(context);
+        let link = &mut state.links[self.id];
+        let registrar = link.registrar;
+        let Some(shared) = &mut link.shared else {
+            state.offence("a receive on an endpoint that is closed, or shares none".to_owned());
+            return Ok(());
+        };
+        shared.push_back(Receive {
+            run: (base.expose_provenance(), len, desc.addr()),
+            context,
+            registrar,
+        });
+        Ok(())
+    }
+
+    fn hello_tail(&self) -> &[u8] {
+        match self.form {
+            Form::Msg => &[],
+            Form::Rdm => &self.tail,
+        }
+    }
+
+    fn take_hello(&mut self, message: &[u8]) {
+        let Some((hello, tail)) = message.split_at_checked(HELLO_LEN) else {
+            return;
+        };
+        let mut state = self.net.state();
+        let from = tail.first_chunk().map(|tail| u64::from_le_bytes(*tail));
+        let is_its = |conn: &ConnState| Some(conn.link as u64) == from;
+        let Some(initiator) = state.conns.iter().position(is_its) else {
+            return;
+        };
+        let hello = hello.to_vec();
+        state.links[self.id]
+            .cm
+            .push_back(Cm::Request { initiator, hello });
+    }
+
+    fn close_all(&mut self) -> Result<(), CloseFailed> {
+        self.net.state().close_all(self.id)
+    }
+
+    fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {
+        let mut state = self.net.state();
+        let link = &mut state.links[self.id];
+        if let Some(errno) = link.cq_error {
+            return Err(Error::fabric("fi_cq_read", errno));
+        }
+        let room = (out.capacity() - out.len()).min(link.cq.len());
+        out.extend(link.cq.drain(..room));
+        Ok(room)
+    }
+
+    fn poll_cm(&mut self) -> Result<Option<CmEvent<FakeRequest>>, Error> {
+        let mut state = self.net.state();
+        let link = &mut state.links[self.id];
+        if let Some(errno) = link.cm_error {
+            return Err(Error::fabric("fi_eq_read", errno));
+        }
+        let Some(event) = link.cm.pop_front() else {
+            return Ok(None);
+        };
+        Ok(Some(match event {
+            Cm::Request { initiator, hello } => CmEvent::Request {
+                data: CmData::new(&hello),
+                request: FakeRequest {
+                    initiator,
+                    hello,
+                    answered: false,
+                    net: self.net.clone(),
+                },
+            },
+            Cm::Connected { conn, data } => CmEvent::Connected {
+                conn,
+                data: CmData::new(&data),
+            },
+            Cm::Refused { conn, data } => CmEvent::Refused {
+                conn,
+                errno: FabricErrno::new(libc::ECONNREFUSED),
+                data: CmData::new(&data),
+            },
+            Cm::Shutdown { conn } => CmEvent::Shutdown { conn },
+        }))
+    }
+}
+
+/// Nothing to sleep on: whoever waits looks again after a millisecond.
+#[derive(Debug)]
+pub(crate) struct FakeWait;
+
+impl LinkWait for FakeWait {
+    fn fds(&self) -> SmallVec<[RawFd; 2]> {
+        SmallVec::new()
+    }
+
+    fn try_wait(&self) -> Result<bool, Error> {
+        Ok(true)
+    }
+}

@@ -1,0 +1,638 @@
+//! `RdmLink`: the link over libfabric's endpoints without connections (FI_EP_RDM).
+//!
+//! One endpoint with its address vector and queue: for one connection that this side makes, or for all those of a listener.
+//! Connections are made by messages (`connection`, RDM form); this link knows who is where, finds the request in a hello,
+//! and says no to those whom nobody accepts.
+//!
+//! ```text
+//!  hello ─► take_hello ─► Request ─► prepare_accept ─► RdmConn {index, number}     messages name the index
+//!                            └─► reject ─► a refusal, injected; tried again until its deadline
+//! ```
+
+#![allow(unsafe_code)]
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libfabric_sys as sys;
+use smallvec::SmallVec;
+
+use crate::Error;
+use crate::endpoint::link::peer_book::PeerBook;
+use crate::endpoint::link::wait::LinkWait;
+use crate::endpoint::link::{
+    COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn,
+    LinkLimits, PostRefused, RmaPost, SendPost,
+};
+use crate::endpoint::protocol::connection::Form;
+use crate::endpoint::protocol::rdm_hello::{self, HelloTail};
+use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
+use crate::error::FabricErrno;
+use crate::fabric::{
+    Av, Cq, Domain, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_layout, in_use, local_info,
+};
+use crate::in_flight::ContextKind;
+use crate::memory::Registrar;
+
+/// Hellos that wait to be looked at; more are dropped, and their senders time out.
+const REQUESTS_MAX: usize = 256;
+
+/// Refusals that wait for the provider to take them; more are not told, and the refused time out.
+const REFUSALS_MAX: usize = 64;
+
+/// Addresses that are only lingering beyond which refusals are not told: a flood of hellos must not fill the vector.
+const LINGERING_MAX: usize = 512;
+
+/// How long a refusal is offered to a provider that has no way to the peer yet.
+const REFUSAL_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Reads of the queue before the endpoint closes, at most, and so many in a row that must find nothing.
+const SETTLE_READS_MAX: u32 = 256;
+const SETTLE_EMPTY_READS: u32 = 16;
+
+/// Between two such offers.
+const REFUSAL_RETRY: Duration = Duration::from_millis(1);
+
+/// The link.
+#[derive(Debug)]
+pub(crate) struct RdmLink {
+    limits: LinkLimits,
+    local: PeerAddr,
+    tail: HelloTail,
+    /// What endpoints are made of, and the sizes of their queues.
+    info: Info,
+    sizes: (usize, usize),
+    /// Most bytes that the provider takes by `fi_inject`.
+    inject_size: usize,
+    listens: bool,
+    indices: Indices,
+    /// Connections of a listener, by the peer's address, with the hello's words for which it is.
+    live: HashMap<PeerAddr, Life>,
+    events: VecDeque<CmEvent<RdmRequest>>,
+    refusals: VecDeque<Refusing>,
+    book: PeerBook,
+    /// Completions that were read while the endpoint was closed.
+    last: Completions,
+    /// Gone once it is closed.
+    ep: Option<Ep>,
+    av: Arc<Av>,
+    cq: Arc<Cq>,
+    domain: Arc<Domain>,
+}
+
+/// Which connection of which life of a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Life {
+    key: ConnKey,
+    incarnation: u64,
+    connection: u64,
+}
+
+/// A refusal under way.
+#[derive(Debug)]
+struct Refusing {
+    peer: PeerAddr,
+    number: FiAddr,
+    /// Under which the peer wants to be addressed.
+    index: u32,
+    data: CmData,
+    deadline: Instant,
+}
+
+impl RdmLink {
+    /// A link for connections that this side makes, one after the other, with room for so many operations in flight.
+    pub(crate) fn open(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        let info = settings.info(domain.fabric())?;
+        Self::with(domain, info, (tx, rx), settings, false)
+    }
+
+    /// A link that listens, with room for the operations of all connections together.
+    pub(crate) fn listen(
+        domain: &Arc<Domain>,
+        addr: &PeerAddr,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        let mut info = local_info(domain.fabric(), addr)?;
+        settings.adjust(&mut info);
+        Self::with(domain, info, (tx, rx), settings, true).map_err(|error| in_use(error, addr))
+    }
+
+    fn with(
+        domain: &Arc<Domain>,
+        info: Info,
+        sizes: (usize, usize),
+        settings: &EndpointSettings,
+        listens: bool,
+    ) -> Result<Self, Error> {
+        let cq = Arc::new(Cq::open(domain, sizes.0 + sizes.1)?);
+        let end = End::open(domain, &info, settings.queue_sizes(sizes), &cq)?;
+        let tx = info.tx();
+        let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
+        Ok(Self {
+            limits: LinkLimits {
+                iov_limit: tx.iov_limit,
+                max_message: info.max_message(),
+                contexts: if needs_cells {
+                    ContextKind::Cells
+                } else {
+                    ContextKind::Opaque
+                },
+                shared_receives: end.receives,
+                rma: None,
+            },
+            sizes: settings.queue_sizes(sizes),
+            inject_size: tx.inject_size,
+            info,
+            listens,
+            indices: Indices::new(crate::endpoint::incarnation()),
+            live: HashMap::new(),
+            events: VecDeque::new(),
+            refusals: VecDeque::new(),
+            book: PeerBook::default(),
+            last: Completions::new(),
+            local: end.local,
+            tail: end.tail,
+            ep: Some(end.ep),
+            av: end.av,
+            cq,
+            domain: Arc::clone(domain),
+        })
+    }
+
+    /// Another endpoint in the place of the one that was closed, at another address.
+    fn open_again(&mut self) -> Result<(), Error> {
+        let end = End::open(&self.domain, &self.info, self.sizes, &self.cq)?;
+        self.book = PeerBook::default();
+        (self.local, self.tail) = (end.local, end.tail);
+        (self.ep, self.av) = (Some(end.ep), end.av);
+        Ok(())
+    }
+
+    /// Where it is.
+    pub(crate) fn local_addr(&self) -> PeerAddr {
+        self.local
+    }
+
+    /// What a sleeping thread watches.
+    pub(crate) fn waiter(&self) -> Arc<dyn LinkWait> {
+        Arc::new(RdmWait {
+            cq: Arc::clone(&self.cq),
+            domain: Arc::clone(&self.domain),
+        })
+    }
+
+    fn join(&mut self, peer: PeerAddr) -> Result<RdmConn, Error> {
+        let ep = self.ep.as_ref();
+        let raw = ep.ok_or_else(|| Error::fabric("fi_endpoint", libc::ESHUTDOWN))?;
+        let raw = raw.as_ptr();
+        check_layout(&self.local, &peer)?;
+        let av = &self.av;
+        let number = self.book.take(peer, || av.insert(&peer))?;
+        let live = &self.live;
+        let taken = |index| live.values().any(|life| life.key == index as ConnKey);
+        let index = self.indices.allot(taken);
+        Ok(RdmConn {
+            index,
+            peer,
+            number,
+            raw,
+        })
+    }
+
+    /// The connection that a peer had, if any, is over: the same address speaks for another one.
+    fn supersede(&mut self, peer: &PeerAddr) {
+        if let Some(life) = self.live.remove(peer) {
+            self.events.push_back(CmEvent::Shutdown { conn: life.key });
+        }
+    }
+
+    /// What the provider knows already it is made to deal with before the endpoint closes: `ofi_rxm` answers what it finds in
+    /// its own queue on connections that it has just closed, and crashes. Never blocks; bounded.
+    fn settle(&mut self) {
+        let mut empty = 0;
+        for _ in 0..SETTLE_READS_MAX {
+            match self.cq.read(&mut self.last) {
+                Ok(0) => empty += 1,
+                Ok(_) => empty = 0,
+                Err(_) => return,
+            }
+            if empty == SETTLE_EMPTY_READS {
+                return;
+            }
+        }
+    }
+
+    /// Offers the refusals to the provider again.
+    fn send_refusals(&mut self, now: Instant) {
+        for _ in 0..self.refusals.len() {
+            let (Some(ep), Some(refusing)) = (&self.ep, self.refusals.pop_front()) else {
+                return;
+            };
+            let mark = wire::cq_data(ControlKind::REFUSAL, refusing.index);
+            let sent = ep.inject(refusing.number, mark, refusing.data.as_slice());
+            if sent == Err(PostRefused::Again) && now < refusing.deadline {
+                self.refusals.push_back(refusing);
+            } else {
+                self.book.give_back(refusing.peer, now);
+            }
+        }
+    }
+}
+
+/// An endpoint with its address vector and its address.
+struct End {
+    ep: Ep,
+    av: Arc<Av>,
+    local: PeerAddr,
+    tail: HelloTail,
+    /// Receives that it takes.
+    receives: u32,
+}
+
+impl End {
+    fn open(
+        domain: &Arc<Domain>,
+        info: &Info,
+        sizes: (usize, usize),
+        cq: &Arc<Cq>,
+    ) -> Result<Self, Error> {
+        let mut info = info.duplicate()?;
+        let av = Arc::new(Av::open(domain)?);
+        let ep = Ep::open_rdm(domain, &mut info, sizes, cq, &av)?;
+        let unnamed = || Error::Unsupported {
+            provider: info.provider_name(),
+            need: "names its endpoints in a form that no peer can be told",
+        };
+        let local = ep.name(info.addr_format()).ok_or_else(unnamed)?;
+        let tail = HelloTail::new(&local).ok_or_else(unnamed)?;
+        Ok(Self {
+            ep,
+            av,
+            local,
+            tail,
+            receives: u32::try_from(info.rx().size).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+impl Drop for RdmLink {
+    fn drop(&mut self) {
+        // Cores close what they opened; here, a listener that never came to be.
+        drop(self.ep.take());
+    }
+}
+
+/// A peer that said hello and was not answered yet. Dropped without an answer, it times out.
+#[derive(Debug)]
+pub(crate) struct RdmRequest {
+    peer: PeerAddr,
+    hello: RequestHello,
+}
+
+/// What the link itself needs of a hello.
+#[derive(Debug, Clone, Copy, Default)]
+struct RequestHello {
+    incarnation: u64,
+    connection: u64,
+}
+
+/// A connection: an index here and a number there.
+#[derive(Debug)]
+pub(crate) struct RdmConn {
+    index: u32,
+    peer: PeerAddr,
+    number: FiAddr,
+    raw: *mut sys::fid_ep,
+}
+
+// SAFETY: the pointer is only handed out (`as_raw`); the endpoint's provider was opened with FI_THREAD_SAFE.
+unsafe impl Send for RdmConn {}
+
+impl RdmConn {
+    pub(crate) fn as_raw(&self) -> *mut sys::fid_ep {
+        self.raw
+    }
+}
+
+impl LinkConn for RdmConn {
+    fn key(&self) -> ConnKey {
+        self.index as ConnKey
+    }
+
+    fn registrar(&self) -> Option<&dyn Registrar> {
+        None
+    }
+
+    fn peer(&self) -> Option<PeerAddr> {
+        Some(self.peer)
+    }
+}
+
+fn closed() -> PostRefused {
+    PostRefused::Errno(FabricErrno::new(libc::ESHUTDOWN))
+}
+
+impl Link for RdmLink {
+    type Conn = RdmConn;
+    type Request = RdmRequest;
+
+    fn form(&self) -> Form {
+        Form::Rdm
+    }
+
+    fn limits(&self) -> &LinkLimits {
+        &self.limits
+    }
+
+    fn registrar(&self) -> &dyn Registrar {
+        &*self.domain
+    }
+
+    fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<RdmConn, Error> {
+        if self.ep.is_none() {
+            self.open_again()?;
+        }
+        self.join(*peer)
+    }
+
+    /// The hello is a message of the core's: there is nothing to start.
+    fn connect(&mut self, _conn: &RdmConn, _peer: &PeerAddr, _data: &[u8]) -> Result<(), Error> {
+        Err(Error::fabric("fi_connect", libc::ENOSYS))
+    }
+
+    fn prepare_accept(&mut self, request: RdmRequest) -> Result<RdmConn, (RdmRequest, Error)> {
+        self.supersede(&request.peer);
+        match self.join(request.peer) {
+            Ok(conn) => {
+                let life = Life {
+                    key: conn.key(),
+                    incarnation: request.hello.incarnation,
+                    connection: request.hello.connection,
+                };
+                self.live.insert(request.peer, life);
+                Ok(conn)
+            }
+            Err(error) => Err((request, error)),
+        }
+    }
+
+    fn peer_of(&self, request: &RdmRequest) -> Option<PeerAddr> {
+        Some(request.peer)
+    }
+
+    /// The answer is a message of the core's: there is nothing more to accept.
+    fn accept(&mut self, _conn: &mut RdmConn, _data: &[u8]) -> Result<(), Error> {
+        Err(Error::fabric("fi_accept", libc::ENOSYS))
+    }
+
+    fn reject(&mut self, request: RdmRequest, data: &[u8]) {
+        let now = Instant::now();
+        let too_many =
+            self.refusals.len() >= REFUSALS_MAX || self.book.lingering() >= LINGERING_MAX;
+        if too_many || data.len() > self.inject_size {
+            return;
+        }
+        let (av, peer) = (&self.av, request.peer);
+        if check_layout(&self.local, &peer).is_err() {
+            return;
+        }
+        let Ok(number) = self.book.take(peer, || av.insert(&peer)) else {
+            return;
+        };
+        self.refusals.push_back(Refusing {
+            peer,
+            number,
+            index: request.hello.connection as u32 & wire::INDEX_MASK,
+            data: CmData::new(data),
+            deadline: now + REFUSAL_PATIENCE,
+        });
+        self.send_refusals(now);
+    }
+
+    fn close(&mut self, conn: RdmConn) -> Result<(), CloseFailed> {
+        if !self.listens {
+            return self.close_all();
+        }
+        if self
+            .live
+            .get(&conn.peer)
+            .is_some_and(|life| life.key == conn.key())
+        {
+            self.live.remove(&conn.peer);
+        }
+        let is_its = |event: &CmEvent<RdmRequest>| matches!(event, CmEvent::Shutdown { conn: key } if *key == conn.key());
+        self.events.retain(|event| !is_its(event));
+        self.book.give_back(conn.peer, Instant::now());
+        Ok(())
+    }
+
+    fn close_all(&mut self) -> Result<(), CloseFailed> {
+        self.refusals.clear();
+        self.settle();
+        let closed = self.ep.take().map_or(Ok(()), Ep::close);
+        closed.map_err(|code| CloseFailed(FabricErrno::new(code)))
+    }
+
+    #[inline]
+    unsafe fn post_send(&mut self, conn: &RdmConn, post: &SendPost<'_>) -> Result<(), PostRefused> {
+        let Some(ep) = &self.ep else {
+            return Err(closed());
+        };
+        // SAFETY: the caller's promises; the endpoint is of no connected type.
+        unsafe { ep.send(conn.number, post) }
+    }
+
+    #[inline]
+    unsafe fn post_receive(
+        &mut self,
+        _conn: &RdmConn,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        // SAFETY: the caller's promises.
+        unsafe { self.post_shared_receive(base, len, desc, context) }
+    }
+
+    /// Not reached: the link's limits say that it has no one-sided operations.
+    unsafe fn post_write(
+        &mut self,
+        _conn: &RdmConn,
+        _post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    }
+
+    /// As [`post_write`](Self::post_write).
+    unsafe fn post_read(
+        &mut self,
+        _conn: &RdmConn,
+        _post: &RmaPost<'_>,
+    ) -> Result<(), PostRefused> {
+        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    }
+
+    #[inline]
+    unsafe fn post_shared_receive(
+        &mut self,
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused> {
+        let Some(ep) = &self.ep else {
+            return Err(closed());
+        };
+        // SAFETY: the caller's promises.
+        unsafe { ep.receive(base, len, desc, context) }
+    }
+
+    #[inline]
+    fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {
+        if !self.last.is_empty() {
+            let read = self.last.len().min(COMPLETION_BATCH);
+            out.extend(self.last.drain(..read));
+            return Ok(read);
+        }
+        self.cq.read(out)
+    }
+
+    fn poll_cm(&mut self) -> Result<Option<CmEvent<RdmRequest>>, Error> {
+        if self.events.is_empty() && self.listens {
+            let now = Instant::now();
+            self.send_refusals(now);
+            let av = &self.av;
+            self.book.expire(now, |number| av.remove(number));
+        }
+        Ok(self.events.pop_front())
+    }
+
+    fn hello_tail(&self) -> &[u8] {
+        self.tail.as_slice()
+    }
+
+    fn take_hello(&mut self, message: &[u8]) {
+        let format = self.domain.fabric().info().addr_format();
+        let peer = rdm_hello::speaker(message)
+            .filter(|peer| self.listens && crate::fabric::fits(format, peer));
+        let Some(peer) = peer.filter(|_| self.events.len() < REQUESTS_MAX) else {
+            tracing::debug!(bytes = message.len(), "a hello that can't be answered");
+            return;
+        };
+        let words = &message[..HELLO_LEN];
+        // A hello that is not understood is refused by whoever judges it, if it says where to.
+        let hello = Hello::parse(words).map_or_else(
+            |_| RequestHello {
+                incarnation: 0,
+                connection: Hello::peek_connection(words).unwrap_or(0),
+            },
+            |hello| RequestHello {
+                incarnation: hello.incarnation,
+                connection: hello.connection,
+            },
+        );
+        if let Some(life) = self.live.get(&peer) {
+            if (life.incarnation, life.connection) == (hello.incarnation, hello.connection) {
+                return tracing::debug!(%peer, "a hello that was heard before");
+            }
+            self.supersede(&peer);
+        }
+        self.events.push_back(CmEvent::Request {
+            request: RdmRequest { peer, hello },
+            data: CmData::new(words),
+        });
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        (!self.refusals.is_empty()).then(|| Instant::now() + REFUSAL_RETRY)
+    }
+}
+
+/// Gives out indices in turn, so that one is not used again soon: a message for a connection that is over names an index
+/// that nobody has. Where they begin is drawn at random: a restarted process begins elsewhere.
+#[derive(Debug)]
+struct Indices {
+    last: u32,
+}
+
+impl Indices {
+    fn new(seed: u64) -> Self {
+        // Two links of one process begin apart, too.
+        let seed =
+            seed.rotate_left(24) ^ crate::endpoint::next_connection().wrapping_mul(0x9E37_79B9);
+        Self {
+            last: (seed ^ (seed >> 32)) as u32 & wire::INDEX_MASK,
+        }
+    }
+
+    /// The next one that is free. Index 0 is nobody's: hellos carry it.
+    fn allot(&mut self, taken: impl Fn(u32) -> bool) -> u32 {
+        loop {
+            self.last = (self.last + 1) & wire::INDEX_MASK;
+            // Far fewer connections than indices: this ends.
+            if self.last != 0 && !taken(self.last) {
+                return self.last;
+            }
+        }
+    }
+}
+
+/// The queue of a link, for a sleeping thread.
+#[derive(Debug)]
+struct RdmWait {
+    cq: Arc<Cq>,
+    domain: Arc<Domain>,
+}
+
+impl LinkWait for RdmWait {
+    fn fds(&self) -> SmallVec<[RawFd; 2]> {
+        self.cq.fd().into_iter().collect()
+    }
+
+    fn try_wait(&self) -> Result<bool, Error> {
+        if self.cq.fd().is_none() {
+            return Ok(true);
+        }
+        let mut fids = [self.cq.fid()];
+        // SAFETY: the fabric and the queue are open (held by `self`), and `fids` has one entry.
+        let rc = unsafe { sys::fi_trywait(self.domain.fabric().as_ptr(), fids.as_mut_ptr(), 1) };
+        match rc {
+            0 => Ok(true),
+            rc if rc == -sys::FI_EAGAIN => Ok(false),
+            rc => Err(Error::fabric("fi_trywait", rc)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_is_not_used_again_soon_and_never_by_two() {
+        let mut indices = Indices {
+            last: wire::INDEX_MASK - 2,
+        };
+        let first = indices.allot(|_| false);
+        assert_eq!(first, wire::INDEX_MASK - 1);
+        assert_eq!(indices.allot(|_| false), wire::INDEX_MASK);
+        assert_eq!(indices.allot(|i| i == 1), 2, "0 is nobody's, 1 is taken");
+        for _ in 0..100_000 {
+            assert_ne!(indices.allot(|_| false), first);
+        }
+        let begins: std::collections::HashSet<_> =
+            (0..100).map(|seed| Indices::new(seed).last).collect();
+        assert!(begins.len() > 90, "lives begin apart");
+    }
+}

@@ -1,0 +1,1229 @@
+//! One connection as a state machine without I/O: what may be sent when, and how and why it ends.
+//!
+//! The endpoint tells it what happened (`on_...`), asks it what to do ([`Connection::next_action`]) and gives it the time.
+//! It serves both roles and both forms: FI_EP_MSG, where hello and answer travel in the CM private data, and RDM, where
+//! they are messages.
+//!
+//! ```text
+//! initiator: Connecting ──hello-ack──► Established ──close / peer's bye──► Closing ──both byes──► Closed
+//! acceptor:  Accepting ──connected───► Established     (any state ──loss, refusal, violation, deadline──► Closed)
+//! ```
+//!
+//! What the endpoint owes it:
+//! - Actions are taken until `None` after each group of calls; [`Action::Close`] is the last one, for ever.
+//! - Completions of one connection are handed over in the order of the completion queue.
+//! - Before [`Connection::on_lost`] for an FI_SHUTDOWN, the completion queue is read to its end: the peer's goodbye may be in it.
+//! - Before a message for a connection that is still `Connecting`, the event queue is read: FI_CONNECTED is already in it.
+//! - A failed send of data or of a control message is an `on_lost`, after `on_data_done` for the data.
+
+use std::time::{Duration, Instant};
+
+use crate::endpoint::protocol::credit::{CreditError, ReceiveCredits, SendCredits};
+use crate::endpoint::protocol::liveness::{Patience, Silence, Verdict};
+use crate::endpoint::protocol::wire::{
+    self, ByeReason, Control, ControlBody, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
+    Refusal, RefusalCode, WindowId, WireError,
+};
+use crate::error::FabricErrno;
+pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
+use windows::{WindowAction, Windows};
+
+mod windows;
+
+/// How the two sides are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// An FI_EP_MSG endpoint each; hello, answer and refusal are CM private data.
+    Msg,
+    /// Many connections over one FI_EP_RDM endpoint; everything is a message.
+    Rdm,
+}
+
+/// What this side says of itself, and how long it waits.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LocalParams {
+    /// How this side frames the messages that it sends.
+    pub(crate) header_mode: HeaderMode,
+    /// The framing that the peer must use; `None` takes any.
+    pub(crate) require_header_mode: Option<HeaderMode>,
+    /// Feature bits of this side.
+    pub(crate) features: u32,
+    /// Largest whole message that this side takes, in bytes; 0 when it takes none.
+    pub(crate) receive_size: u64,
+    /// Data messages that this side has receive buffers for.
+    pub(crate) receive_depth: u32,
+    /// First grant, and window from then on; at most `receive_depth`, 0 when `receive_size` is 0.
+    pub(crate) credits: u32,
+    /// Which life of the endpoint this is.
+    pub(crate) incarnation: u64,
+    /// This side's number for the connection.
+    pub(crate) connection: u64,
+    /// For the whole handshake, on either side.
+    pub(crate) connect_timeout: Duration,
+    /// For the goodbye when the peer began it and the application has set no deadline.
+    pub(crate) close_timeout: Duration,
+    /// Largest receive depth of a peer that this side believes.
+    pub(crate) max_credit_window: u32,
+    /// How long the peer may say nothing.
+    pub(crate) patience: Patience,
+}
+
+impl LocalParams {
+    fn hello(&self, kind: HelloKind) -> Hello {
+        debug_assert!(
+            self.credits <= self.receive_depth,
+            "more credits than buffers"
+        );
+        debug_assert!(
+            self.receive_size > 0 || self.credits == 0,
+            "credits for messages of no size"
+        );
+        Hello {
+            kind,
+            header_mode: self.header_mode,
+            version: wire::VERSION,
+            oldest: wire::OLDEST,
+            features: self.features,
+            receive_size: self.receive_size,
+            receive_depth: self.receive_depth,
+            credits: self.credits,
+            incarnation: self.incarnation,
+            connection: self.connection,
+        }
+    }
+
+    /// Whether this side wants a peer with such a hello.
+    fn judge(&self, peer: &Hello) -> Result<(), Refusal> {
+        if peer.receive_depth > self.max_credit_window {
+            let details = [peer.receive_depth.into(), self.max_credit_window.into()];
+            return Err(Refusal::new(RefusalCode::RECEIVE_DEPTH, details));
+        }
+        match self.require_header_mode {
+            Some(asked) if asked != peer.header_mode => {
+                let details = [peer.header_mode.to_detail(), asked.to_detail()];
+                Err(Refusal::new(RefusalCode::HEADER_MODE, details))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where a connection stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Initiator: the hello is under way.
+    Connecting,
+    /// Acceptor: the answer is under way.
+    Accepting,
+    /// Messages flow.
+    Established,
+    /// No new sends; the goodbye is under way.
+    Closing,
+    /// Over; the reason is known.
+    Closed,
+}
+
+/// Why a data message can't be posted now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blocked {
+    /// Not yet: a transmit now would crash inside the provider.
+    NotConnected,
+    /// The peer has granted no room.
+    NoCredit,
+    /// One of the two sides is saying goodbye.
+    Closing,
+    /// Over.
+    Closed,
+}
+
+/// What a peer did that no peer of ours does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Violation {
+    /// It sent bytes that make no sense.
+    #[error("not understood: {0}")]
+    Malformed(#[from] WireError),
+    /// It broke the account of credits.
+    #[error(transparent)]
+    Credit(#[from] CreditError),
+    /// It sent a message that is longer than this side said it takes.
+    #[error("a message of {len_bytes} bytes where at most {limit_bytes} are taken")]
+    TooLong {
+        /// Length of the message, in bytes.
+        len_bytes: u64,
+        /// What this side takes, in bytes.
+        limit_bytes: u64,
+    },
+    /// It said that it had sent fewer messages than arrived.
+    #[error("a goodbye after {claimed} messages, but {received} had come")]
+    Count {
+        /// Messages that the peer says it sent.
+        claimed: u64,
+        /// Messages that came.
+        received: u64,
+    },
+    /// It sent something that has no place at this moment.
+    #[error("{0}")]
+    OutOfTurn(&'static str),
+}
+
+/// How and why a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// Both sides said goodbye, and all that the peer had sent arrived.
+    #[error("finished: both sides said goodbye")]
+    Finished,
+    /// The peer refused the connection.
+    #[error("refused: {0}")]
+    Refused(Refusal),
+    /// This side refused the peer; the text speaks of this side as "the endpoint".
+    #[error("refused by this side: {0}")]
+    RefusedPeer(Refusal),
+    /// There is no such peer, or it refused without a reason.
+    #[error("could not connect: {0}")]
+    ConnectFailed(FabricErrno),
+    /// Nothing answered in time.
+    #[error("no answer within the connect timeout")]
+    ConnectTimedOut,
+    /// The peer asked for a connection and then did not complete it in time.
+    #[error("the peer did not complete the handshake in time")]
+    HandshakeTimedOut,
+    /// The peer went away without a goodbye.
+    #[error("the peer was lost{}", Cause(*errno))]
+    PeerLost {
+        /// The first error that told of it; `None` when it was an orderly shutdown of the transport.
+        errno: Option<FabricErrno>,
+    },
+    /// Nothing came from the peer for longer than it may be silent: its process is stopped, its machine or the network
+    /// between is gone.
+    #[error("the peer was silent for {silence:?}")]
+    PeerSilent {
+        /// The setting: it was silent for at least as long.
+        silence: Duration,
+    },
+    /// The peer gave the established connection up and said so.
+    #[error("given up by the peer: {0}")]
+    PeerAborted(Refusal),
+    /// Both sides said goodbye, but some of what the peer had sent did not arrive.
+    #[error("the peer sent {expected} messages, {received} arrived")]
+    PeerTruncated {
+        /// Messages that the peer says it sent.
+        expected: u64,
+        /// Messages that came.
+        received: u64,
+    },
+    /// The deadline for the goodbye passed.
+    #[error("the goodbye was not complete before its deadline")]
+    ClosedByDeadline,
+    /// This side closed before the connection was established.
+    #[error("closed before it was established")]
+    ClosedLocally,
+    /// The peer did what no peer of ours does.
+    #[error("the peer broke the protocol: {0}")]
+    Violation(Violation),
+    /// A send was not done within its deadline, and the policy is to fail the connection.
+    #[error("a send was not done within {deadline:?}")]
+    SendDeadline {
+        /// The deadline of each send.
+        deadline: Duration,
+    },
+    /// The peer did not confirm in time that it does not use a revoked window any more.
+    #[error("the peer did not confirm a revoked window before the deadline")]
+    RevokeDeadline,
+    /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.
+    #[error("the endpoint failed: {0}")]
+    EndpointFailed(&'static str),
+}
+
+struct Cause(Option<FabricErrno>);
+
+impl std::fmt::Display for Cause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Some(errno) => write!(f, ": {errno}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a message is that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Data: for `on_data`.
+    Data,
+    /// With this CQ data: for `on_control`.
+    Control(u32),
+}
+
+/// A message that must be dropped: the connection was over, or is over because of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dropped;
+
+/// What the endpoint is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// MSG form: `fi_connect` with this private data.
+    Connect { data: [u8; HELLO_LEN] },
+    /// MSG form: `fi_accept` with this private data.
+    Accept { data: [u8; HELLO_LEN] },
+    /// MSG form: `fi_reject` with this private data; `Close` follows.
+    Reject { data: [u8; HELLO_LEN] },
+    /// Send this body with this CQ data, then call `on_control_done`.
+    SendControl { cq_data: u32, body: ControlBody },
+    /// Tell the application: messages can arrive and, as soon as `may_send` agrees, be sent.
+    Established,
+    /// Tell the application: nothing was heard from the peer for a while.
+    Unresponsive,
+    /// Tell the application: something came from the peer again.
+    Responsive,
+    /// Tell the application: the peer has said goodbye; nothing more comes, nothing more can be sent.
+    PeerClosing { reason: ByeReason },
+    /// Close the registration of a window of this side; keep its memory.
+    CloseWindow(WindowId),
+    /// Nobody can reach a window of this side any more: its memory is free.
+    ReleaseWindow(WindowId),
+    /// The peer has revoked a window of its own: tell the application, and the machine how many operations use it
+    /// (`window_in_use`).
+    WindowRevoked(WindowId),
+    /// Close the transport now. The last action, exactly once.
+    Close(CloseReason),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct PeerBye {
+    last_sequence: u64,
+    reason: ByeReason,
+}
+
+/// What remains to be told or sent. Each kind is pending at most once, so no queue is needed and none can overflow.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pending {
+    /// Connect, Accept, Reject, or the RDM message that is their like.
+    handshake: Option<Action>,
+    established: bool,
+    peer_closing: bool,
+    unresponsive: bool,
+    responsive: bool,
+    close: Option<CloseReason>,
+}
+
+/// Heartbeats: one question of each side at a time, until it is answered.
+#[derive(Debug, Clone, Copy, Default)]
+struct Heartbeats {
+    /// Questions of this side so far; the last one has this number.
+    asked: u64,
+    unanswered: bool,
+    /// One is to be asked as soon as there is none unanswered.
+    ask: bool,
+    /// Questions of the peer so far.
+    heard: u64,
+    /// The last of them waits for its answer.
+    answer: bool,
+    /// Handed to the endpoint, and its send has not completed.
+    under_way: u8,
+}
+
+/// A question and an answer.
+const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
+
+/// One connection. See the module's description.
+#[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
+pub(crate) struct Connection {
+    form: Form,
+    local: LocalParams,
+    state: State,
+    /// Sends may be posted: FI_CONNECTED was seen (MSG) or the handshake is done (RDM).
+    transmit: bool,
+    peer: Option<Hello>,
+    send: SendCredits,
+    receive: ReceiveCredits,
+    /// Data messages posted and not yet completed.
+    posted: u64,
+    bye_reason: ByeReason,
+    /// Our bye was handed to the endpoint / its send completed.
+    bye_sent: bool,
+    bye_done: bool,
+    peer_bye: Option<PeerBye>,
+    /// A credit message was handed to the endpoint and its send has not completed.
+    credit_under_way: bool,
+    /// Runs until this side may transmit.
+    handshake_deadline: Option<Instant>,
+    close_deadline: Option<Instant>,
+    windows: Windows,
+    /// The close deadline came from the application.
+    own_close: bool,
+    silence: Option<Silence>,
+    heartbeats: Heartbeats,
+    pending: Pending,
+    reason: Option<CloseReason>,
+}
+
+impl Connection {
+    /// The side that connects. Its first action sends the hello.
+    pub(crate) fn initiate(form: Form, local: LocalParams, now: Instant) -> Self {
+        let mut this = Self::new(form, local, State::Connecting, now);
+        let hello = local.hello(HelloKind::Hello);
+        this.pending.handshake = Some(match form {
+            Form::Msg => Action::Connect {
+                data: hello.encode(),
+            },
+            Form::Rdm => this.control(&Control::Hello(hello)),
+        });
+        this
+    }
+
+    /// The side that was connected to. Its first action answers the hello: acceptance, or refusal and `Close`.
+    pub(crate) fn accept(form: Form, local: LocalParams, peer_hello: &[u8], now: Instant) -> Self {
+        let mut this = Self::new(form, local, State::Accepting, now);
+        match Hello::parse(peer_hello).and_then(|hello| expect(hello, HelloKind::Hello)) {
+            Ok(hello) => {
+                this.set_peer(hello);
+                this.answer();
+                if let Err(refusal) = local.judge(&hello) {
+                    // Takes the place of the answer.
+                    this.end(CloseReason::RefusedPeer(refusal));
+                }
+            }
+            Err(error) => {
+                let refusal = Refusal::of_wire_error(&error);
+                this.pending.handshake = match form {
+                    Form::Msg => Some(Action::Reject {
+                        data: refusal.encode(),
+                    }),
+                    Form::Rdm => Hello::peek_connection(peer_hello)
+                        .map(|peer| send_control(&Control::Refusal(refusal), peer)),
+                };
+                this.close_with(CloseReason::RefusedPeer(refusal));
+            }
+        }
+        this
+    }
+
+    fn new(form: Form, local: LocalParams, state: State, now: Instant) -> Self {
+        Self {
+            form,
+            local,
+            state,
+            transmit: false,
+            peer: None,
+            send: SendCredits::new(0, 0),
+            receive: ReceiveCredits::new(local.credits),
+            posted: 0,
+            bye_reason: ByeReason::DONE,
+            bye_sent: false,
+            bye_done: false,
+            peer_bye: None,
+            credit_under_way: false,
+            handshake_deadline: Some(now + local.connect_timeout),
+            close_deadline: None,
+            windows: Windows::default(),
+            own_close: false,
+            silence: Silence::new(local.patience, now),
+            heartbeats: Heartbeats::default(),
+            pending: Pending::default(),
+            reason: None,
+        }
+    }
+
+    fn answer(&mut self) {
+        let ack = self.local.hello(HelloKind::Ack);
+        self.pending.handshake = Some(match self.form {
+            Form::Msg => Action::Accept { data: ack.encode() },
+            Form::Rdm => self.control(&Control::Hello(ack)),
+        });
+    }
+
+    /// MSG form: the event queue said FI_CONNECTED. `data` is the private data of an initiator's event; an acceptor's means nothing.
+    pub(crate) fn on_connected(&mut self, data: &[u8]) {
+        match self.state {
+            State::Connecting => self.on_hello_ack(Hello::parse(data)),
+            // An acceptor may have been established by the first message already; only now may it transmit.
+            State::Accepting | State::Established | State::Closing => self.become_established(true),
+            State::Closed => {}
+        }
+    }
+
+    /// MSG form: the event queue gave an error for `fi_connect`, with the private data of the refusal if there was one.
+    pub(crate) fn on_refused(&mut self, errno: FabricErrno, data: &[u8]) {
+        if self.state != State::Connecting {
+            return self.on_lost(Some(errno));
+        }
+        self.end(match Refusal::parse(data) {
+            Ok(refusal) => CloseReason::Refused(refusal),
+            Err(_) => CloseReason::ConnectFailed(errno),
+        });
+    }
+
+    /// Tells data from control messages, by the CQ data that came with a message; `None`: neither. Then the peer broke the
+    /// protocol (MSG form), or the message is for a connection that is over, or for nobody (RDM form): it is dropped.
+    #[inline]
+    pub(crate) fn on_message(&mut self, cq_data: Option<u64>) -> Option<Arrival> {
+        match (self.form, cq_data.map(u32::try_from)) {
+            (Form::Msg, None) => Some(Arrival::Data),
+            (Form::Msg, Some(Ok(cq_data))) => Some(Arrival::Control(cq_data)),
+            (Form::Rdm, Some(Ok(cq_data))) => self.on_rdm_message(cq_data),
+            // Anybody can send to an endpoint that is not connected.
+            (Form::Rdm, None | Some(Err(_))) => None,
+            (Form::Msg, Some(Err(_))) => {
+                self.violate(WireError::Field {
+                    name: "cq_data",
+                    value: cq_data.unwrap_or_default(),
+                });
+                None
+            }
+        }
+    }
+
+    fn on_rdm_message(&mut self, cq_data: u32) -> Option<Arrival> {
+        let (kind, index) = wire::split_cq_data(cq_data);
+        let arrival = match kind {
+            ControlKind::DATA => Arrival::Data,
+            _ => Arrival::Control(cq_data),
+        };
+        (index == self.own_index()).then_some(arrival)
+    }
+
+    /// The CQ data that each data message to the peer carries; none where the endpoint itself is the connection.
+    #[inline]
+    pub(crate) fn data_mark(&self) -> Option<u32> {
+        match (self.form, &self.peer) {
+            (Form::Rdm, Some(peer)) => {
+                Some(wire::cq_data(ControlKind::DATA, index_of(peer.connection)))
+            }
+            _ => None,
+        }
+    }
+
+    /// A message with CQ data arrived that is not RDM data.
+    pub(crate) fn on_control(&mut self, cq_data: u32, body: &[u8], now: Instant) {
+        if self.state == State::Closed {
+            return;
+        }
+        let (kind, index) = wire::split_cq_data(cq_data);
+        if index != self.own_index() {
+            return self.violate(wrong_index(index));
+        }
+        self.hear();
+        match Control::parse(kind, body) {
+            Ok(Control::Refusal(refusal)) => self.on_refusal(refusal),
+            Ok(Control::Hello(hello)) => self.on_hello(hello),
+            Ok(Control::Credit { granted }) => self.on_credit(granted),
+            Ok(Control::Heartbeat { number, answer }) => self.on_heartbeat(number, answer),
+            Ok(Control::Bye {
+                last_sequence,
+                reason,
+            }) => {
+                self.on_bye(
+                    PeerBye {
+                        last_sequence,
+                        reason,
+                    },
+                    now,
+                );
+            }
+            Ok(
+                window @ (Control::Revoke { .. }
+                | Control::RevokeAck { .. }
+                | Control::Revoked { .. }),
+            ) => self.on_window_message(window),
+            Err(error) => self.violate(error),
+        }
+    }
+
+    fn on_window_message(&mut self, control: Control) {
+        if !self.has_windows() {
+            return self.violate(WireError::Kind(control.kind().0));
+        }
+        self.on_arrival("a window message before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        if self.peer_bye.is_some() {
+            return self.violate(Violation::OutOfTurn("a window message after its goodbye"));
+        }
+        let taken = match control {
+            Control::Revoke { window } => self.windows.on_revoke(WindowId(window)),
+            Control::RevokeAck { window } => self.windows.on_ack(WindowId(window)),
+            Control::Revoked { window } => self.windows.on_revoked(WindowId(window)),
+            _ => Ok(()),
+        };
+        if let Err(violation) = taken {
+            self.violate(violation);
+        }
+    }
+
+    /// Both sides know what windows are.
+    pub(crate) fn has_windows(&self) -> bool {
+        self.peer
+            .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_WINDOWS != 0)
+    }
+
+    /// This side's number for the connection, as its hello says.
+    pub(crate) fn local_connection(&self) -> u64 {
+        self.local.connection
+    }
+
+    /// The number of a new window of this side; `None` when the connection does not stand, or the peer does not know windows.
+    pub(crate) fn expose_window(&mut self) -> Option<WindowId> {
+        (self.state == State::Established && self.has_windows()).then(|| self.windows.expose())
+    }
+
+    /// Asks the peer not to use a window any more, once for each window; the connection ends where it does not agree in time.
+    pub(crate) fn revoke_window(
+        &mut self,
+        window: WindowId,
+        readable: bool,
+        deadline: Option<Instant>,
+    ) {
+        self.windows.revoke(window, readable, deadline);
+    }
+
+    /// Whether the peer has revoked a window of its own.
+    pub(crate) fn is_window_revoked(&self, window: WindowId) -> bool {
+        self.windows.is_revoked(window)
+    }
+
+    /// The answer to [`Action::WindowRevoked`].
+    pub(crate) fn window_in_use(&mut self, window: WindowId, operations: u32) {
+        self.windows.in_use(window, operations);
+    }
+
+    /// Whether a one-sided operation without immediate data can be posted; one with them is like a data message (`may_send`).
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way.
+    pub(crate) fn may_use_window(&self) -> Result<(), Blocked> {
+        match self.may_send() {
+            Err(Blocked::NoCredit) => Ok(()),
+            answer => answer,
+        }
+    }
+
+    /// A one-sided operation is about to be posted; with immediate data it uses a credit, as a data message.
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way; then nothing changes.
+    pub(crate) fn on_window_posted(&mut self, immediate: bool) -> Result<(), Blocked> {
+        if immediate {
+            return self.on_data_posted().map(drop);
+        }
+        self.may_use_window()?;
+        self.posted += 1;
+        Ok(())
+    }
+
+    /// The provider did not take the operation of the last `on_window_posted`.
+    pub(crate) fn on_window_undone(&mut self, immediate: bool) {
+        if immediate {
+            self.send.undo();
+        }
+        self.on_data_done();
+    }
+
+    /// A one-sided operation completed, or failed.
+    #[inline]
+    pub(crate) fn on_window_done(&mut self, window: WindowId) {
+        self.windows.on_operation_done(window);
+        self.on_data_done();
+    }
+
+    /// The peer wrote to a window of this side, with immediate data. Gives its number among the data messages, counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped`]: it must not reach the application.
+    pub(crate) fn on_peer_wrote(&mut self) -> Result<u64, Dropped> {
+        self.on_data(0)
+    }
+
+    /// One data message of `len` bytes arrived. Gives its number, counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped`]: the message must not reach the application.
+    pub(crate) fn on_data(&mut self, len: u64) -> Result<u64, Dropped> {
+        self.on_arrival("data before the connection was established");
+        if self.state == State::Closed {
+            return Err(Dropped);
+        }
+        self.hear();
+        let sequence = self.receive.received();
+        let limit = self.local.receive_size;
+        let found: Result<(), Violation> = if self.peer_bye.is_some() {
+            Err(Violation::OutOfTurn("data after its goodbye"))
+        } else if len > limit {
+            Err(Violation::TooLong {
+                len_bytes: len,
+                limit_bytes: limit,
+            })
+        } else {
+            self.receive.on_received().map_err(Violation::from)
+        };
+        found.map(|()| sequence).map_err(|violation| {
+            self.violate(violation);
+            Dropped
+        })
+    }
+
+    /// Whether a data message can be posted.
+    ///
+    /// # Errors
+    ///
+    /// What stands in the way.
+    pub(crate) fn may_send(&self) -> Result<(), Blocked> {
+        match self.state {
+            State::Closed => Err(Blocked::Closed),
+            State::Closing => Err(Blocked::Closing),
+            State::Connecting | State::Accepting => Err(Blocked::NotConnected),
+            State::Established if !self.transmit => Err(Blocked::NotConnected),
+            State::Established if self.send.available() == 0 => Err(Blocked::NoCredit),
+            State::Established => Ok(()),
+        }
+    }
+
+    /// A data message is about to be posted: takes its credit and gives its number, counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::may_send`]; then nothing changes.
+    pub(crate) fn on_data_posted(&mut self) -> Result<u64, Blocked> {
+        self.may_send()?;
+        let sequence = self.send.used();
+        let taken = self.send.take();
+        debug_assert!(taken, "may_send saw a credit");
+        self.posted += 1;
+        Ok(sequence)
+    }
+
+    /// The provider did not take the message of the last `on_data_posted` (-FI_EAGAIN).
+    pub(crate) fn on_post_undone(&mut self) {
+        self.send.undo();
+        self.on_data_done();
+    }
+
+    /// A posted data message completed, or failed.
+    pub(crate) fn on_data_done(&mut self) {
+        debug_assert!(self.posted > 0, "more completions than posts");
+        self.posted = self.posted.saturating_sub(1);
+    }
+
+    /// `n` receive buffers that had held data messages are posted again.
+    pub(crate) fn on_reposted(&mut self, n: u64) {
+        self.receive.on_reposted(n);
+    }
+
+    /// The send of a control message completed.
+    pub(crate) fn on_control_done(&mut self, kind: ControlKind) {
+        match kind {
+            ControlKind::CREDIT => self.credit_under_way = false,
+            ControlKind::REVOKED => self.windows.on_control_done(kind),
+            ControlKind::HEARTBEAT => {
+                let under_way = &mut self.heartbeats.under_way;
+                debug_assert!(*under_way > 0, "more completions than heartbeats");
+                *under_way = under_way.saturating_sub(1);
+            }
+            ControlKind::BYE => {
+                self.bye_done = true;
+                self.finish_if_done();
+            }
+            ControlKind::HELLO_ACK if self.state == State::Accepting => {
+                self.become_established(true)
+            }
+            _ => {}
+        }
+    }
+
+    /// The transport is gone: FI_SHUTDOWN (`None`) or the first failed operation. Again and in any order is fine.
+    pub(crate) fn on_lost(&mut self, errno: Option<FabricErrno>) {
+        if self.peer_bye.is_some() && self.bye_sent {
+            // The peer leaves when it has our bye, maybe before we hear that ours was sent.
+            self.bye_done = true;
+            return self.finish_if_done();
+        }
+        self.end(match (self.state, errno) {
+            (State::Connecting, Some(errno)) => CloseReason::ConnectFailed(errno),
+            _ => CloseReason::PeerLost { errno },
+        });
+    }
+
+    /// The rude end, decided by this side: `Close` is the next action.
+    pub(crate) fn abort(&mut self, reason: CloseReason) {
+        self.end(reason);
+    }
+
+    /// The polite end: no new sends, our bye when all posted data is done, then the peer's bye, then `Close`; at the
+    /// deadline `Close` in any case. Called again, the earlier deadline counts.
+    pub(crate) fn close(&mut self, reason: ByeReason, deadline: Instant) {
+        match self.state {
+            State::Closed => return,
+            State::Connecting | State::Accepting => return self.end(CloseReason::ClosedLocally),
+            State::Established => self.bye_reason = reason,
+            State::Closing => {}
+        }
+        self.state = State::Closing;
+        self.close_deadline = match self.close_deadline {
+            Some(earlier) if self.own_close => Some(earlier.min(deadline)),
+            _ => Some(deadline),
+        };
+        self.own_close = true;
+    }
+
+    /// Lets deadlines pass.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
+        if passed(self.close_deadline) {
+            self.end(CloseReason::ClosedByDeadline);
+        } else if passed(self.windows.next_deadline()) {
+            self.end(CloseReason::RevokeDeadline);
+        } else if passed(self.handshake_deadline) {
+            self.end(match self.state {
+                State::Connecting => CloseReason::ConnectTimedOut,
+                _ => CloseReason::HandshakeTimedOut,
+            });
+        } else {
+            self.judge_silence(now);
+        }
+    }
+
+    /// Whether silence of the peer means anything now: it answers heartbeats, and nobody has said goodbye.
+    fn listens(&self) -> bool {
+        let features = self.peer.map_or(0, |peer| peer.features) & self.local.features;
+        self.transmit
+            && !self.bye_sent
+            && self.peer_bye.is_none()
+            && features & wire::FEATURE_HEARTBEAT != 0
+    }
+
+    fn judge_silence(&mut self, now: Instant) {
+        if !self.listens() {
+            return;
+        }
+        while let Some(verdict) = self.silence.as_mut().and_then(|silence| silence.look(now)) {
+            match verdict {
+                Verdict::Ask => self.heartbeats.ask = true,
+                Verdict::Unresponsive => self.pending.unresponsive = true,
+                Verdict::Lost { silence } => {
+                    return self.end(CloseReason::PeerSilent { silence });
+                }
+            }
+        }
+    }
+
+    /// Something came from the peer; when, the next [`Connection::tick`] says.
+    #[inline]
+    fn hear(&mut self) {
+        if let Some(silence) = &mut self.silence
+            && silence.hear()
+        {
+            self.pending.responsive = true;
+        }
+        // What is still to be asked has its answer.
+        self.heartbeats.ask = false;
+    }
+
+    /// Since when nothing was heard from the peer, where that means something.
+    pub(crate) fn silent_since(&self) -> Option<Instant> {
+        self.silence
+            .filter(|_| self.listens())
+            .map(|silence| silence.since())
+    }
+
+    /// What the peer said may lie in a queue that is behind: its silence is not judged yet.
+    pub(crate) fn postpone(&mut self, now: Instant) {
+        if let Some(silence) = &mut self.silence {
+            silence.postpone(now);
+        }
+    }
+
+    /// Bytes came from the peer that are no whole message yet.
+    pub(crate) fn on_bytes(&mut self) {
+        self.hear();
+    }
+
+    /// When `tick` has something to do; `None` when nothing is timed.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let look = match &self.silence {
+            Some(silence) if self.listens() => silence.next_look(),
+            _ => None,
+        };
+        let windows = self.windows.next_deadline();
+        [self.handshake_deadline, self.close_deadline, look, windows]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The next thing to do, in the only order that makes sense; `None` when there is nothing for now.
+    pub(crate) fn next_action(&mut self) -> Option<Action> {
+        if let Some(action) = self.pending.handshake.take() {
+            return Some(action);
+        }
+        if std::mem::take(&mut self.pending.established) {
+            return Some(Action::Established);
+        }
+        if std::mem::take(&mut self.pending.unresponsive) {
+            return Some(Action::Unresponsive);
+        }
+        if std::mem::take(&mut self.pending.responsive) {
+            return Some(Action::Responsive);
+        }
+        if let (true, Some(bye)) = (
+            std::mem::take(&mut self.pending.peer_closing),
+            self.peer_bye,
+        ) {
+            return Some(Action::PeerClosing { reason: bye.reason });
+        }
+        if self.state == State::Closed {
+            return self.pending.close.take().map(Action::Close);
+        }
+        // Before a goodbye: what it says of windows is said before it.
+        self.next_window().or_else(|| self.next_control())
+    }
+
+    fn next_window(&mut self) -> Option<Action> {
+        let may_send = self.transmit && !self.bye_sent && self.peer_bye.is_none();
+        Some(match self.windows.next_action(may_send)? {
+            WindowAction::Send(control) => self.control(&control),
+            WindowAction::Close(window) => Action::CloseWindow(window),
+            WindowAction::Release(window) => Action::ReleaseWindow(window),
+            WindowAction::Revoked(window) => Action::WindowRevoked(window),
+        })
+    }
+
+    fn next_control(&mut self) -> Option<Action> {
+        if !self.transmit || self.bye_sent {
+            return None;
+        }
+        if let Some(heartbeat) = self.next_heartbeat() {
+            return Some(self.control(&heartbeat));
+        }
+        if self.peer_bye.is_none()
+            && !self.credit_under_way
+            && let Some(granted) = self.receive.take_grant()
+        {
+            self.credit_under_way = true;
+            return Some(self.control(&Control::Credit { granted }));
+        }
+        if self.state == State::Closing && self.posted == 0 {
+            self.bye_sent = true;
+            let bye = Control::Bye {
+                last_sequence: self.send.used(),
+                reason: self.bye_reason,
+            };
+            return Some(self.control(&bye));
+        }
+        None
+    }
+
+    /// An answer, or a question when the last one was answered.
+    fn next_heartbeat(&mut self) -> Option<Control> {
+        let beats = &mut self.heartbeats;
+        if self.peer_bye.is_some() || beats.under_way == HEARTBEATS_UNDER_WAY_MAX {
+            return None;
+        }
+        let heartbeat = if std::mem::take(&mut beats.answer) {
+            Control::Heartbeat {
+                number: beats.heard,
+                answer: true,
+            }
+        } else if beats.ask && !beats.unanswered {
+            (beats.ask, beats.unanswered) = (false, true);
+            beats.asked += 1;
+            Control::Heartbeat {
+                number: beats.asked,
+                answer: false,
+            }
+        } else {
+            return None;
+        };
+        beats.under_way += 1;
+        Some(heartbeat)
+    }
+
+    /// Where the connection stands.
+    pub(crate) fn state(&self) -> State {
+        self.state
+    }
+
+    /// What the peer said of itself, once it has.
+    pub(crate) fn peer(&self) -> Option<&Hello> {
+        self.peer.as_ref()
+    }
+
+    /// The wire version that both speak.
+    #[cfg(test)]
+    pub(crate) fn version(&self) -> Option<u16> {
+        self.peer.map(|peer| peer.version.min(wire::VERSION))
+    }
+
+    /// The features that both have.
+    #[cfg(test)]
+    pub(crate) fn features(&self) -> u32 {
+        self.peer
+            .map_or(0, |peer| peer.features & self.local.features)
+    }
+
+    /// Largest whole message that the peer takes, in bytes.
+    pub(crate) fn peer_receive_size(&self) -> u64 {
+        self.peer.map_or(0, |peer| peer.receive_size)
+    }
+
+    /// Data messages that the peer has room for now.
+    #[cfg(test)]
+    pub(crate) fn credits(&self) -> u64 {
+        self.send.available()
+    }
+
+    /// Data messages posted since the connection began.
+    pub(crate) fn sent(&self) -> u64 {
+        self.send.used()
+    }
+
+    /// Data messages received since the connection began.
+    pub(crate) fn received(&self) -> u64 {
+        self.receive.received()
+    }
+
+    /// Data messages posted and not completed.
+    #[cfg(test)]
+    pub(crate) fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Why it is over, once it is.
+    pub(crate) fn close_reason(&self) -> Option<CloseReason> {
+        self.reason
+    }
+
+    fn on_hello(&mut self, hello: Hello) {
+        match (hello.kind, self.state, self.form) {
+            (HelloKind::Ack, State::Connecting, Form::Rdm) => self.on_hello_ack(Ok(hello)),
+            _ => self.violate(Violation::OutOfTurn("a hello where none is due")),
+        }
+    }
+
+    fn on_hello_ack(&mut self, answer: Result<Hello, WireError>) {
+        match answer.and_then(|hello| expect(hello, HelloKind::Ack)) {
+            Ok(hello) => {
+                self.set_peer(hello);
+                match self.local.judge(&hello) {
+                    Ok(()) => self.become_established(true),
+                    Err(refusal) => self.end(CloseReason::RefusedPeer(refusal)),
+                }
+            }
+            Err(error) => self.violate(error),
+        }
+    }
+
+    fn on_refusal(&mut self, refusal: Refusal) {
+        match (self.form, self.state) {
+            (Form::Msg, _) => self.violate(Violation::OutOfTurn("a refusal as a message")),
+            (Form::Rdm, State::Connecting) => self.end(CloseReason::Refused(refusal)),
+            (Form::Rdm, _) => self.end(CloseReason::PeerAborted(refusal)),
+        }
+    }
+
+    fn on_credit(&mut self, granted: u64) {
+        self.on_arrival("credit before the connection was established");
+        if self.peer_bye.is_some() {
+            return self.violate(Violation::OutOfTurn("credit after its goodbye"));
+        }
+        if self.state != State::Closed
+            && let Err(error) = self.send.grant(granted)
+        {
+            self.violate(error);
+        }
+    }
+
+    fn on_heartbeat(&mut self, number: u64, answer: bool) {
+        self.on_arrival("a heartbeat before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        let beats = &mut self.heartbeats;
+        let wrong = if self.local.features & wire::FEATURE_HEARTBEAT == 0 {
+            Some("a heartbeat that nobody offered to answer")
+        } else if self.peer_bye.is_some() {
+            Some("a heartbeat after its goodbye")
+        } else if answer {
+            let due = std::mem::take(&mut beats.unanswered) && number == beats.asked;
+            (!due).then_some("an answer to a heartbeat that was not sent")
+        } else {
+            beats.heard += 1;
+            let early = std::mem::replace(&mut beats.answer, true);
+            (early || number != beats.heard)
+                .then_some("a heartbeat before the last one was answered")
+        };
+        if let Some(what) = wrong {
+            self.violate(Violation::OutOfTurn(what));
+        }
+    }
+
+    fn on_bye(&mut self, bye: PeerBye, now: Instant) {
+        self.on_arrival("a goodbye before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        if self.peer_bye.is_some() {
+            return self.violate(Violation::OutOfTurn("a second goodbye"));
+        }
+        let received = self.receive.received();
+        if bye.last_sequence < received {
+            return self.violate(Violation::Count {
+                claimed: bye.last_sequence,
+                received,
+            });
+        }
+        self.peer_bye = Some(bye);
+        if self.state == State::Established {
+            self.state = State::Closing;
+            self.bye_reason = ByeReason::ANSWER;
+            self.close_deadline = Some(now + self.local.close_timeout);
+            self.pending.peer_closing = true;
+        }
+        self.finish_if_done();
+    }
+
+    /// Something arrived that only an established peer sends. Over MSG an acceptor may see it before FI_CONNECTED, since
+    /// completion queue and event queue are two queues; and in the RDM form before it hears that its answer was sent.
+    fn on_arrival(&mut self, too_early: &'static str) {
+        match self.state {
+            State::Accepting if self.pending.handshake.is_none() => {
+                self.become_established(self.form == Form::Rdm);
+            }
+            State::Accepting | State::Connecting => self.violate(Violation::OutOfTurn(too_early)),
+            State::Established | State::Closing | State::Closed => {}
+        }
+    }
+
+    fn become_established(&mut self, transmit: bool) {
+        if matches!(self.state, State::Connecting | State::Accepting) {
+            self.state = State::Established;
+            self.pending.established = true;
+        }
+        if transmit {
+            self.transmit = true;
+            self.handshake_deadline = None;
+        }
+    }
+
+    fn set_peer(&mut self, hello: Hello) {
+        self.peer = Some(hello);
+        self.send = SendCredits::new(hello.credits, hello.receive_depth);
+    }
+
+    fn finish_if_done(&mut self) {
+        let Some(bye) = self.peer_bye else { return };
+        if !self.bye_done {
+            return;
+        }
+        let (expected, received) = (bye.last_sequence, self.receive.received());
+        self.end(if expected == received {
+            CloseReason::Finished
+        } else {
+            CloseReason::PeerTruncated { expected, received }
+        });
+    }
+
+    /// The endpoint, or this machine, saw the peer break the protocol.
+    pub(crate) fn violate(&mut self, violation: impl Into<Violation>) {
+        self.end(CloseReason::Violation(violation.into()));
+    }
+
+    /// Ends the connection, telling the peer where the form has a way to; the first reason counts.
+    fn end(&mut self, reason: CloseReason) {
+        if self.state == State::Closed {
+            return;
+        }
+        let refusal = match reason {
+            CloseReason::RefusedPeer(refusal) => refusal,
+            CloseReason::ClosedLocally => Refusal::new(RefusalCode::CLOSING, [0, 0]),
+            _ => Refusal::new(RefusalCode::ABORTED, [0, 0]),
+        };
+        self.pending.handshake = match self.form {
+            // Each connection request ends in accept or reject, else the provider keeps its file descriptor for ever.
+            Form::Msg if self.state == State::Accepting && self.pending.handshake.is_some() => {
+                Some(Action::Reject {
+                    data: refusal.encode(),
+                })
+            }
+            Form::Rdm if self.peer.is_some() && !knows(reason) => {
+                Some(self.control(&Control::Refusal(refusal)))
+            }
+            Form::Msg | Form::Rdm => None,
+        };
+        self.close_with(reason);
+    }
+
+    fn close_with(&mut self, reason: CloseReason) {
+        self.state = State::Closed;
+        self.transmit = false;
+        self.handshake_deadline = None;
+        self.close_deadline = None;
+        self.reason = Some(reason);
+        self.pending.close = Some(reason);
+    }
+
+    /// Under which index the peer addresses this side.
+    fn own_index(&self) -> u32 {
+        match self.form {
+            Form::Msg => 0,
+            Form::Rdm => index_of(self.local.connection),
+        }
+    }
+
+    fn control(&self, control: &Control) -> Action {
+        match (self.form, self.peer) {
+            (Form::Rdm, Some(peer)) => send_control(control, peer.connection),
+            _ => send_control(control, 0),
+        }
+    }
+}
+
+/// The peer knows already, or can't be told.
+fn knows(reason: CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::Finished
+            | CloseReason::PeerTruncated { .. }
+            | CloseReason::Refused(_)
+            | CloseReason::PeerAborted(_)
+            | CloseReason::PeerLost { .. }
+    )
+}
+
+fn expect(hello: Hello, kind: HelloKind) -> Result<Hello, WireError> {
+    if hello.kind == kind {
+        return Ok(hello);
+    }
+    Err(WireError::Kind(hello.encode()[4]))
+}
+
+fn wrong_index(index: u32) -> WireError {
+    WireError::Field {
+        name: "connection index",
+        value: index.into(),
+    }
+}
+
+fn index_of(connection: u64) -> u32 {
+    connection as u32 & wire::INDEX_MASK
+}
+
+fn send_control(control: &Control, peer: u64) -> Action {
+    Action::SendControl {
+        cq_data: wire::cq_data(control.kind(), index_of(peer)),
+        body: control.encode(),
+    }
+}
+
+#[cfg(test)]
+mod explore;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,262 @@
+//! What both ends of a connection do to use a window of the other: the checks, and the operation in flight.
+
+#![allow(unsafe_code)]
+
+use std::time::Instant;
+
+use crate::buffer::{LeasedPayload, Payload};
+use crate::endpoint::core::iov::IovList;
+use crate::endpoint::event::Level;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaLimits, RmaPost};
+use crate::endpoint::protocol::connection::Connection;
+use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
+use crate::endpoint::windows::destination::Destination;
+pub(crate) use crate::endpoint::windows::destination::LeasedDestination;
+use crate::endpoint::windows::window::{RemoteWindow, WindowError, WindowEvent, WindowPlace};
+use crate::error::{Blocked, CompletionError, FabricErrno, SendErrorKind};
+use crate::in_flight::InFlight;
+use crate::memory::Access;
+
+/// A one-sided operation in flight, with everything that must stay alive until it is over.
+#[derive(Debug)]
+pub(crate) struct OneSided {
+    pub(crate) key: u64,
+    pub(crate) window: WindowId,
+    pub(crate) local: Local,
+    /// Its number among the operations: failed ones are reported in the order in which they were posted.
+    pub(crate) sequence: u64,
+    /// When it was posted; kept only where there is a deadline, and until it was found late.
+    pub(crate) posted: Option<Instant>,
+    /// Its outcome was told, though the provider may still use its memory.
+    pub(crate) told: bool,
+}
+
+/// The local side of an operation.
+#[derive(Debug)]
+pub(crate) enum Local {
+    Write(LeasedPayload),
+    Read(LeasedDestination),
+}
+
+impl OneSided {
+    /// The operation is over: what the application hears.
+    pub(crate) fn finish(self, error: Option<CompletionError>) -> WindowEvent {
+        let key = self.key;
+        match self.local {
+            Local::Write(payload) => written(key, payload.into_payload(), error),
+            Local::Read(into) => read(key, into.into_destination(), error),
+        }
+    }
+
+    /// What the application hears of an operation whose memory had to be leaked.
+    pub(crate) fn leaked(key: u64, was_write: bool, error: CompletionError) -> WindowEvent {
+        if was_write {
+            return written(key, Payload::empty(), Some(error));
+        }
+        WindowEvent::ReadFailed {
+            key,
+            into: None,
+            error,
+        }
+    }
+
+    pub(crate) fn is_write(&self) -> bool {
+        matches!(self.local, Local::Write(_))
+    }
+}
+
+fn written(key: u64, payload: Payload, error: Option<CompletionError>) -> WindowEvent {
+    match error {
+        None => WindowEvent::Written { key, payload },
+        Some(error) => WindowEvent::WriteFailed {
+            key,
+            payload,
+            error,
+        },
+    }
+}
+
+fn read(key: u64, into: Destination, error: Option<CompletionError>) -> WindowEvent {
+    match error {
+        None => WindowEvent::Read { key, into },
+        Some(error) => WindowEvent::ReadFailed {
+            key,
+            into: Some(into),
+            error,
+        },
+    }
+}
+
+/// What an operation wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) place: WindowPlace<'a>,
+    pub(crate) len: u64,
+    pub(crate) access: Access,
+    pub(crate) segments: usize,
+    /// A write with immediate data.
+    pub(crate) immediate: bool,
+}
+
+/// Everything that can be said of an operation before anything is taken for it, but for what the machine says. Where it goes.
+#[inline]
+pub(crate) fn check(
+    machine: &Connection,
+    connection: ConnectionId,
+    rma: Option<&RmaLimits>,
+    wanted: &Wanted<'_>,
+) -> Result<RemoteRange, SendErrorKind> {
+    let WindowPlace { window, offset } = wanted.place;
+    if window.connection != connection {
+        return Err(WindowError::WrongConnection.into());
+    }
+    let rma = rma.ok_or(WindowError::Unsupported)?;
+    if machine.is_window_revoked(window.id()) {
+        return Err(WindowError::Revoked.into());
+    }
+    if !window.access().contains(wanted.access) {
+        return Err(WindowError::Access {
+            asked: wanted.access,
+            has: window.access(),
+        }
+        .into());
+    }
+    if wanted.segments > rma.iov_limit.min(IOV_MAX) {
+        return Err(SendErrorKind::TooManySegments {
+            count: wanted.segments,
+            max: rma.iov_limit.min(IOV_MAX),
+        });
+    }
+    if wanted.immediate && rma.immediate_bytes < size_of::<u64>() {
+        return Err(WindowError::NoImmediateData {
+            bytes: rma.immediate_bytes,
+        }
+        .into());
+    }
+    range(&window.descriptor, offset, wanted.len, rma)
+}
+
+/// Where `len` bytes at `offset` of the window are for the provider.
+fn range(
+    window: &WindowDescriptor,
+    offset: u64,
+    len: u64,
+    rma: &RmaLimits,
+) -> Result<RemoteRange, SendErrorKind> {
+    if len == 0 {
+        return Err(WindowError::Empty.into());
+    }
+    if len > rma.max_bytes {
+        return Err(SendErrorKind::TooLong {
+            len,
+            max: rma.max_bytes,
+            whose: crate::error::MessageLimit::Provider,
+        });
+    }
+    let inside = offset.checked_add(len).is_some_and(|end| end <= window.len);
+    // The descriptor was parsed, so its end is an address; ours come from memory.
+    let addr = window.base.checked_add(offset).filter(|_| inside);
+    let (Some(addr), Ok(len)) = (addr, usize::try_from(len)) else {
+        return Err(WindowError::OutOfRange {
+            offset,
+            len,
+            window_len: window.len,
+        }
+        .into());
+    };
+    Ok(RemoteRange {
+        addr,
+        len,
+        key: window.key,
+    })
+}
+
+/// A window of the peer, from its descriptor, which came from the peer and is not trusted.
+pub(crate) fn open_window(
+    machine: &Connection,
+    connection: ConnectionId,
+    rma: Option<&RmaLimits>,
+    descriptor: &WindowDescriptor,
+) -> Result<RemoteWindow, WindowError> {
+    rma.ok_or(WindowError::Unsupported)?;
+    let peer = machine.peer().ok_or(WindowError::NotConnected)?;
+    if machine.close_reason().is_some() {
+        return Err(WindowError::NotConnected);
+    }
+    if (descriptor.connection, descriptor.incarnation) != (peer.connection, peer.incarnation) {
+        return Err(WindowError::WrongConnection);
+    }
+    if !machine.has_windows() {
+        return Err(WindowError::PeerWithoutWindows);
+    }
+    if machine.is_window_revoked(descriptor.window) {
+        return Err(WindowError::Revoked);
+    }
+    Ok(RemoteWindow {
+        descriptor: *descriptor,
+        connection,
+    })
+}
+
+/// How an operation is posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) remote: RemoteRange,
+    /// Else it is a read.
+    pub(crate) write: bool,
+    pub(crate) immediate: Option<u64>,
+    pub(crate) level: Level,
+}
+
+/// Posts an operation, which the slab keeps until it is over; gives it back if the provider does not take it.
+pub(crate) fn post<L: Link, T>(
+    link: &mut L,
+    conn: &L::Conn,
+    machine: &mut Connection,
+    in_flight: &mut InFlight<T>,
+    op: T,
+    iov: &IovList,
+    how: &How,
+) -> Result<(), (PostRefused, T)> {
+    let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
+    let context = in_flight.begin(op).map_err(|op| (full(), op))?;
+    // Counted first, so that a completion can never come before its post is counted.
+    if machine.on_window_posted(how.immediate.is_some()).is_err() {
+        let refused = PostRefused::Errno(FabricErrno::new(libc::ENOTCONN));
+        return Err((refused, in_flight.abort(context)));
+    }
+    let post = RmaPost {
+        iov: iov.iov(),
+        desc: iov.desc(),
+        remote: how.remote,
+        context,
+        data: how.immediate,
+        level: how.level,
+    };
+    let posted = if how.write {
+        // SAFETY: the slab owns the payload, which keeps the memory alive, registered and unwritten, until the completion was read
+        // or the endpoint was closed.
+        unsafe { link.post_write(conn, &post) }
+    } else {
+        // SAFETY: the slab owns the destination, which keeps the memory alive, registered and for nobody else, until the completion
+        // was read or the endpoint was closed.
+        unsafe { link.post_read(conn, &post) }
+    };
+    posted.map_err(|refused| {
+        machine.on_window_undone(how.immediate.is_some());
+        (refused, in_flight.abort(context))
+    })
+}
+
+/// What a refusal by the provider is called.
+pub(crate) fn refused_by_provider(refused: PostRefused, write: bool) -> SendErrorKind {
+    match refused {
+        PostRefused::Again => SendErrorKind::WouldBlock(Blocked::Provider),
+        PostRefused::Errno(errno) => WindowError::Fabric {
+            call: if write { "fi_writemsg" } else { "fi_readmsg" },
+            errno,
+        }
+        .into(),
+    }
+}

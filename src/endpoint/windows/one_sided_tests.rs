@@ -1,0 +1,711 @@
+//! Windows and one-sided operations over the fake link: what a provider and a peer may do wrong, and that no memory goes too early.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Instant;
+
+use proptest::prelude::*;
+
+use crate::buffer::{Payload, RegionSlice};
+use crate::endpoint::core::receive::WindowSettings;
+use crate::endpoint::core::rig::{LONG, Rig, Setup, far_future};
+use crate::endpoint::event::{Level, ReceiveEvent};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::fake::{CloseMode, NetConfig, Step};
+use crate::endpoint::link::{PostRefused, RmaLimits};
+use crate::endpoint::protocol::connection::{CloseReason, Violation};
+use crate::endpoint::protocol::wire::{self, Control, ControlKind, Hello, HelloKind, WindowId};
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowError, WindowEvent};
+use crate::error::{Blocked, FabricErrno, SendErrorKind};
+use crate::in_flight::ContextKind;
+use crate::memory::{Access, Region};
+
+/// The number of the window memory in the order log.
+const WINDOW_MEMORY: usize = 33;
+const WINDOW_BYTES: usize = 256;
+
+fn setup() -> Setup {
+    let base = Setup::default();
+    Setup {
+        windows: WindowSettings {
+            windows: 8,
+            ..base.windows
+        },
+        ..base
+    }
+}
+
+/// The connection at the receiver.
+fn connection(rig: &Rig) -> ConnectionId {
+    let connected = rig.said.iter().find_map(|event| match event {
+        ReceiveEvent::Connected { connection, .. } => Some(*connection),
+        _ => None,
+    });
+    connected.expect("it stands")
+}
+
+/// Memory whose end is logged.
+fn memory(rig: &Rig, number: usize) -> RegionSlice {
+    let (base, keep) = rig.net.keep_alive(number, WINDOW_BYTES);
+    // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is initialised.
+    let region = unsafe { Region::external(base, WINDOW_BYTES, keep) }.unwrap();
+    region.slice(0..WINDOW_BYTES).unwrap()
+}
+
+fn first_bytes(slice: &RegionSlice) -> u64 {
+    // SAFETY: the memory lives, and the fake net moves bytes only while it is asked to.
+    unsafe { slice.as_ptr().cast::<u64>().read_unaligned() }
+}
+
+/// A window at the receiver over memory of that number, and the sender's view of it.
+fn far_window(rig: &mut Rig, number: usize, access: Access) -> (LocalWindow, RemoteWindow) {
+    let slice = memory(rig, number);
+    expose(rig, slice, access)
+}
+
+fn expose(rig: &mut Rig, slice: RegionSlice, access: Access) -> (LocalWindow, RemoteWindow) {
+    let id = connection(rig);
+    let local = rig.receiver().expose(id, slice.into(), access).unwrap();
+    let remote = rig.sender().open_window(&local.descriptor()).unwrap();
+    (local, remote)
+}
+
+/// Posts a write of the key's bytes; everything comes back if it is refused.
+fn write(
+    rig: &mut Rig,
+    window: &RemoteWindow,
+    key: u64,
+    data: Option<u32>,
+) -> Result<(), SendErrorKind> {
+    let payload = rig.payload(key);
+    let index = payload.index();
+    match rig
+        .sender()
+        .write(payload.into(), window.at(8), data, Level::Delivered, key)
+    {
+        Ok(()) => {
+            rig.owed.insert(key, index);
+            Ok(())
+        }
+        Err(refused) => {
+            assert_eq!(refused.key, key);
+            assert_eq!(refused.payload.into_buffer().unwrap().index(), index);
+            Err(refused.kind)
+        }
+    }
+}
+
+fn read(rig: &mut Rig, window: &RemoteWindow, key: u64) -> Result<(), SendErrorKind> {
+    let buffer = rig.payloads.try_acquire().expect("a buffer is free");
+    let index = buffer.index();
+    let into = Destination::buffer(buffer, 64);
+    match rig.sender().read(into, window.at(8), key) {
+        Ok(()) => {
+            rig.owed.insert(key, index);
+            Ok(())
+        }
+        Err(refused) => {
+            assert_eq!(refused.into.into_buffer().unwrap().index(), index);
+            Err(refused.kind)
+        }
+    }
+}
+
+fn is_freed(rig: &Rig, number: usize) -> bool {
+    rig.net.log().contains(&Step::RegionFreed(number))
+}
+
+/// Window events of the receiver.
+fn far_events(rig: &mut Rig) -> Vec<WindowEvent> {
+    let said = std::mem::take(&mut rig.said);
+    let (windows, rest): (Vec<_>, Vec<_>) = said
+        .into_iter()
+        .partition(|event| matches!(event, ReceiveEvent::Window { .. }));
+    rig.said = rest;
+    let event = |event| match event {
+        ReceiveEvent::Window { event, .. } => Some(event),
+        _ => None,
+    };
+    windows.into_iter().filter_map(event).collect()
+}
+
+#[test]
+fn writes_and_reads_move_bytes_in_either_way_of_addressing() {
+    for virtual_addresses in [false, true] {
+        for contexts in [ContextKind::Opaque, ContextKind::Cells] {
+            let rma = NetConfig::default().rma.map(|rma| RmaLimits {
+                virtual_addresses,
+                ..rma
+            });
+            let net = NetConfig {
+                rma,
+                contexts,
+                ..NetConfig::default()
+            };
+            let mut rig = Setup { net, ..setup() }.connected();
+            let slice = memory(&rig, WINDOW_MEMORY);
+            let (_local, remote) = expose(&mut rig, slice.slice(16..200).unwrap(), Access::all());
+            write(&mut rig, &remote, 0x1234, None).unwrap();
+            read(&mut rig, &remote, 2).unwrap();
+            rig.settle();
+            assert_eq!(rig.completed, [0x1234, 2]);
+            assert_eq!(first_bytes(&slice.slice(24..32).unwrap()), 0x1234);
+            assert_eq!(rig.reads, [(2, 0x1234_u64.to_le_bytes())]);
+            rig.check_all_back();
+        }
+    }
+}
+
+#[test]
+fn immediate_data_use_credits_that_come_back() {
+    let mut rig = setup().connected();
+    let (local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::WRITE);
+    for key in 0..4 {
+        write(&mut rig, &remote, key, Some(77)).unwrap();
+    }
+    let blocked = SendErrorKind::WouldBlock(Blocked::Credits);
+    assert_eq!(write(&mut rig, &remote, 4, Some(77)), Err(blocked));
+    assert_eq!(rig.blocked(4), Blocked::Credits, "messages share them");
+    write(&mut rig, &remote, 4, None).expect("needs no credit");
+    rig.settle();
+    let heard = far_events(&mut rig);
+    let id = local.id();
+    let told = |event: &&WindowEvent| matches!(event, WindowEvent::PeerWrote { window, data: 77 } if *window == id);
+    assert_eq!(heard.iter().filter(told).count(), 4);
+    assert_eq!(rig.writable, 1);
+    for key in 5..30 {
+        write(&mut rig, &remote, key, Some(1)).unwrap();
+        rig.settle();
+    }
+    // And the goodbye counts them.
+    rig.sender().begin_close(far_future());
+    rig.settle();
+    assert_eq!(rig.ended, Some(CloseReason::Finished));
+    rig.check_all_back();
+}
+
+#[test]
+fn a_refused_post_gives_everything_back() {
+    let mut rig = setup().connected();
+    let (_local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::all());
+    let near = rig.near;
+    for data in [None, Some(1)] {
+        rig.net.refuse_sends(near, &[PostRefused::Again]);
+        let again = SendErrorKind::WouldBlock(Blocked::Provider);
+        assert_eq!(write(&mut rig, &remote, 1, data), Err(again));
+        let errno = FabricErrno::new(libc::EINVAL);
+        rig.net.refuse_sends(near, &[PostRefused::Errno(errno)]);
+        let call = "fi_writemsg";
+        let refused = SendErrorKind::Window(WindowError::Fabric { call, errno });
+        assert_eq!(write(&mut rig, &remote, 1, data), Err(refused));
+    }
+    rig.net.refuse_sends(near, &[PostRefused::Again]);
+    assert!(read(&mut rig, &remote, 1).is_err());
+    rig.check_all_back();
+    // No credit was lost.
+    for key in 0..4 {
+        write(&mut rig, &remote, key, Some(1)).unwrap();
+    }
+    rig.settle();
+    rig.check_all_back();
+}
+
+#[test]
+fn a_window_dropped_while_a_write_lands_is_kept_until_it_has() {
+    let mut rig = setup().connected();
+    let (local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::WRITE);
+    write(&mut rig, &remote, 1, None).unwrap();
+    // The first half is there; the registration does not matter any more.
+    assert!(rig.net.begin_one_sided(rig.conn));
+    drop(local);
+    for _ in 0..5 {
+        rig.poll_receiver();
+        rig.poll_sender();
+    }
+    assert!(
+        !is_freed(&rig, WINDOW_MEMORY),
+        "freed while a write was landing"
+    );
+    rig.settle();
+    assert_eq!(rig.completed, [1]);
+    assert!(is_freed(&rig, WINDOW_MEMORY), "kept for nothing");
+    assert_eq!(rig.receiver().windows(), 0);
+    assert!(matches!(rig.heard[..], [WindowEvent::Revoked { .. }]));
+    let refused = write(&mut rig, &remote, 2, None);
+    assert_eq!(refused, Err(WindowError::Revoked.into()));
+    rig.net.check();
+}
+
+#[test]
+fn a_peer_without_an_answer_keeps_the_memory_until_its_connection_is_closed() {
+    let mut rig = setup().connected();
+    let (local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::WRITE);
+    write(&mut rig, &remote, 1, None).unwrap();
+    rig.net.begin_one_sided(rig.conn);
+    drop(local);
+    // The sender does nothing any more.
+    for _ in 0..5 {
+        rig.poll_receiver();
+        rig.net.deliver(1);
+    }
+    assert!(!is_freed(&rig, WINDOW_MEMORY));
+    let id = connection(&rig);
+    rig.receiver().begin_close(id, Instant::now());
+    rig.poll_receiver();
+    let closed = Step::EpClosed(rig.far_conn());
+    let log = rig.net.log();
+    let at = |step| {
+        log.iter()
+            .position(|logged| *logged == step)
+            .expect("in the log")
+    };
+    assert!(at(closed) < at(Step::RegionFreed(WINDOW_MEMORY)), "{log:?}");
+    rig.settle();
+    rig.net.check();
+    rig.check_all_back();
+}
+
+/// The deadline passes: the connection is closed, then the memory is there.
+#[test]
+fn a_revocation_has_a_deadline() {
+    let mut rig = setup().connected();
+    let (local, _remote) = far_window(&mut rig, WINDOW_MEMORY, Access::READ);
+    let window = local.id();
+    assert!(rig.receiver().revoke(local, Instant::now()));
+    rig.poll_receiver();
+    rig.poll_receiver();
+    let heard = far_events(&mut rig);
+    let [
+        WindowEvent::Released {
+            window: back,
+            memory,
+        },
+    ] = &heard[..]
+    else {
+        panic!("{heard:?}");
+    };
+    assert_eq!((*back, memory.len()), (window, WINDOW_BYTES));
+    let ended = |event: &ReceiveEvent| {
+        matches!(
+            event,
+            ReceiveEvent::Disconnected {
+                reason: CloseReason::RevokeDeadline,
+                ..
+            }
+        )
+    };
+    assert!(rig.said.iter().any(ended), "{:?}", rig.said);
+}
+
+/// It asks for bytes and acknowledges the revocation at once: the memory outlives the answer that is in the provider's queue.
+#[test]
+fn a_peer_that_lies_about_a_read_gets_no_freed_memory() {
+    let mut rig = setup().rig();
+    let hello = Hello {
+        kind: HelloKind::Hello,
+        header_mode: wire::HeaderMode::Raw,
+        version: wire::VERSION,
+        oldest: wire::OLDEST,
+        features: wire::FEATURE_WINDOWS,
+        receive_size: 0,
+        receive_depth: 0,
+        credits: 0,
+        incarnation: 1,
+        connection: 9,
+    };
+    rig.sender = None;
+    let (_link, liar) = rig.net.ask(&hello.encode());
+    rig.poll_receiver();
+    rig.poll_receiver();
+    let id = connection(&rig);
+    let slice = memory(&rig, WINDOW_MEMORY);
+    let local = rig
+        .receiver()
+        .expose(id, slice.into(), Access::READ)
+        .unwrap();
+    let descriptor = local.descriptor();
+    rig.net
+        .read_by_hand(liar, descriptor.base, descriptor.key, 64);
+    assert!(rig.net.begin_one_sided(liar), "the answer is in the queue");
+    drop(local);
+    rig.poll_receiver();
+    let ack = Control::RevokeAck {
+        window: descriptor.window.as_u64(),
+    };
+    let mark = wire::cq_data(ControlKind::REVOKE_ACK, 0);
+    assert_eq!(
+        rig.net.deliver(1),
+        1,
+        "the read itself, which asks nobody any more"
+    );
+    rig.net.say(liar, Some(mark), ack.encode().as_slice());
+    rig.net
+        .read_by_hand(liar, descriptor.base, descriptor.key, 64);
+    rig.net.deliver(1);
+    rig.poll_receiver();
+    assert!(
+        !is_freed(&rig, WINDOW_MEMORY),
+        "before the last message is out"
+    );
+    let closed = |step: &Step| matches!(step, Step::MrClosed { .. });
+    assert!(
+        rig.net.log().iter().any(closed),
+        "the key is good for nothing new"
+    );
+    // The liar has no receive posted, so the last message is not out: the memory stays until the connection is closed. The second read
+    // is denied, which ends it.
+    rig.net.deliver(1);
+    rig.poll_receiver();
+    rig.poll_receiver();
+    assert!(is_freed(&rig, WINDOW_MEMORY));
+    rig.net.check();
+}
+
+#[test]
+fn failed_and_doubled_completions() {
+    let mut rig = setup().connected();
+    let (_local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::all());
+    for key in 0..3 {
+        write(&mut rig, &remote, key, None).unwrap();
+    }
+    read(&mut rig, &remote, 3).unwrap();
+    rig.net.fail_send(rig.conn, libc::EREMOTEIO);
+    rig.poll_sender();
+    assert_eq!(rig.failed[0], (0, libc::EREMOTEIO));
+    let cancelled: Vec<_> = rig.failed[1..].iter().map(|(key, _)| *key).collect();
+    assert_eq!(
+        cancelled,
+        [1, 2, 3],
+        "in the order in which they were posted"
+    );
+    rig.check_all_back();
+
+    let mut rig = setup().connected();
+    let (_local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::all());
+    rig.net.double(rig.near, 1);
+    read(&mut rig, &remote, 1).unwrap();
+    write(&mut rig, &remote, 2, None).unwrap();
+    rig.settle();
+    assert!(
+        matches!(rig.ended, Some(CloseReason::EndpointFailed(_))),
+        "{:?}",
+        rig.ended
+    );
+    rig.check_all_back();
+}
+
+#[test]
+fn an_endpoint_that_reports_nothing_for_a_closed_connection() {
+    let mut rig = setup().connected();
+    let (_local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::all());
+    let near = rig.near;
+    rig.net.set_close(near, CloseMode::Silent);
+    write(&mut rig, &remote, 1, None).unwrap();
+    read(&mut rig, &remote, 2).unwrap();
+    rig.sender().begin_close(Instant::now());
+    rig.poll_sender();
+    assert_eq!(rig.failed, [(1, libc::ECANCELED), (2, libc::ECANCELED)]);
+    rig.check_all_back();
+}
+
+#[test]
+fn an_endpoint_that_does_not_close_leaks_windows_and_operations() {
+    let mut rig = setup().connected();
+    let (local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::all());
+    let (near, far) = (rig.near, rig.far);
+    write(&mut rig, &remote, 1, None).unwrap();
+    read(&mut rig, &remote, 2).unwrap();
+    rig.net.set_close(near, CloseMode::Fails);
+    rig.net.set_close(far, CloseMode::Fails);
+    rig.sender().begin_close(Instant::now());
+    rig.poll_sender();
+    assert_eq!(rig.failed.len(), 2);
+    let id = connection(&rig);
+    rig.receiver().begin_close(id, Instant::now());
+    rig.poll_receiver();
+    drop(local);
+    rig.poll_receiver();
+    rig.sender = None;
+    rig.receiver = None;
+    assert!(rig.net.use_stuck() > 0);
+    assert!(
+        !is_freed(&rig, WINDOW_MEMORY),
+        "a stuck endpoint's peer may still write"
+    );
+    rig.net.check();
+}
+
+#[test]
+fn registrations_of_an_endpoint_close_before_it_and_the_memory_after() {
+    let net = NetConfig {
+        endpoint_scope: true,
+        ..NetConfig::default()
+    };
+    let mut rig = Setup { net, ..setup() }.connected();
+    let slice = memory(&rig, WINDOW_MEMORY);
+    let base = slice.as_ptr().addr();
+    let (_local, remote) = expose(&mut rig, slice, Access::all());
+    write(&mut rig, &remote, 1, None).unwrap();
+    read(&mut rig, &remote, 2).unwrap();
+    rig.settle();
+    assert_eq!(rig.completed, [1, 2]);
+    let far = rig.far_conn();
+    rig.receiver = None;
+    drop(std::mem::take(&mut rig.said));
+    let log = rig.net.log();
+    let at = |wanted: &dyn Fn(&Step) -> bool| log.iter().position(wanted).expect("in the log");
+    let mr = at(&|step| matches!(step, Step::MrClosed { base: of, .. } if *of == base));
+    let ep = at(&|step| *step == Step::EpClosed(far));
+    let freed = at(&|step| *step == Step::RegionFreed(WINDOW_MEMORY));
+    assert!(mr < ep && ep < freed, "{log:?}");
+    rig.net.check();
+}
+
+#[test]
+fn a_denied_write_is_a_failure_unless_the_weaker_level_was_chosen() {
+    for level in [Level::Delivered, Level::Sent] {
+        let mut rig = setup().connected();
+        let (local, _) = far_window(&mut rig, WINDOW_MEMORY, Access::READ);
+        let mut descriptor = local.descriptor();
+        descriptor.access = Access::all();
+        let remote = rig.sender().open_window(&descriptor).unwrap();
+        let payload = rig.payload(1);
+        rig.owed.insert(1, payload.index());
+        rig.sender()
+            .write(payload.into(), remote.at(0), None, level, 1)
+            .unwrap();
+        rig.settle();
+        assert_eq!(rig.completed.len(), usize::from(level == Level::Sent));
+        assert!(rig.ended.is_some());
+        rig.check_all_back();
+    }
+}
+
+#[test]
+fn immediate_data_that_name_nothing_are_counted_and_no_more() {
+    let mut rig = setup().connected();
+    let (local, _remote) = far_window(&mut rig, WINDOW_MEMORY, Access::WRITE);
+    let mark = local.descriptor().mark;
+    let far = rig.far;
+    for stray in [
+        0,
+        wire::written_data(mark ^ 1, 5),
+        u64::from(mark),
+        u64::MAX,
+    ] {
+        rig.net.write_by_hand(far, stray);
+    }
+    rig.settle();
+    assert_eq!(rig.receiver().stats().stray_writes, 4);
+    assert!(far_events(&mut rig).is_empty() && rig.ended.is_none());
+    // One that names a window without a credit for it is the peer's end.
+    for _ in 0..5 {
+        rig.net.write_by_hand(far, wire::written_data(mark, 5));
+    }
+    rig.settle();
+    let broke = |event: &ReceiveEvent| {
+        matches!(
+            event,
+            ReceiveEvent::Disconnected {
+                reason: CloseReason::Violation(Violation::Credit(_)),
+                ..
+            }
+        )
+    };
+    let credits_returned = far_events(&mut rig).len();
+    assert!(
+        rig.said.iter().any(broke) || credits_returned >= 5,
+        "{:?}",
+        rig.said
+    );
+}
+
+#[test]
+fn the_receiver_gets_outcomes_of_its_own_operations_in_every_end() {
+    for mode in [CloseMode::Reports, CloseMode::Silent, CloseMode::Fails] {
+        let mut rig = setup().connected();
+        let id = connection(&rig);
+        let slice = memory(&rig, WINDOW_MEMORY);
+        let local = rig.sender().expose(slice.into(), Access::all()).unwrap();
+        let remote = rig.receiver().open_window(id, &local.descriptor()).unwrap();
+        let own = memory(&rig, 34);
+        own.region().register_with(rig.net.far()).unwrap();
+        for key in 0..2 {
+            let payload = Payload::from(own.slice(0..8).unwrap());
+            rig.receiver()
+                .write(payload, remote.at(0), None, Level::Delivered, key)
+                .unwrap();
+        }
+        rig.receiver()
+            .read(own.slice(8..16).unwrap().into(), remote.at(0), 2)
+            .unwrap();
+        drop(own);
+        let far_conn = rig.far_conn();
+        rig.net.fail_send(far_conn, libc::EIO);
+        let far = rig.far;
+        rig.net.set_close(far, mode);
+        rig.poll_receiver();
+        rig.poll_receiver();
+        let heard = far_events(&mut rig);
+        let keys: Vec<_> = heard
+            .iter()
+            .map(|event| match event {
+                WindowEvent::WriteFailed { key, .. } | WindowEvent::ReadFailed { key, .. } => *key,
+                other => panic!("{mode:?}: {other:?}"),
+            })
+            .collect();
+        assert_eq!(keys, [0, 1, 2], "{mode:?}");
+        let stats = rig.receiver().stats();
+        assert_eq!((stats.posted, stats.failed, stats.in_flight), (3, 3, 0));
+        drop(heard);
+        rig.receiver = None;
+        assert_eq!(is_freed(&rig, 34), mode != CloseMode::Fails, "{mode:?}");
+        rig.net.use_stuck();
+        rig.net.check();
+        // What a stuck endpoint was given is leaked for good.
+        drop(Arc::new(local));
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    Expose(bool, bool),
+    Revoke(usize),
+    Drop(usize),
+    Write(usize, bool),
+    Read(usize),
+    Begin,
+    Deliver(usize),
+    Poll(bool),
+    Refuse,
+    Close(bool),
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    prop_oneof![
+        3 => any::<(bool, bool)>().prop_map(|(read, write)| Move::Expose(read, write)),
+        2 => (0_usize..4).prop_map(Move::Revoke),
+        2 => (0_usize..4).prop_map(Move::Drop),
+        5 => (0_usize..6, any::<bool>()).prop_map(|(n, data)| Move::Write(n, data)),
+        4 => (0_usize..6).prop_map(Move::Read),
+        4 => Just(Move::Begin),
+        6 => (1_usize..4).prop_map(Move::Deliver),
+        8 => any::<bool>().prop_map(Move::Poll),
+        1 => Just(Move::Refuse),
+        1 => prop_oneof![9 => Just(false), 1 => Just(true)].prop_map(Move::Close),
+    ]
+}
+
+/// What the walk knows of windows.
+#[derive(Default)]
+struct Walk {
+    handles: Vec<LocalWindow>,
+    remotes: Vec<RemoteWindow>,
+    next_key: u64,
+    next_memory: usize,
+    /// Those that must come back.
+    revoked: Vec<WindowId>,
+}
+
+impl Walk {
+    fn step(&mut self, rig: &mut Rig, step: Move) {
+        match step {
+            Move::Expose(read, write) => self.expose(rig, read, write),
+            Move::Revoke(n) if n < self.handles.len() => {
+                let handle = self.handles.swap_remove(n);
+                self.revoked.push(handle.id());
+                rig.receiver().revoke(handle, far_future());
+            }
+            Move::Drop(n) if n < self.handles.len() => drop(self.handles.swap_remove(n)),
+            Move::Write(n, data) => self.operate(rig, n, |rig, window, key| {
+                drop(write(rig, window, key, data.then_some(9)));
+            }),
+            Move::Read(n) => self.operate(rig, n, |rig, window, key| drop(read(rig, window, key))),
+            Move::Begin => drop(rig.net.begin_one_sided(rig.conn)),
+            Move::Deliver(n) => drop(rig.net.deliver(n)),
+            Move::Poll(true) => rig.poll_sender(),
+            Move::Poll(false) => rig.poll_receiver(),
+            Move::Refuse => rig.net.refuse_sends(rig.near, &[PostRefused::Again]),
+            Move::Close(true) => rig.sender().begin_close(far_future()),
+            Move::Close(false) | Move::Revoke(_) | Move::Drop(_) => {}
+        }
+        rig.check();
+    }
+
+    fn expose(&mut self, rig: &mut Rig, read: bool, write: bool) {
+        let id = connection(rig);
+        self.next_memory += 1;
+        let slice = memory(rig, 1000 + self.next_memory);
+        let mut access = Access::empty();
+        access.set(Access::READ, read);
+        access.set(Access::WRITE, write);
+        if let Ok(local) = rig.receiver().expose(id, slice.into(), access) {
+            let opened = rig.sender().open_window(&local.descriptor());
+            self.remotes.extend(opened);
+            self.handles.push(local);
+        }
+    }
+
+    fn operate(
+        &mut self,
+        rig: &mut Rig,
+        n: usize,
+        operate: impl FnOnce(&mut Rig, &RemoteWindow, u64),
+    ) {
+        let (Some(window), true) = (
+            self.remotes.iter().rev().nth(n),
+            rig.payloads.free_count() > 0,
+        ) else {
+            return;
+        };
+        self.next_key += 1;
+        operate(rig, &window.clone(), self.next_key);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Whatever happens in whatever order: no operation touches memory that is gone, each has one outcome, and each window comes back once
+    /// or is freed.
+    #[test]
+    fn windows_in_any_order(steps in prop::collection::vec(any_move(), 0..120)) {
+        let mut rig = setup().connected();
+        let mut walk = Walk::default();
+        for step in steps {
+            walk.step(&mut rig, step);
+        }
+        // Refused control messages make pauses that look like the end.
+        for _ in 0..20 {
+            rig.settle();
+        }
+        let back = far_events(&mut rig);
+        let released = back.iter().filter_map(|event| match event {
+            WindowEvent::Released { window, .. } => Some(*window),
+            _ => None,
+        });
+        let released: Vec<_> = released.collect();
+        let unique: HashSet<_> = released.iter().copied().collect();
+        prop_assert_eq!(unique.len(), released.len(), "one came back twice");
+        let held = walk.handles.iter().map(LocalWindow::id).filter(|_| rig.ended.is_some());
+        for id in walk.revoked.iter().copied().chain(held) {
+            prop_assert!(unique.contains(&id), "window {} did not come back", id);
+        }
+        prop_assert!(rig.ended.is_some() || rig.receiver().windows() == walk.handles.len());
+        rig.check_all_back();
+        drop(back);
+        rig.end();
+        for number in 1..=walk.next_memory {
+            prop_assert!(is_freed(&rig, 1000 + number), "memory {} is kept", number);
+        }
+    }
+}
+
+/// The settings of the tests are what they say.
+#[test]
+fn the_setup_has_windows() {
+    assert!(setup().windows.enabled() && LONG > std::time::Duration::ZERO);
+}

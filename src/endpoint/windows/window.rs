@@ -1,0 +1,485 @@
+//! `LocalWindow` and `RemoteWindow`: memory that a peer may read or write by itself, seen from its owner and from the peer.
+//!
+//! ```text
+//!  owner                                                        peer
+//!  expose(memory, rights) ─► LocalWindow ─ descriptor ─ message ─► open_window ─► RemoteWindow ─► write, read
+//!     memory is the endpoint's                                                        │
+//!  revoke, or drop ──────────────────── Revoke ───────────────────────────────► no new operation;
+//!  memory comes back, or is freed ◄──── RevokeAck ──────────────────────────── those in flight are over
+//! ```
+//!
+//! The memory belongs to the endpoint from `expose` until nobody can reach it: until the peer has confirmed that it does not use the
+//! window any more, or the connection's endpoint is closed. Closing a registration fences nothing: providers go on writing.
+
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::buffer::{Buffer, BufferMut, Payload, RegionSlice};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::wait::EndpointWait;
+use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
+use crate::endpoint::windows::destination::Destination;
+use crate::error::{CompletionError, FabricErrno, RegisterError};
+use crate::memory::Access;
+
+/// The memory behind a window. It moves into the endpoint and comes back when no peer can reach it any more.
+///
+/// While it is exposed nobody has a reference to its bytes: a [`RegionSlice`] gives addresses only, a [`BufferMut`] is the endpoint's, and a
+/// [`Buffer`] can only be exposed for reading.
+pub struct WindowMemory(Memory);
+
+enum Memory {
+    Slice(RegionSlice),
+    Unique(BufferMut),
+    Shared(Buffer),
+}
+
+impl WindowMemory {
+    /// The length in bytes.
+    pub fn len(&self) -> usize {
+        match &self.0 {
+            Memory::Slice(slice) => slice.len(),
+            Memory::Unique(buffer) => buffer.len(),
+            Memory::Shared(buffer) => buffer.len(),
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The slice of a region, if it is one.
+    ///
+    /// # Errors
+    /// Gives the memory back when it is something else.
+    pub fn into_slice(self) -> Result<RegionSlice, Self> {
+        match self.0 {
+            Memory::Slice(slice) => Ok(slice),
+            other => Err(Self(other)),
+        }
+    }
+
+    /// The writable buffer, if it is one: its bytes are what the peer wrote.
+    ///
+    /// # Errors
+    /// Gives the memory back when it is something else.
+    pub fn into_buffer_mut(self) -> Result<BufferMut, Self> {
+        match self.0 {
+            Memory::Unique(buffer) => Ok(buffer),
+            other => Err(Self(other)),
+        }
+    }
+
+    /// The frozen buffer, if it is one.
+    ///
+    /// # Errors
+    /// Gives the memory back when it is something else.
+    pub fn into_buffer(self) -> Result<Buffer, Self> {
+        match self.0 {
+            Memory::Shared(buffer) => Ok(buffer),
+            other => Err(Self(other)),
+        }
+    }
+
+    /// What a peer may be allowed at all.
+    pub(crate) fn allows(&self, access: Access) -> bool {
+        match &self.0 {
+            Memory::Slice(_) | Memory::Unique(_) => true,
+            // Others read it.
+            Memory::Shared(_) => !access.contains(Access::WRITE),
+        }
+    }
+
+    /// Its first byte.
+    pub(crate) fn base(&mut self) -> Option<NonNull<u8>> {
+        NonNull::new(match &mut self.0 {
+            Memory::Slice(slice) => slice.as_ptr(),
+            Memory::Unique(buffer) => buffer.as_mut_ptr(),
+            Memory::Shared(buffer) => buffer.as_ptr().cast_mut(),
+        })
+    }
+}
+
+impl From<RegionSlice> for WindowMemory {
+    fn from(slice: RegionSlice) -> Self {
+        Self(Memory::Slice(slice))
+    }
+}
+
+impl From<BufferMut> for WindowMemory {
+    fn from(buffer: BufferMut) -> Self {
+        Self(Memory::Unique(buffer))
+    }
+}
+
+impl From<Buffer> for WindowMemory {
+    fn from(buffer: Buffer) -> Self {
+        Self(Memory::Shared(buffer))
+    }
+}
+
+impl fmt::Debug for WindowMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WindowMemory")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How an endpoint learns that handles of its windows were dropped, on whatever thread.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    rung: AtomicBool,
+    /// Weak: a handle must not keep the queues of a closed endpoint open.
+    wait: Weak<EndpointWait>,
+}
+
+impl Bell {
+    pub(crate) fn new(wait: &Arc<EndpointWait>) -> Self {
+        Self {
+            rung: AtomicBool::new(false),
+            wait: Arc::downgrade(wait),
+        }
+    }
+
+    /// Whether it rang since the last look.
+    pub(crate) fn take(&self) -> bool {
+        // Acquire pairs with the Release of `ring`: the flags that were set before are seen.
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
+    }
+
+    fn ring(&self) {
+        self.rung.store(true, Ordering::Release);
+        if let Some(wait) = self.wait.upgrade() {
+            wait.wake();
+        }
+    }
+}
+
+/// Memory of this side that the peer of one connection may use by itself.
+///
+/// The memory is the endpoint's. [`revoke`](crate::ReceiveEndpoint::revoke) asks for it back, and it comes with
+/// [`WindowEvent::Released`]. Dropping the handle asks the same of the peer, without a deadline, and the memory is freed when the peer has
+/// confirmed, or when the connection is closed; until then the endpoint keeps it.
+pub struct LocalWindow {
+    descriptor: WindowDescriptor,
+    connection: ConnectionId,
+    abandoned: Arc<AtomicBool>,
+    bell: Arc<Bell>,
+    /// The drop has nothing to say.
+    settled: bool,
+}
+
+impl LocalWindow {
+    pub(crate) fn new(
+        descriptor: WindowDescriptor,
+        connection: ConnectionId,
+        abandoned: &Arc<AtomicBool>,
+        bell: &Arc<Bell>,
+    ) -> Self {
+        Self {
+            descriptor,
+            connection,
+            abandoned: Arc::clone(abandoned),
+            bell: Arc::clone(bell),
+            settled: false,
+        }
+    }
+
+    /// Which window of the connection it is.
+    pub fn id(&self) -> WindowId {
+        self.descriptor.window
+    }
+
+    /// Whose peer may use it.
+    pub fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    /// What the peer has to know: send it the bytes in a message.
+    pub fn descriptor(&self) -> WindowDescriptor {
+        self.descriptor
+    }
+
+    /// The same endpoint's, not one of another endpoint with the same numbers.
+    pub(crate) fn is_of(&self, bell: &Arc<Bell>) -> bool {
+        Arc::ptr_eq(&self.bell, bell)
+    }
+
+    /// The endpoint knows already what becomes of the window.
+    pub(crate) fn settle(mut self) {
+        self.settled = true;
+    }
+}
+
+impl Drop for LocalWindow {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.abandoned.store(true, Ordering::Relaxed);
+            self.bell.ring();
+        }
+    }
+}
+
+impl fmt::Debug for LocalWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalWindow")
+            .field("connection", &self.connection)
+            .field("descriptor", &self.descriptor)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Memory of the peer that this side may use. A plain value; it is good as long as its connection, and until the owner revokes it.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+/// use fabricast::buffer::SharedBufferManager;
+/// use fabricast::endpoint::{Access, ReceiveConfig, SendConfig, WindowDescriptor, WindowEvent};
+/// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+///
+/// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
+/// let config = ReceiveConfig::default().max_connections(4).windows(8);
+/// let mut owner = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, config)?;
+/// let mut peer = SendEndpointZeroCopy::connect(&domain, owner.local_addr(), SendConfig::default())?;
+/// let pool = SharedBufferManager::allocate(8, 4096)?;
+/// pool.region().register(&domain)?;
+///
+/// let (mut window, mut written, mut text) = (None, false, None);
+/// let (mut heard, mut sent) = (Vec::new(), Vec::new());
+/// while text.is_none() {
+///     owner.poll(&mut heard)?;
+///     peer.poll(&mut sent)?;
+///     for event in heard.drain(..) {
+///         match event {
+///             // The owner lets the peer write to a buffer of its own. The application sends the descriptor's bytes to the peer.
+///             ReceiveEvent::Connected { connection, .. } => {
+///                 let buffer = pool.try_acquire().expect("8 are free");
+///                 window = Some(owner.expose(connection, buffer, Access::WRITE)?);
+///             }
+///             // The peer has confirmed that it does not use the window any more: the buffer is the owner's again.
+///             ReceiveEvent::Window { event: WindowEvent::Released { memory, .. }, .. } => {
+///                 let buffer = memory.into_buffer_mut().expect("what was exposed");
+///                 text = Some(String::from_utf8_lossy(&buffer[10..20]).into_owned());
+///             }
+///             _ => {}
+///         }
+///     }
+///     if let (Some(local), false, true) = (&window, written, peer.is_connected()) {
+///         let descriptor = WindowDescriptor::parse(&local.descriptor().to_bytes())?;
+///         let remote = peer.open_window(&descriptor)?;
+///         let mut buffer = pool.try_acquire().expect("7 are free");
+///         buffer[..10].copy_from_slice(b"one-sided!");
+///         peer.write(buffer.freeze(10), remote.at(10), 1)?;
+///         written = true;
+///     }
+///     for event in sent.drain(..) {
+///         // The bytes are in the owner's memory: it takes the window back.
+///         if let SendEvent::Window(WindowEvent::Written { key: 1, .. }) = event {
+///             owner.revoke(window.take().expect("exposed"), Instant::now() + Duration::from_secs(5));
+///         }
+///     }
+/// }
+/// assert_eq!(text.as_deref(), Some("one-sided!"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RemoteWindow {
+    pub(crate) descriptor: WindowDescriptor,
+    pub(crate) connection: ConnectionId,
+}
+
+impl RemoteWindow {
+    /// Which window of the owner's it is.
+    pub fn id(&self) -> WindowId {
+        self.descriptor.window
+    }
+
+    /// By which connection it is reached.
+    pub fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    /// The length in bytes.
+    #[expect(clippy::len_without_is_empty, reason = "a window has at least 1 byte")]
+    pub fn len(&self) -> u64 {
+        self.descriptor.len
+    }
+
+    /// What this side may do.
+    pub fn access(&self) -> Access {
+        self.descriptor.access
+    }
+
+    /// The place `offset` bytes into the window; checked when it is used.
+    pub fn at(&self, offset: u64) -> WindowPlace<'_> {
+        WindowPlace {
+            window: self,
+            offset,
+        }
+    }
+}
+
+/// A place in a [`RemoteWindow`], where an operation begins.
+#[derive(Debug, Clone, Copy)]
+pub struct WindowPlace<'a> {
+    pub(crate) window: &'a RemoteWindow,
+    pub(crate) offset: u64,
+}
+
+impl<'a> From<&'a RemoteWindow> for WindowPlace<'a> {
+    /// Its start.
+    fn from(window: &'a RemoteWindow) -> Self {
+        window.at(0)
+    }
+}
+
+/// Why a one-sided operation, or a window, was refused. Nothing was posted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WindowError {
+    /// The provider has no one-sided operations.
+    #[error("the provider has no one-sided operations")]
+    Unsupported,
+    /// The peer does not know windows, or did not reserve what they take.
+    #[error("the peer takes no part in windows (ReceiveConfig::windows, or an older version)")]
+    PeerWithoutWindows,
+    /// The connection does not stand, or there is no such connection.
+    #[error("the connection does not stand")]
+    NotConnected,
+    /// The window is another connection's.
+    #[error("the window belongs to another connection")]
+    WrongConnection,
+    /// The owner has revoked it.
+    #[error("the window was revoked by its owner")]
+    Revoked,
+    /// The window does not give that right, or the memory can't.
+    #[error("{asked} asked for, the window gives {has}")]
+    Access {
+        /// What was asked for.
+        asked: Access,
+        /// What there is.
+        has: Access,
+    },
+    /// The operation reaches beyond the window.
+    #[error("{len} bytes at offset {offset} of a window of {window_len} bytes")]
+    OutOfRange {
+        /// Where it begins, in bytes.
+        offset: u64,
+        /// How long it is, in bytes.
+        len: u64,
+        /// How long the window is, in bytes.
+        window_len: u64,
+    },
+    /// A window, or an operation, without a byte.
+    #[error("without a byte")]
+    Empty,
+    /// As many windows are exposed as the endpoint may have.
+    #[error("{limit} windows are exposed, as many as there may be")]
+    TooManyWindows {
+        /// The limit.
+        limit: u32,
+    },
+    /// The provider's writes carry too few bytes of immediate data.
+    #[error("the provider's writes carry {bytes} bytes of immediate data, 8 are needed")]
+    NoImmediateData {
+        /// What they carry.
+        bytes: usize,
+    },
+    /// The endpoint was made by the process that this one was forked from.
+    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    Forked {
+        /// The process that made it.
+        made_by: u32,
+    },
+    /// The memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The provider refused the operation.
+    #[error("{call}: {errno}")]
+    Fabric {
+        /// The C function.
+        call: &'static str,
+        /// Its error.
+        errno: FabricErrno,
+    },
+}
+
+/// A window that could not be exposed, with its memory.
+#[derive(Debug)]
+pub struct ExposeError {
+    /// Why.
+    pub kind: WindowError,
+    /// The memory, untouched.
+    pub memory: WindowMemory,
+}
+
+impl fmt::Display for ExposeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)
+    }
+}
+
+impl std::error::Error for ExposeError {}
+
+/// What happened to windows, and to one-sided operations.
+///
+/// Each accepted operation has exactly one of the first four events, with its key and what was given to it.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum WindowEvent {
+    /// A write is done. The bytes are in the peer's memory, unless the weaker level was asked for.
+    Written {
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it.
+        payload: Payload,
+    },
+    /// A write failed, or will never complete. Some of it may be in the peer's memory.
+    WriteFailed {
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it; empty if it had to be leaked because the provider would not close.
+        payload: Payload,
+        /// Why.
+        error: CompletionError,
+    },
+    /// A read is done: the bytes are in the destination.
+    Read {
+        /// The key that was given to it.
+        key: u64,
+        /// What was given to it, filled.
+        into: Destination,
+    },
+    /// A read failed, or will never complete. The destination holds some of the bytes, or none.
+    ReadFailed {
+        /// The key that was given to it.
+        key: u64,
+        /// What was given to it; `None` if it had to be leaked because the provider would not close.
+        into: Option<Destination>,
+        /// Why.
+        error: CompletionError,
+    },
+    /// The peer wrote to a window of this side, and says so with 32 bits of its own. What it wrote is in the window.
+    PeerWrote {
+        /// Which window.
+        window: WindowId,
+        /// The peer's 32 bits.
+        data: u32,
+    },
+    /// The peer has revoked a window of its own: no operation on it is taken any more; those in flight still complete.
+    Revoked {
+        /// Which of the peer's windows.
+        window: WindowId,
+    },
+    /// Nobody can reach a window of this side any more: it was revoked, or its connection is closed. Its memory is back.
+    Released {
+        /// Which window.
+        window: WindowId,
+        /// What was given to `expose`.
+        memory: WindowMemory,
+    },
+}
