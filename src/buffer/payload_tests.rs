@@ -155,3 +155,49 @@ fn payloads_go_to_other_threads() {
         Region,
     )>();
 }
+
+#[test]
+fn a_header_goes_in_front_of_the_only_buffer_until_the_operation_is_over() {
+    let domain = FakeRegistrar::new();
+    let pool = SharedBufferManager::allocate_with_headroom(2, 64, 8).unwrap();
+    pool.region().register_with(&domain).unwrap();
+    let buffer = pool.try_acquire().unwrap().freeze(6);
+    let payload = Payload::from(buffer.clone());
+    assert_eq!(payload.begin_front(&[b"ab", b"c"]), Ok(3));
+    let leases = payload.lease(domain.scope(), &mut |_, _, _| {}).unwrap();
+    // SAFETY: the leases are this payload's.
+    let first = unsafe { LeasedPayload::new(payload, leases.with_front()) };
+    let other = Payload::from(buffer.clone());
+    assert_eq!(other.begin_front(&[b"xyz"]), Err(FrontError::Taken));
+    assert_eq!(other.begin_front(&[b"abc"]), Ok(3), "the same header");
+    other.end_front();
+    drop(first.into_payload());
+    assert_eq!(other.begin_front(&[b"xyz"]), Ok(3), "the first is over");
+    let leases = other.lease(domain.scope(), &mut |_, _, _| {}).unwrap();
+    // SAFETY: the leases are this payload's.
+    drop(unsafe { LeasedPayload::new(other, leases.with_front()) });
+    assert_eq!(Payload::from(buffer).begin_front(&[b"z"]), Ok(1), "dropped");
+}
+
+#[test]
+fn only_one_whole_buffer_of_a_pool_with_room_takes_a_header() {
+    let pool = SharedBufferManager::allocate_with_headroom(2, 64, 8).unwrap();
+    let (one, two) = (pool.try_acquire().unwrap(), pool.try_acquire().unwrap());
+    let (one, two) = (one.freeze(6), two.freeze(6));
+    let no_room = |room| Err(FrontError::NoRoom { len: 3, room });
+    let header: &[&[u8]] = &[b"abc"];
+    assert_eq!(
+        Payload::from(one.slice(1..)).begin_front(header),
+        no_room(0)
+    );
+    let too_long: &[&[u8]] = &[b"123456789"];
+    let error = FrontError::NoRoom { len: 9, room: 8 };
+    assert_eq!(Payload::from(one.clone()).begin_front(too_long), Err(error));
+    let slice = region(64).slice(8..20).unwrap();
+    assert_eq!(Payload::from(slice).begin_front(header), no_room(0));
+    let both: Payload = [one.clone(), two.clone()].into_iter().collect();
+    assert_eq!(both.begin_front(header), no_room(0));
+    let with_empty: Payload = [two.slice(0..0), one].into_iter().collect();
+    assert_eq!(with_empty.begin_front(header), Ok(3));
+    with_empty.end_front();
+}
