@@ -504,6 +504,7 @@ impl<L: Link> ReceiveCore<L> {
                     }));
                 }
             }
+            Some(Arrival::Header) => drop(conn.machine.on_header(len as u64)),
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
                 conn.machine.on_control(cq_data, body, Instant::now());

@@ -25,9 +25,11 @@ use crate::endpoint::protocol::wire::{
     Refusal, RefusalCode, WindowId, WireError,
 };
 use crate::error::FabricErrno;
+use headers::Headers;
 pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
 use windows::{WindowAction, Windows};
 
+mod headers;
 mod windows;
 
 /// How the two sides are joined.
@@ -252,6 +254,8 @@ impl std::fmt::Display for Cause {
 pub(crate) enum Arrival {
     /// Data: for `on_data`.
     Data,
+    /// The header of the data message behind it: for `on_header`.
+    Header,
     /// With this CQ data: for `on_control`.
     Control(u32),
 }
@@ -324,6 +328,9 @@ struct Heartbeats {
     under_way: u8,
 }
 
+/// MSG form: the CQ data of a header that travels alone.
+const LONE_HEADER: u32 = (ControlKind::HEADER.0 as u32) << wire::INDEX_BITS;
+
 /// A question and an answer.
 const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 
@@ -352,6 +359,7 @@ pub(crate) struct Connection {
     handshake_deadline: Option<Instant>,
     close_deadline: Option<Instant>,
     windows: Windows,
+    headers: Headers,
     /// The close deadline came from the application.
     own_close: bool,
     silence: Option<Silence>,
@@ -419,6 +427,7 @@ impl Connection {
             handshake_deadline: Some(now + local.connect_timeout),
             close_deadline: None,
             windows: Windows::default(),
+            headers: Headers::default(),
             own_close: false,
             silence: Silence::new(local.patience, now),
             heartbeats: Heartbeats::default(),
@@ -462,6 +471,7 @@ impl Connection {
     pub(crate) fn on_message(&mut self, cq_data: Option<u64>) -> Option<Arrival> {
         match (self.form, cq_data.map(u32::try_from)) {
             (Form::Msg, None) => Some(Arrival::Data),
+            (Form::Msg, Some(Ok(cq_data))) if cq_data == LONE_HEADER => Some(Arrival::Header),
             (Form::Msg, Some(Ok(cq_data))) => Some(Arrival::Control(cq_data)),
             (Form::Rdm, Some(Ok(cq_data))) => self.on_rdm_message(cq_data),
             // Anybody can send to an endpoint that is not connected.
@@ -480,6 +490,7 @@ impl Connection {
         let (kind, index) = wire::split_cq_data(cq_data);
         let arrival = match kind {
             ControlKind::DATA => Arrival::Data,
+            ControlKind::HEADER => Arrival::Header,
             _ => Arrival::Control(cq_data),
         };
         (index == self.own_index()).then_some(arrival)
@@ -637,7 +648,7 @@ impl Connection {
     ///
     /// [`Dropped`]: it must not reach the application.
     pub(crate) fn on_peer_wrote(&mut self) -> Result<u64, Dropped> {
-        self.on_data(0)
+        self.on_counted(0)
     }
 
     /// One data message of `len` bytes arrived. Gives its number, counted from 0.
@@ -645,7 +656,15 @@ impl Connection {
     /// # Errors
     ///
     /// [`Dropped`]: the message must not reach the application.
+    #[inline]
     pub(crate) fn on_data(&mut self, len: u64) -> Result<u64, Dropped> {
+        // A header that came before it is part of it.
+        let header = self.headers.waiting.take().unwrap_or(0);
+        self.on_counted(len.saturating_add(header))
+    }
+
+    /// Something arrived that uses a credit.
+    fn on_counted(&mut self, len: u64) -> Result<u64, Dropped> {
         self.on_arrival("data before the connection was established");
         if self.state == State::Closed {
             return Err(Dropped);
@@ -685,18 +704,19 @@ impl Connection {
         }
     }
 
-    /// A data message is about to be posted: takes its credit and gives its number, counted from 0.
+    /// A data message is about to be posted: takes its credit and gives its number, counted from 0; headers that travel alone have numbers,
+    /// too.
     ///
     /// # Errors
     ///
     /// As [`Connection::may_send`]; then nothing changes.
     pub(crate) fn on_data_posted(&mut self) -> Result<u64, Blocked> {
         self.may_send()?;
-        let sequence = self.send.used();
+        let number = self.send.used() + self.headers.sent;
         let taken = self.send.take();
         debug_assert!(taken, "may_send saw a credit");
         self.posted += 1;
-        Ok(sequence)
+        Ok(number)
     }
 
     /// The provider did not take the message of the last `on_data_posted` (-FI_EAGAIN).
@@ -1070,6 +1090,9 @@ impl Connection {
         }
         if self.peer_bye.is_some() {
             return self.violate(Violation::OutOfTurn("a second goodbye"));
+        }
+        if self.headers.waiting.is_some() {
+            return self.violate(Violation::OutOfTurn("a goodbye where a payload is due"));
         }
         let received = self.receive.received();
         if bye.last_sequence < received {

@@ -22,13 +22,24 @@ fn explore(
     messages: [u64; 2],
     questions: [u64; 2],
 ) -> (usize, usize) {
+    explore_with(Op::Send, form, credits, messages, questions)
+}
+
+/// The same with another way to send; a header is followed by its payload in any case.
+fn explore_with(
+    send: fn(usize) -> Op,
+    form: Form,
+    credits: [u32; 2],
+    messages: [u64; 2],
+    questions: [u64; 2],
+) -> (usize, usize) {
     let start = Pair::new(form, credits, Instant::now());
     let mut seen = HashSet::from([fingerprint(&start, [false; 2])]);
     let mut todo = vec![(start, [false; 2])];
     let mut ends = 0;
     while let Some((pair, closed)) = todo.pop() {
         let mut stuck = true;
-        for op in moves(&pair, closed, messages, questions) {
+        for op in moves(&pair, send, closed, messages, questions) {
             let mut next = pair.clone();
             if !next.step(op) {
                 continue;
@@ -51,7 +62,13 @@ fn explore(
     (seen.len(), ends)
 }
 
-fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2], questions: [u64; 2]) -> Vec<Op> {
+fn moves(
+    pair: &Pair,
+    send: fn(usize) -> Op,
+    closed: [bool; 2],
+    messages: [u64; 2],
+    questions: [u64; 2],
+) -> Vec<Op> {
     let mut moves = Vec::new();
     for at in [0, 1] {
         moves.extend([
@@ -59,10 +76,11 @@ fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2], questions: [u64; 2]
             Op::Deliver(at),
             Op::Complete(at),
             Op::ConnectedEvent(at),
+            Op::SendPayload(at),
             Op::Repost(at),
         ]);
         if pair.sent(at) < messages[at] && !closed[at] {
-            moves.push(Op::Send(at));
+            moves.push(send(at));
         }
         if pair.asked(at) < questions[at] && pair.both_established() {
             moves.push(Op::Ask(at));
@@ -95,6 +113,18 @@ fn every_order_of_two_messages_over_one_credit_ends_well() {
 fn every_order_of_questions_from_both_sides_and_goodbyes_ends_well() {
     for (messages, questions) in [([0, 0], [1, 1]), ([0, 0], [2, 0]), ([1, 0], [0, 1])] {
         let (states, ends) = explore(Form::Msg, [0, 1], messages, questions);
+        assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
+    }
+}
+
+#[test]
+fn every_order_of_a_message_in_two_and_goodbyes_ends_well() {
+    for (form, messages) in [
+        (Form::Msg, [1, 0]),
+        (Form::Rdm, [1, 0]),
+        (Form::Msg, [2, 0]),
+    ] {
+        let (states, ends) = explore_with(Op::SendHeader, form, [0, 1], messages, [0, 0]);
         assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
     }
 }
