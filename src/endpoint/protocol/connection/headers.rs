@@ -10,10 +10,10 @@ use crate::endpoint::protocol::wire::{self, ControlKind, HeaderMode, WireError};
 /// Headers that travel alone.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Headers {
-    /// Posted by this side since the connection began.
-    pub(super) sent: u64,
+    /// Posted by this side since the connection began, modulo 2^32, as the numbers of messages are.
+    pub(super) sent: u32,
     /// The bytes of one that came and whose payload did not yet.
-    pub(super) waiting: Option<u64>,
+    pub(super) waiting: Option<u16>,
 }
 
 impl Connection {
@@ -37,14 +37,13 @@ impl Connection {
     /// As [`Connection::may_send`]; then nothing changes.
     pub(crate) fn on_pair_posted(&mut self) -> Result<u64, Blocked> {
         let number = self.on_data_posted()?;
-        self.headers.sent += 1;
+        self.headers.sent = self.headers.sent.wrapping_add(1);
         Ok(number)
     }
 
     /// The provider did not take the header of the last `on_pair_posted`.
     pub(crate) fn on_pair_undone(&mut self) {
-        debug_assert!(self.headers.sent > 0, "undone without a post");
-        self.headers.sent = self.headers.sent.saturating_sub(1);
+        self.headers.sent = self.headers.sent.wrapping_sub(1);
         self.on_post_undone();
     }
 
@@ -67,7 +66,7 @@ impl Connection {
         }
         self.hear();
         match self.judge_header(len) {
-            Ok(()) => {
+            Ok(len) => {
                 self.headers.waiting = Some(len);
                 Ok(())
             }
@@ -78,7 +77,7 @@ impl Connection {
         }
     }
 
-    fn judge_header(&self, len: u64) -> Result<(), Violation> {
+    fn judge_header(&self, len: u64) -> Result<u16, Violation> {
         let limit = self.local.receive_size;
         let mode = self.peer.map_or(HeaderMode::Raw, |peer| peer.header_mode);
         if !self.has_two_messages() {
@@ -96,14 +95,15 @@ impl Connection {
                 limit_bytes: limit,
             });
         }
-        if !usize::try_from(len).is_ok_and(|len| mode.admits(len)) {
+        let short = u16::try_from(len).ok();
+        let Some(short) = short.filter(|len| mode.admits((*len).into())) else {
             let name = "header_len";
             return Err(WireError::Field { name, value: len }.into());
-        }
+        };
         if !self.receive.has_room() {
             let granted = self.receive.received();
             return Err(CreditError::Overrun { granted }.into());
         }
-        Ok(())
+        Ok(short)
     }
 }

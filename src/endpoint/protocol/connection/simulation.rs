@@ -47,6 +47,9 @@ pub(super) struct Side {
     delivered: u64,
     reposted: u64,
     asked: u64,
+    /// Subscriptions asked for, and those that were answered.
+    requests: u64,
+    answers: u64,
     ended: Option<CloseReason>,
 }
 
@@ -65,6 +68,8 @@ impl Side {
             delivered: 0,
             reposted: 0,
             asked: 0,
+            requests: 0,
+            answers: 0,
             ended: None,
         }
     }
@@ -86,6 +91,8 @@ pub(super) enum Op {
     SendPayload(usize),
     /// Wants to know whether the other is alive.
     Ask(usize),
+    /// Wants a subscription, or wants it no more.
+    Subscribe(usize),
     Close(usize),
     CloseSoon(usize),
     Wait,
@@ -137,6 +144,7 @@ impl Pair {
             Op::SendHeaderUndone(at) => self.send_header(at, true),
             Op::SendPayload(at) => self.send_payload(at),
             Op::Ask(at) => self.ask(at),
+            Op::Subscribe(at) => self.subscribe(at),
             Op::Close(at) => self.close(at, Duration::from_secs(3600)),
             Op::CloseSoon(at) => self.close(at, Duration::from_millis(50)),
             Op::Wait => self.wait(),
@@ -286,6 +294,19 @@ impl Pair {
             Action::CloseWindow(_) | Action::ReleaseWindow(_) | Action::WindowRevoked(_) => {
                 panic!("{action:?} without a window")
             }
+            Action::SubscriptionAsked(request) => {
+                assert!(self.sides[at].established);
+                let (outcome, next) = (SubscriptionOutcome(request.tag as u16), !request.tag);
+                let connection = self.sides[at].connection.as_mut().expect("it acts");
+                connection.answer_subscription(outcome, next);
+            }
+            Action::SubscriptionAnswered { request, answer } => {
+                let side = &mut self.sides[at];
+                assert_eq!(request, request_number(side.answers), "in order");
+                assert_eq!((answer.tag, answer.next), (request.tag, !request.tag));
+                assert_eq!(answer.outcome, SubscriptionOutcome(request.tag as u16));
+                side.answers += 1;
+            }
             Action::Close(reason) => {
                 self.sides[at].ended = Some(reason);
                 if self.form == Form::Msg {
@@ -392,6 +413,19 @@ impl Pair {
         true
     }
 
+    fn subscribe(&mut self, at: usize) -> bool {
+        let request = request_number(self.sides[at].requests);
+        let Some(connection) = self.live(at) else {
+            return false;
+        };
+        if !connection.ask_subscription(request) {
+            return false;
+        }
+        assert_eq!(at, 0, "the acceptor publishes");
+        self.sides[at].requests += 1;
+        true
+    }
+
     fn close(&mut self, at: usize, within: Duration) -> bool {
         let deadline = self.now + within;
         // A close in the middle of the handshake ends it, which the other side sees as a loss.
@@ -465,6 +499,9 @@ impl Pair {
             };
             assert!(unread(ControlKind::CREDIT) < CREDIT_MESSAGES_MAX);
             assert!(unread(ControlKind::HEARTBEAT) <= HEARTBEAT_MESSAGES_MAX);
+            let requests = unread(ControlKind::SUBSCRIBE) + unread(ControlKind::UNSUBSCRIBE);
+            assert!(requests + unread(ControlKind::SUBSCRIPTION) <= SUBSCRIPTION_MESSAGES_MAX);
+            assert!(side.answers <= side.requests && side.requests <= side.answers + 1);
             match side.ended {
                 Some(CloseReason::Finished) => {
                     assert_eq!(side.delivered, peer.sent, "finished, not all there")
@@ -559,6 +596,17 @@ impl Pair {
     pub(super) fn asked(&self, at: usize) -> u64 {
         self.sides[at].asked
     }
+
+    pub(super) fn requests(&self, at: usize) -> u64 {
+        self.sides[at].requests
+    }
+}
+
+fn request_number(number: u64) -> SubscriptionRequest {
+    SubscriptionRequest {
+        tag: number,
+        on: number.is_multiple_of(2),
+    }
 }
 
 /// Hands one packet to a live machine; the number of a data message that was taken.
@@ -592,6 +640,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         1 => side.clone().prop_map(Op::SendHeaderUndone),
         7 => side.clone().prop_map(Op::SendPayload),
         2 => side.clone().prop_map(Op::Ask),
+        4 => side.clone().prop_map(Op::Subscribe),
         1 => side.prop_map(Op::Close),
     ]
 }
@@ -721,5 +770,22 @@ fn the_simulation_moves_data_both_ways() {
         }
         pair.finish();
         assert_eq!((pair.sent(0), pair.sent(1)), (50, 50));
+    }
+}
+
+#[test]
+fn the_simulation_answers_subscriptions() {
+    for form in [Form::Msg, Form::Rdm] {
+        let mut pair = Pair::new(form, [5, 2], Instant::now());
+        for _ in 0..20 {
+            pair.settle();
+            pair.step(Op::Subscribe(0));
+            pair.step(Op::Subscribe(1));
+            pair.step(Op::Send(1));
+        }
+        pair.finish();
+        let [subscriber, publisher] = &pair.sides;
+        assert!(subscriber.answers >= 19, "{}", subscriber.answers);
+        assert_eq!((publisher.requests, publisher.sent), (0, 20));
     }
 }

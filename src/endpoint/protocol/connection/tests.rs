@@ -8,7 +8,8 @@ pub(super) fn params(credits: u32) -> LocalParams {
     LocalParams {
         header_mode: HeaderMode::Prefixed,
         require_header_mode: None,
-        features: 0b11,
+        features: 0b111,
+        require_features: 0,
         receive_size: if credits == 0 { 0 } else { 1024 },
         receive_depth: credits,
         credits,
@@ -25,7 +26,7 @@ fn errno(code: i32) -> FabricErrno {
     FabricErrno::new(code)
 }
 
-fn actions(connection: &mut Connection) -> Vec<Action> {
+pub(super) fn actions(connection: &mut Connection) -> Vec<Action> {
     std::iter::from_fn(|| connection.next_action())
         .take(20)
         .collect()
@@ -39,7 +40,7 @@ fn message(action: &Action) -> (u32, Vec<u8>) {
     }
 }
 
-fn hello_of(params: LocalParams, kind: HelloKind) -> [u8; HELLO_LEN] {
+pub(super) fn hello_of(params: LocalParams, kind: HelloKind) -> [u8; HELLO_LEN] {
     params.hello(kind).encode()
 }
 
@@ -62,7 +63,7 @@ fn msg_acceptor(now: Instant) -> Connection {
     c
 }
 
-fn established(now: Instant) -> Connection {
+pub(super) fn established(now: Instant) -> Connection {
     let mut c = msg_initiator(now);
     c.on_connected(&hello_of(params(4), HelloKind::Ack));
     assert_eq!(actions(&mut c), [Action::Established]);
@@ -70,7 +71,7 @@ fn established(now: Instant) -> Connection {
     c
 }
 
-fn give(c: &mut Connection, control: Control, now: Instant) {
+pub(super) fn give(c: &mut Connection, control: Control, now: Instant) {
     c.on_control(
         wire::cq_data(control.kind(), 0),
         control.encode().as_slice(),
@@ -78,7 +79,7 @@ fn give(c: &mut Connection, control: Control, now: Instant) {
     );
 }
 
-fn bye(last_sequence: u64) -> Control {
+pub(super) fn bye(last_sequence: u64) -> Control {
     Control::Bye {
         last_sequence,
         reason: ByeReason(9),
@@ -103,7 +104,7 @@ fn assert_closed(c: &mut Connection, reason: CloseReason) {
     assert_eq!(c.close_reason(), Some(reason));
 }
 
-fn assert_violation(c: &mut Connection, violation: impl Into<Violation>) {
+pub(super) fn assert_violation(c: &mut Connection, violation: impl Into<Violation>) {
     assert_closed(c, CloseReason::Violation(violation.into()));
 }
 
@@ -116,7 +117,7 @@ fn handshake_over_cm_data_tells_each_side_of_the_other() {
     assert_eq!(actions(&mut acceptor), [Action::Established]);
     assert_eq!(acceptor.next_deadline(), None);
     for c in [&acceptor, &established(now)] {
-        assert_eq!((c.version(), c.features()), (Some(1), 0b11));
+        assert_eq!((c.version(), c.features()), (Some(1), 0b111));
         assert_eq!((c.peer_receive_size(), c.credits()), (1024, 4));
         assert_eq!(c.peer().map(|peer| peer.incarnation), Some(7));
         assert_eq!(c.may_send(), Ok(()));
@@ -508,8 +509,8 @@ fn control_garbage_is_a_violation() {
     c.on_control(wire::cq_data(ControlKind::CREDIT, 0), &[0; 32], now);
     assert_violation(&mut c, WireError::Magic([0; 4]));
     let mut c = established(now);
-    c.on_control(wire::cq_data(ControlKind(6), 0), &[0; 64], now);
-    assert_violation(&mut c, WireError::Kind(6));
+    c.on_control(wire::cq_data(ControlKind(19), 0), &[0; 64], now);
+    assert_violation(&mut c, WireError::Kind(19));
     let mut c = established(now);
     let credit = Control::Credit { granted: 5 }.encode();
     c.on_control(
@@ -875,85 +876,112 @@ fn nobody_is_judged_during_the_goodbye() {
     assert_eq!(told[1..], [Action::Unresponsive, lost]);
 }
 
-/// An established receiver of messages whose headers travel alone, and of headers of 8 bytes.
-fn takes_two(now: Instant) -> Connection {
-    let two = LocalParams {
-        features: 0b10011,
-        header_mode: HeaderMode::Fixed(8),
-        ..params(2)
-    };
-    let hello = hello_of(two, HelloKind::Hello);
-    let mut c = Connection::accept(Form::Msg, two, &hello, now);
+fn subscribe(number: u64) -> Control {
+    let request = SubscriptionRequest { tag: 9, on: true };
+    Control::Subscription { number, request }
+}
+
+fn accepted(now: Instant) -> Connection {
+    let mut c = msg_acceptor(now);
     c.on_connected(&[]);
-    assert_eq!(actions(&mut c).len(), 2);
-    assert!(c.has_two_messages());
-    assert_eq!(c.receives_per_credit(), 2);
+    assert_eq!(actions(&mut c), [Action::Established]);
     c
 }
 
 #[test]
-fn a_header_is_paired_with_the_next_data_message_and_uses_no_credit_of_its_own() {
+fn an_acceptor_answers_a_subscription_when_its_endpoint_did() {
     let now = Instant::now();
-    let mut c = takes_two(now);
-    assert_eq!(c.on_message(Some(34 << 24)), Some(Arrival::Header));
-    for sequence in 0..2 {
-        assert_eq!(c.on_header(8), Ok(()));
-        // A control message may come between the two.
-        give(&mut c, Control::Credit { granted: 2 }, now);
-        assert_eq!(c.on_data(10), Ok(sequence));
-    }
-    assert_eq!(c.on_data(10), Err(Dropped), "the third has no credit");
-    let mut c = takes_two(now);
-    assert_eq!((c.on_data(10), c.on_header(8)), (Ok(0), Ok(())), "mixed");
-    assert_eq!(c.on_peer_wrote(), Ok(1), "a write comes between");
-    assert_eq!(c.on_data(10), Err(Dropped), "and took the last credit");
-}
-
-#[test]
-fn headers_that_travel_alone_have_numbers_and_give_them_back() {
-    let mut c = takes_two(Instant::now());
-    assert_eq!(c.on_pair_posted(), Ok(0));
-    c.on_pair_undone();
-    assert_eq!((c.on_pair_posted(), c.sent()), (Ok(0), 1));
-    assert_eq!((c.on_data_posted(), c.sent()), (Ok(2), 2));
-    assert_eq!(c.on_pair_posted(), Err(Blocked::NoCredit));
-    assert_eq!(c.posted(), 2);
-}
-
-#[test]
-fn headers_out_of_turn_are_violations() {
-    let now = Instant::now();
-    let turn = Violation::OutOfTurn;
-    let mut c = takes_two(now);
-    assert_eq!((c.on_header(8), c.on_header(8)), (Ok(()), Err(Dropped)));
-    assert_violation(&mut c, turn("a header where a payload is due"));
-    let mut c = takes_two(now);
-    assert_eq!(c.on_header(8), Ok(()));
-    give(&mut c, bye(1), now);
-    assert_violation(&mut c, turn("a goodbye where a payload is due"));
-    let mut c = takes_two(now);
-    give(&mut c, bye(0), now);
-    assert_eq!(c.on_header(8), Err(Dropped));
-    actions(&mut c).pop().expect("the end");
-    let after = CloseReason::Violation(turn("a header after its goodbye"));
-    assert_eq!(c.close_reason(), Some(after));
-    let mut c = takes_two(now);
-    assert_eq!(c.on_header(9), Err(Dropped));
-    let (name, value) = ("header_len", 9);
-    assert_violation(&mut c, WireError::Field { name, value });
-    let mut c = takes_two(now);
-    assert_eq!((c.on_data(1), c.on_data(1)), (Ok(0), Ok(1)));
-    assert_eq!(c.on_header(8), Err(Dropped));
-    assert_violation(&mut c, CreditError::Overrun { granted: 2 });
-    let mut c = takes_two(now);
-    assert_eq!((c.on_header(8), c.on_data(1017)), (Ok(()), Err(Dropped)));
-    let (len_bytes, limit_bytes) = (1025, 1024);
-    let too_long = Violation::TooLong {
-        len_bytes,
-        limit_bytes,
+    let mut c = accepted(now);
+    give(&mut c, subscribe(1), now);
+    let request = SubscriptionRequest { tag: 9, on: true };
+    assert_eq!(actions(&mut c), [Action::SubscriptionAsked(request)]);
+    c.answer_subscription(SubscriptionOutcome::DONE, 77);
+    let (word, body) = message(&actions(&mut c)[0]);
+    assert_eq!(word, wire::cq_data(ControlKind::SUBSCRIPTION, 0));
+    let answer = SubscriptionAnswer {
+        tag: 9,
+        outcome: SubscriptionOutcome::DONE,
+        next: 77,
     };
-    assert_violation(&mut c, too_long);
+    let expected = Control::SubscriptionAnswer { number: 1, answer };
+    assert_eq!(
+        Control::parse(ControlKind::SUBSCRIPTION, &body),
+        Ok(expected)
+    );
+    // A second one before the first was answered.
+    give(&mut c, subscribe(2), now);
+    give(&mut c, subscribe(3), now);
+    assert_violation(
+        &mut c,
+        Violation::OutOfTurn("a subscription before the last one was answered"),
+    );
+}
+
+#[test]
+fn subscriptions_out_of_place_are_violations() {
+    let now = Instant::now();
+    // To a side that does not publish.
     let mut c = established(now);
-    assert_eq!(c.on_header(8), Err(Dropped), "nobody said that it would");
-    assert_violation(&mut c, WireError::Kind(34));
+    give(&mut c, subscribe(1), now);
+    let what = "a subscription at a side that does not publish";
+    assert_violation(&mut c, Violation::OutOfTurn(what));
+    // To one that never offered it.
+    let deaf = LocalParams {
+        features: 0b11,
+        ..params(4)
+    };
+    let hello = hello_of(params(4), HelloKind::Hello);
+    let mut c = Connection::accept(Form::Msg, deaf, &hello, now);
+    actions(&mut c);
+    c.on_connected(&[]);
+    assert!(!c.may_ask_subscription());
+    actions(&mut c);
+    give(&mut c, subscribe(1), now);
+    assert_violation(&mut c, WireError::Kind(6));
+    // An answer to nothing, and a request after a goodbye.
+    let mut c = established(now);
+    let answer = SubscriptionAnswer {
+        tag: 9,
+        outcome: SubscriptionOutcome::DONE,
+        next: 0,
+    };
+    give(
+        &mut c,
+        Control::SubscriptionAnswer { number: 0, answer },
+        now,
+    );
+    assert_violation(&mut c, Violation::OutOfTurn("an answer to no subscription"));
+    let mut c = accepted(now);
+    give(&mut c, bye(0), now);
+    actions(&mut c);
+    give(&mut c, subscribe(1), now);
+    let what = "a subscription after its goodbye";
+    assert_violation(&mut c, Violation::OutOfTurn(what));
+}
+
+#[test]
+fn a_peer_without_the_features_asked_for_is_refused() {
+    let now = Instant::now();
+    let publisher = LocalParams {
+        require_features: wire::FEATURE_PUBLISH,
+        ..params(4)
+    };
+    let plain = LocalParams {
+        features: 0b11,
+        ..params(4)
+    };
+    let hello = hello_of(plain, HelloKind::Hello);
+    let mut c = Connection::accept(Form::Msg, publisher, &hello, now);
+    let refusal = Refusal::new(RefusalCode::FEATURES, [0b11, 0b100]);
+    let data = refusal.encode();
+    let close = Action::Close(CloseReason::RefusedPeer(refusal));
+    assert_eq!(actions(&mut c), [Action::Reject { data }, close]);
+    assert_eq!(
+        refusal.to_string(),
+        "the endpoint asks for features 0b100 (bit 2: publish and subscribe), it was offered 0b11"
+    );
+    let mut c = Connection::initiate(Form::Msg, publisher, now);
+    actions(&mut c);
+    c.on_connected(&hello_of(plain, HelloKind::Ack));
+    assert_closed(&mut c, CloseReason::RefusedPeer(refusal));
 }
