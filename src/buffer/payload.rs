@@ -266,6 +266,11 @@ impl LeasedPayload {
         Self { payload, leases }
     }
 
+    /// As [`Payload::run_count`].
+    pub(crate) fn run_count(&self) -> usize {
+        self.payload.run_count()
+    }
+
     #[cfg(test)]
     pub(crate) fn payload(&self) -> &Payload {
         &self.payload

@@ -34,7 +34,7 @@ pub use buffered::event::{
 };
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use event::{
-    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
+    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
 };
 pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};

@@ -6,6 +6,7 @@ pub(crate) mod control;
 mod future_tests;
 pub(crate) mod iov;
 pub(crate) mod outgoing;
+pub(crate) mod pair;
 pub(crate) mod receive;
 #[cfg(all(test, not(loom)))]
 mod receive_scale_tests;
@@ -19,6 +20,8 @@ pub(crate) mod scoped;
 pub(crate) mod send;
 #[cfg(all(test, not(loom)))]
 mod send_tests;
+#[cfg(all(test, not(loom)))]
+mod shape_tests;
 pub(crate) mod shared_receives;
 #[cfg(all(test, not(loom)))]
 mod walk_tests;
