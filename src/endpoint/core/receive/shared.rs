@@ -338,13 +338,14 @@ impl<L: Link> ReceiveCore<L> {
         if self.link.close_all().is_err() {
             shared.pool_desc.leak();
             shared.control_desc.leak();
-            let leaked = self.in_flight.len() as u64;
+            let leaked = (self.in_flight.len() + self.one_sided.len()) as u64;
             self.leaked = true;
             stats::count_leaked(leaked);
         }
         // Operations whose buffers are registered by these go first.
         if !self.leaked {
             drop(self.in_flight.take_where(|_| true));
+            drop(self.one_sided.take_where(|_| true));
         }
     }
 }

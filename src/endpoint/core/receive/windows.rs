@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONTROLS_PER_CONNECTION, Conn, Op, RESERVE, ReceiveCore};
+use super::{CONTROLS_PER_CONNECTION, Conn, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
@@ -363,12 +363,12 @@ impl<L: Link> ReceiveCore<L> {
             &mut self.link,
             &conn.link,
             &mut conn.machine,
-            &mut self.in_flight,
-            Op::OneSided { conn: id, op },
+            &mut self.one_sided,
+            (id, op),
             iov,
             how,
         );
-        let (refused, op) = match sent {
+        let (refused, (_, op)) = match sent {
             Ok(()) => {
                 self.account.in_flight += 1;
                 self.stats.posted += 1;
@@ -378,9 +378,6 @@ impl<L: Link> ReceiveCore<L> {
                 return Ok(());
             }
             Err(refused) => refused,
-        };
-        let Op::OneSided { op, .. } = op else {
-            unreachable!("what was given to the slab");
         };
         self.retry |= refused == PostRefused::Again;
         Err((one_sided::refused_by_provider(refused, how.write), op))
@@ -420,8 +417,8 @@ impl<L: Link> ReceiveCore<L> {
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let uses = |op: &&Op| matches!(op, Op::OneSided { conn, op } if *conn == id && op.window == window);
-        let users = self.in_flight.iter().filter(uses).count();
+        let uses = |(conn, op): &&(_, OneSided)| *conn == id && op.window == window;
+        let users = self.one_sided.iter().filter(uses).count();
         if let Some(conn) = self.conns.get_mut(id) {
             conn.machine.window_in_use(window, users as u32);
         }
@@ -429,22 +426,17 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// The provider's endpoint is closed: what it did not report is over.
-    pub(super) fn fail_one_sided(
-        &mut self,
-        id: ConnectionId,
-        ops: Vec<Op>,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
-        let mut failed: Vec<_> = ops.into_iter().filter_map(Op::into_one_sided).collect();
-        failed.sort_unstable_by_key(|op| op.sequence);
-        for op in failed {
+    pub(super) fn fail_one_sided(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        let mut failed = self.one_sided.take_where(|(conn, _)| *conn == id);
+        failed.sort_unstable_by_key(|(_, op)| op.sequence);
+        for (_, op) in failed {
             let cancelled = CompletionError::new(libc::ECANCELED);
             self.on_one_sided(id, op, Some(cancelled), events);
         }
     }
 
     /// The provider's endpoint would not close: the operations stay in the slab, and their outcomes are told now. Peers may use the
-    /// windows for ever. How many windows were given up.
+    /// windows for ever. How many operations and windows were given up.
     pub(super) fn leak_one_sided(
         &mut self,
         id: ConnectionId,
@@ -452,17 +444,15 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) -> u64 {
         let mut keys = Vec::new();
-        for op in self.in_flight.iter_mut() {
-            if let Op::OneSided { conn, op } = op
-                && *conn == id
-                && !std::mem::replace(&mut op.told, true)
-            {
+        for (conn, op) in self.one_sided.iter_mut() {
+            if *conn == id && !std::mem::replace(&mut op.told, true) {
                 keys.push((op.sequence, op.key, op.is_write()));
             }
         }
         keys.sort_unstable();
         self.account.in_flight -= keys.len() as u32;
         self.stats.failed += keys.len() as u64;
+        let operations = keys.len() as u64;
         for (_, key, write) in keys {
             let error = CompletionError {
                 provider_message: "fi_close refused; the memory is leaked".to_owned(),
@@ -470,7 +460,7 @@ impl<L: Link> ReceiveCore<L> {
             };
             events.push(told(id, OneSided::leaked(key, write, error)));
         }
-        self.exposed.leak_all(id)
+        operations + self.exposed.leak_all(id)
     }
 
     /// Operations whose outcome nobody hears, because the endpoint is dropped.
@@ -505,10 +495,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut earliest = None;
         let mut late = Vec::new();
-        for op in self.in_flight.iter_mut() {
-            let Op::OneSided { conn, op } = op else {
-                continue;
-            };
+        for (conn, op) in self.one_sided.iter_mut() {
             let Some(due) = op.posted.map(|posted| posted + deadline) else {
                 continue;
             };
@@ -557,15 +544,6 @@ impl<L: Link> ReceiveCore<L> {
 
     pub(crate) fn one_sided_in_flight(&self) -> u32 {
         self.account.in_flight
-    }
-}
-
-impl Op {
-    fn into_one_sided(self) -> Option<OneSided> {
-        match self {
-            Self::OneSided { op, .. } => Some(op),
-            Self::Receive { .. } | Self::ControlSend { .. } => None,
-        }
     }
 }
 
