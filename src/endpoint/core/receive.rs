@@ -557,6 +557,8 @@ impl<L: Link> ReceiveCore<L> {
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
+                // Not offered by this side.
+                Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -790,6 +792,7 @@ impl<L: Link> ReceiveCore<L> {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
             features: self.features(),
+            require_features: 0,
             receive_size: self.settings.max_message,
             receive_depth: self.settings.depth,
             credits,
