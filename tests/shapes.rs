@@ -382,7 +382,7 @@ fn a_receiver_that_is_killed_leaves_one_outcome_for_each_send() {
             let pool = roomy(&domain);
             let config = shaped(shape)
                 .inject(inject)
-                .lost_after(Some(common::millis(3000)))
+                .lost_after(Some(common::millis(1000)))
                 .unresponsive_after(None);
             let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("begins");
             sender.wait_connected().expect("connects");
