@@ -1102,7 +1102,7 @@ impl<L: Link> SendCore<L> {
         }
         one_sided.sort_unstable_by_key(|op| op.sequence);
         for op in one_sided {
-            self.on_one_sided(op, Some(cancelled()), events);
+            self.on_one_sided_unreported(op, cancelled(), events);
         }
     }
 
@@ -1224,9 +1224,15 @@ impl<L: Link> Drop for SendCore<L> {
         let keys: Vec<_> = match closed {
             Ok(()) => {
                 let ops: Vec<_> = self.in_flight.drain().collect();
+                let rma = self.link.limits().rma;
                 let over = ops.into_iter().filter_map(|op| match op {
                     Op::Data(op) => Some(self.end(op).0),
-                    other => other.key(),
+                    Op::OneSided(op) => {
+                        let key = op.key;
+                        drop(op.finish_unreported(rma.as_ref(), CompletionError::new(libc::ECANCELED)));
+                        Some(key)
+                    }
+                    Op::ControlSend { .. } | Op::ControlReceive { .. } => None,
                 });
                 over.collect()
             }

@@ -61,6 +61,24 @@ impl OneSided {
         }
     }
 
+    /// The provider's endpoint is closed, and it never said what became of the operation: it is over, and so is the use of its memory. Not
+    /// so where the peer moves the bytes of a read by itself ([`RmaLimits::reads_outlive_close`]): its memory is given up, for ever.
+    pub(crate) fn finish_unreported(
+        self,
+        rma: Option<&RmaLimits>,
+        error: CompletionError,
+    ) -> WindowEvent {
+        let outlives = rma.is_some_and(|rma| rma.reads_outlive_close);
+        match self.local {
+            Local::Read(into) if outlives => {
+                std::mem::forget(into);
+                crate::stats::count_leaked(1);
+                Self::leaked(self.key, false, error)
+            }
+            _ => self.finish(Some(error)),
+        }
+    }
+
     pub(crate) fn is_write(&self) -> bool {
         matches!(self.local, Local::Write(_))
     }
@@ -226,13 +244,19 @@ pub(crate) fn post<L: Link, T>(
         let refused = PostRefused::Errno(FabricErrno::new(libc::ENOTCONN));
         return Err((refused, in_flight.abort(context)));
     }
+    let ordered = link.limits().rma.as_ref().is_some_and(|rma| rma.ordered);
+    let level = if ordered {
+        how.level
+    } else {
+        Level::Delivered
+    };
     let post = RmaPost {
         iov: iov.iov(),
         desc: iov.desc(),
         remote: how.remote,
         context,
         data: how.immediate,
-        level: how.level,
+        level,
     };
     let posted = if how.write {
         // SAFETY: the slab owns the payload, which keeps the memory alive, registered and unwritten, until the completion was read
