@@ -37,9 +37,9 @@ use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
-use crate::error::FabricErrno;
+use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::Shape;
-use crate::in_flight::{ContextKind, InFlight};
+use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
 mod windows;
@@ -96,10 +96,6 @@ enum Op {
         conn: ConnectionId,
         kind: ControlKind,
         _buffer: BufferMut,
-    },
-    OneSided {
-        conn: ConnectionId,
-        op: OneSided,
     },
 }
 
@@ -194,6 +190,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     /// Connections with a control message that the provider's full queue did not take.
     unsent: Vec<ConnectionId>,
     in_flight: InFlight<Op>,
+    /// Of their own: they are larger than receives.
+    one_sided: InFlight<(ConnectionId, OneSided)>,
     stats: ReceiveStats,
     polls_without_cm: u32,
     polls_without_clock: u32,
@@ -247,8 +245,8 @@ impl<L: Link> ReceiveCore<L> {
         let shared = share(&link, &pool, &control)?;
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
-            .saturating_add(controls)
-            .saturating_add(settings.windows.operations);
+            .saturating_add(controls);
+        let contexts = link.limits().contexts;
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
         let mut core = Self {
@@ -257,11 +255,12 @@ impl<L: Link> ReceiveCore<L> {
             waiting: HashMap::new(),
             hungry: VecDeque::new(),
             unsent: Vec::new(),
-            in_flight: InFlight::new(capacity, link.limits().contexts),
+            in_flight: InFlight::new(capacity, contexts),
+            one_sided: InFlight::second(settings.windows.operations, contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
             polls_without_clock: 0,
-            backlog: Backlog::new(capacity.into()),
+            backlog: Backlog::new(u64::from(capacity) + u64::from(settings.windows.operations)),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
@@ -421,26 +420,36 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 self.touch(conn);
             }
-            Ok(Op::OneSided { conn, op }) => {
-                self.on_one_sided(conn, op, error.map(|error| *error), events);
-            }
-            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
-            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
-            Err(reason) if self.shared.is_some() && error.is_some() => {
-                self.stats.unknown_completions += 1;
-                tracing::debug!(
-                    context,
-                    ?reason,
-                    ?error,
-                    "a failure that names no operation"
-                );
-            }
-            Err(reason) => {
-                self.stats.unknown_completions += 1;
-                tracing::error!(context, ?reason, "a completion that names no operation");
-                self.fail("a completion named no operation in flight");
-            }
+            Err(reason) => match self.one_sided.finish(context) {
+                Ok((conn, op)) => self.on_one_sided(conn, op, error.map(|error| *error), events),
+                Err(_) if context == PEER_WROTE && data.is_some() => {
+                    self.on_peer_wrote(data, events);
+                }
+                Err(_) => self.on_unknown(context, reason, error),
+            },
         }
+    }
+
+    /// A completion that names no operation in flight.
+    #[cold]
+    fn on_unknown(
+        &mut self,
+        context: usize,
+        reason: ContextError,
+        error: Option<Box<CompletionError>>,
+    ) {
+        self.stats.unknown_completions += 1;
+        // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+        if self.shared.is_some() && error.is_some() {
+            return tracing::debug!(
+                context,
+                ?reason,
+                ?error,
+                "a failure that names no operation"
+            );
+        }
+        tracing::error!(context, ?reason, "a completion that names no operation");
+        self.fail("a completion named no operation in flight");
     }
 
     fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
@@ -549,6 +558,8 @@ impl<L: Link> ReceiveCore<L> {
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
+                // Not offered by this side.
+                Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -782,6 +793,7 @@ impl<L: Link> ReceiveCore<L> {
             header_mode: HeaderMode::Raw,
             require_header_mode: self.settings.header_mode,
             features: self.features(),
+            require_features: 0,
             receive_size: self.settings.max_message,
             receive_depth: self.settings.depth,
             credits,
@@ -956,8 +968,8 @@ impl<L: Link> ReceiveCore<L> {
     fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
-        let ops = self.in_flight.take_where(|op| op.conn() == id);
-        self.fail_one_sided(id, ops, events);
+        drop(self.in_flight.take_where(|op| op.conn() == id));
+        self.fail_one_sided(id, events);
     }
 
     /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
@@ -1222,9 +1234,7 @@ enum Posted {
 impl Op {
     fn conn(&self) -> ConnectionId {
         match self {
-            Self::Receive { conn, .. }
-            | Self::ControlSend { conn, .. }
-            | Self::OneSided { conn, .. } => *conn,
+            Self::Receive { conn, .. } | Self::ControlSend { conn, .. } => *conn,
         }
     }
 }
@@ -1238,7 +1248,10 @@ impl<L: Link> ReceiveCore<L> {
         match self.link.close(conn.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
-            Ok(()) => drop(self.in_flight.take_where(|op| op.conn() == id)),
+            Ok(()) => {
+                drop(self.in_flight.take_where(|op| op.conn() == id));
+                drop(self.one_sided.take_where(|(conn, _)| *conn == id));
+            }
             Err(CloseFailed(errno)) => {
                 conn.pool_desc.leak();
                 conn.control_desc.leak();
@@ -1265,6 +1278,8 @@ impl<L: Link> Drop for ReceiveCore<L> {
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
+            let empty = InFlight::second(0, ContextKind::Opaque);
+            std::mem::forget(std::mem::replace(&mut self.one_sided, empty));
         }
     }
 }

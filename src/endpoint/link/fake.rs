@@ -483,9 +483,7 @@ impl State {
         let state = &self.conns[peer];
         let reached = match self.config.form {
             Form::Msg => state.phase == Phase::Connected,
-            Form::Rdm => {
-                state.phase != Phase::Closed || self.links[state.link].shared.is_some()
-            }
+            Form::Rdm => state.phase != Phase::Closed || self.links[state.link].shared.is_some(),
         };
         reached.then_some(peer)
     }

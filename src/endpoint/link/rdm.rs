@@ -33,7 +33,8 @@ use crate::endpoint::protocol::rdm_hello::{self, HelloTail};
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::FabricErrno;
 use crate::fabric::{
-    Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_layout, in_use, local_info,
+    Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_layout,
+    in_use, local_info,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;

@@ -22,12 +22,16 @@ use crate::endpoint::protocol::credit::{CreditError, ReceiveCredits, SendCredits
 use crate::endpoint::protocol::liveness::{Patience, Silence, Verdict};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, Control, ControlBody, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
-    Refusal, RefusalCode, WindowId, WireError,
+    Refusal, RefusalCode, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest, WindowId,
+    WireError,
 };
 use crate::error::FabricErrno;
+pub(crate) use subscriptions::SUBSCRIPTION_MESSAGES_MAX;
+use subscriptions::{SubscriptionAction, Subscriptions};
 pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
 use windows::{WindowAction, Windows};
 
+mod subscriptions;
 mod windows;
 
 /// How the two sides are joined.
@@ -48,6 +52,8 @@ pub(crate) struct LocalParams {
     pub(crate) require_header_mode: Option<HeaderMode>,
     /// Feature bits of this side.
     pub(crate) features: u32,
+    /// Those that the peer must have, too.
+    pub(crate) require_features: u32,
     /// Largest whole message that this side takes, in bytes; 0 when it takes none.
     pub(crate) receive_size: u64,
     /// Data messages that this side has receive buffers for.
@@ -97,6 +103,10 @@ impl LocalParams {
         if peer.receive_depth > self.max_credit_window {
             let details = [peer.receive_depth.into(), self.max_credit_window.into()];
             return Err(Refusal::new(RefusalCode::RECEIVE_DEPTH, details));
+        }
+        if peer.features & self.require_features != self.require_features {
+            let details = [peer.features.into(), self.require_features.into()];
+            return Err(Refusal::new(RefusalCode::FEATURES, details));
         }
         match self.require_header_mode {
             Some(asked) if asked != peer.header_mode => {
@@ -228,6 +238,16 @@ pub enum CloseReason {
         /// The deadline of each send.
         deadline: Duration,
     },
+    /// A subscriber fell behind by more than the publisher's policy allows.
+    #[error(
+        "the subscriber was too slow: {waiting} publications waited for it, the oldest for {waited:?}"
+    )]
+    TooSlow {
+        /// Publications that waited for it, or were on their way to it.
+        waiting: u32,
+        /// How long the oldest of them had.
+        waited: Duration,
+    },
     /// The peer did not confirm in time that it does not use a revoked window any more.
     #[error("the peer did not confirm a revoked window before the deadline")]
     RevokeDeadline,
@@ -286,6 +306,13 @@ pub(crate) enum Action {
     /// The peer has revoked a window of its own: tell the application, and the machine how many operations use it
     /// (`window_in_use`).
     WindowRevoked(WindowId),
+    /// A subscriber asks: say what it is answered (`answer_subscription`).
+    SubscriptionAsked(SubscriptionRequest),
+    /// The publisher's answer to the request of `ask_subscription`; the next one may be made.
+    SubscriptionAnswered {
+        request: SubscriptionRequest,
+        answer: SubscriptionAnswer,
+    },
     /// Close the transport now. The last action, exactly once.
     Close(CloseReason),
 }
@@ -352,6 +379,8 @@ pub(crate) struct Connection {
     handshake_deadline: Option<Instant>,
     close_deadline: Option<Instant>,
     windows: Windows,
+    /// From the first message about one on.
+    subscriptions: Option<Box<Subscriptions>>,
     /// The close deadline came from the application.
     own_close: bool,
     silence: Option<Silence>,
@@ -419,6 +448,7 @@ impl Connection {
             handshake_deadline: Some(now + local.connect_timeout),
             close_deadline: None,
             windows: Windows::default(),
+            subscriptions: None,
             own_close: false,
             silence: Silence::new(local.patience, now),
             heartbeats: Heartbeats::default(),
@@ -528,6 +558,9 @@ impl Connection {
                 | Control::RevokeAck { .. }
                 | Control::Revoked { .. }),
             ) => self.on_window_message(window),
+            Ok(control @ (Control::Subscription { .. } | Control::SubscriptionAnswer { .. })) => {
+                self.on_subscription_message(control)
+            }
             Err(error) => self.violate(error),
         }
     }
@@ -552,6 +585,68 @@ impl Connection {
         if let Err(violation) = taken {
             self.violate(violation);
         }
+    }
+
+    fn on_subscription_message(&mut self, control: Control) {
+        if !self.has_subscriptions() {
+            return self.violate(WireError::Kind(control.kind().0));
+        }
+        self.on_arrival("a subscription before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        if self.peer_bye.is_some() {
+            return self.violate(Violation::OutOfTurn("a subscription after its goodbye"));
+        }
+        let taken = match control {
+            Control::Subscription { number, request } if self.publishes() => {
+                self.subscriptions().on_request(number, request)
+            }
+            Control::SubscriptionAnswer { number, answer } => {
+                self.subscriptions().on_answer(number, answer)
+            }
+            _ => Err(Violation::OutOfTurn(
+                "a subscription at a side that does not publish",
+            )),
+        };
+        if let Err(violation) = taken {
+            self.violate(violation);
+        }
+    }
+
+    /// Both sides know what subscriptions are.
+    fn has_subscriptions(&self) -> bool {
+        self.peer
+            .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_PUBLISH != 0)
+    }
+
+    fn subscriptions(&mut self) -> &mut Subscriptions {
+        self.subscriptions.get_or_insert_default()
+    }
+
+    /// The acceptor does.
+    fn publishes(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.kind == HelloKind::Hello)
+    }
+
+    /// Whether `ask_subscription` would take a request.
+    pub(crate) fn may_ask_subscription(&self) -> bool {
+        self.state == State::Established
+            && self.has_subscriptions()
+            && !self.publishes()
+            && self.subscriptions.as_ref().is_none_or(|all| all.may_ask())
+    }
+
+    /// A subscriber's request; false: not now, since the last one has no answer yet, or there is nobody to ask.
+    #[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
+    pub(crate) fn ask_subscription(&mut self, request: SubscriptionRequest) -> bool {
+        self.may_ask_subscription() && self.subscriptions().ask(request)
+    }
+
+    /// What the publisher says to [`Action::SubscriptionAsked`]. `next` is the number of the tag's next publication.
+    #[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
+    pub(crate) fn answer_subscription(&mut self, outcome: SubscriptionOutcome, next: u64) {
+        self.subscriptions().give(outcome, next);
     }
 
     /// Both sides know what windows are.
@@ -884,7 +979,21 @@ impl Connection {
             return self.pending.close.take().map(Action::Close);
         }
         // Before a goodbye: what it says of windows is said before it.
-        self.next_window().or_else(|| self.next_control())
+        self.next_window()
+            .or_else(|| self.next_subscription())
+            .or_else(|| self.next_control())
+    }
+
+    fn next_subscription(&mut self) -> Option<Action> {
+        let may_send = self.transmit && !self.bye_sent && self.peer_bye.is_none();
+        let subscriptions = self.subscriptions.as_mut()?;
+        Some(match subscriptions.next_action(may_send)? {
+            SubscriptionAction::Send(control) => self.control(&control),
+            SubscriptionAction::Asked(request) => Action::SubscriptionAsked(request),
+            SubscriptionAction::Answered(request, answer) => {
+                Action::SubscriptionAnswered { request, answer }
+            }
+        })
     }
 
     fn next_window(&mut self) -> Option<Action> {

@@ -279,7 +279,9 @@ impl ExposedWindows {
     /// The endpoint that connections shared would not close: peers may use all memory for ever.
     pub(crate) fn leak_everything(&mut self) -> u64 {
         let leaked = self.len() as u64;
-        std::mem::take(&mut self.windows).into_values().for_each(std::mem::forget);
+        std::mem::take(&mut self.windows)
+            .into_values()
+            .for_each(std::mem::forget);
         self.quarantine.drain(..).for_each(std::mem::forget);
         self.marks.clear();
         leaked

@@ -68,15 +68,41 @@ impl OneSided {
         rma: Option<&RmaLimits>,
         error: CompletionError,
     ) -> WindowEvent {
-        let outlives = rma.is_some_and(|rma| rma.reads_outlive_close);
-        match self.local {
-            Local::Read(into) if outlives => {
-                std::mem::forget(into);
-                crate::stats::count_leaked(1);
-                Self::leaked(self.key, false, error)
-            }
-            _ => self.finish(Some(error)),
+        if self.outlives_close(rma) {
+            let key = self.key;
+            self.leak();
+            return Self::leaked(key, false, error);
         }
+        self.finish(Some(error))
+    }
+
+    /// The provider is done with an operation whose outcome was told when its connection ended: what is given back. With `rma`, it is done
+    /// because its endpoint is closed.
+    pub(crate) fn give_back(self, rma: Option<&RmaLimits>) -> Option<WindowEvent> {
+        if self.outlives_close(rma) {
+            self.leak();
+            return None;
+        }
+        let key = self.key;
+        self.told.then(|| match self.local {
+            Local::Write(payload) => WindowEvent::WriteReturned {
+                key,
+                payload: payload.into_payload(),
+            },
+            Local::Read(into) => WindowEvent::ReadReturned {
+                key,
+                into: into.into_destination(),
+            },
+        })
+    }
+
+    fn outlives_close(&self, rma: Option<&RmaLimits>) -> bool {
+        !self.is_write() && rma.is_some_and(|rma| rma.reads_outlive_close)
+    }
+
+    fn leak(self) {
+        std::mem::forget(self);
+        crate::stats::count_leaked(1);
     }
 
     pub(crate) fn is_write(&self) -> bool {
@@ -245,11 +271,7 @@ pub(crate) fn post<L: Link, T>(
         return Err((refused, in_flight.abort(context)));
     }
     let ordered = link.limits().rma.as_ref().is_some_and(|rma| rma.ordered);
-    let level = if ordered {
-        how.level
-    } else {
-        Level::Delivered
-    };
+    let level = if ordered { how.level } else { Level::Delivered };
     let post = RmaPost {
         iov: iov.iov(),
         desc: iov.desc(),

@@ -343,14 +343,15 @@ impl<L: Link> ReceiveCore<L> {
         if self.link.close_all().is_err() {
             shared.pool_desc.leak();
             shared.control_desc.leak();
-            let leaked = self.in_flight.len() as u64 + self.exposed.leak_everything();
+            let operations = (self.in_flight.len() + self.one_sided.len()) as u64;
+            let leaked = operations + self.exposed.leak_everything();
             self.leaked = true;
             stats::count_leaked(leaked);
         }
         // Operations whose buffers are registered by these go first.
         if !self.leaked {
-            let over = self.in_flight.take_where(|_| true);
-            self.free_unreported(over);
+            drop(self.in_flight.take_where(|_| true));
+            self.return_one_sided(events);
             self.release_quarantine(events);
         }
     }

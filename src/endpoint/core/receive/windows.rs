@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONTROLS_PER_CONNECTION, Conn, Op, RESERVE, ReceiveCore};
+use super::{CONTROLS_PER_CONNECTION, Conn, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
@@ -388,12 +388,12 @@ impl<L: Link> ReceiveCore<L> {
             &mut self.link,
             &conn.link,
             &mut conn.machine,
-            &mut self.in_flight,
-            Op::OneSided { conn: id, op },
+            &mut self.one_sided,
+            (id, op),
             iov,
             how,
         );
-        let (refused, op) = match sent {
+        let (refused, (_, op)) = match sent {
             Ok(()) => {
                 self.account.in_flight += 1;
                 self.stats.posted += 1;
@@ -403,9 +403,6 @@ impl<L: Link> ReceiveCore<L> {
                 return Ok(());
             }
             Err(refused) => refused,
-        };
-        let Op::OneSided { op, .. } = op else {
-            unreachable!("what was given to the slab");
         };
         self.retry |= refused == PostRefused::Again;
         Err((one_sided::refused_by_provider(refused, how.write), op))
@@ -424,6 +421,7 @@ impl<L: Link> ReceiveCore<L> {
             if self.shared.is_some() {
                 self.account.given_up -= 1;
                 self.on_orphan(id);
+                events.extend(op.give_back(None).map(|event| told(id, event)));
             }
             return;
         }
@@ -449,8 +447,8 @@ impl<L: Link> ReceiveCore<L> {
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let uses = |op: &&Op| matches!(op, Op::OneSided { conn, op } if *conn == id && op.window == window);
-        let users = self.in_flight.iter().filter(uses).count();
+        let uses = |(conn, op): &&(_, OneSided)| *conn == id && op.window == window;
+        let users = self.one_sided.iter().filter(uses).count();
         if let Some(conn) = self.conns.get_mut(id) {
             conn.machine.window_in_use(window, users as u32);
         }
@@ -458,22 +456,17 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// The provider's endpoint is closed: what it did not report is over.
-    pub(super) fn fail_one_sided(
-        &mut self,
-        id: ConnectionId,
-        ops: Vec<Op>,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
-        let mut failed: Vec<_> = ops.into_iter().filter_map(Op::into_one_sided).collect();
-        failed.sort_unstable_by_key(|op| op.sequence);
-        for op in failed {
+    pub(super) fn fail_one_sided(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        let mut failed = self.one_sided.take_where(|(conn, _)| *conn == id);
+        failed.sort_unstable_by_key(|(_, op)| op.sequence);
+        for (_, op) in failed {
             let cancelled = CompletionError::new(libc::ECANCELED);
             self.on_one_sided(id, op, Some(cancelled), events);
         }
     }
 
     /// The provider's endpoint would not close: the operations stay in the slab, and their outcomes are told now. Peers may use the
-    /// windows for ever. How many windows were given up.
+    /// windows for ever. How many operations and windows were given up.
     pub(super) fn leak_one_sided(
         &mut self,
         id: ConnectionId,
@@ -496,7 +489,8 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) -> u32 {
         let error = CompletionError {
-            provider_message: "the connection is over; the memory is freed when the provider is done with it".to_owned(),
+            provider_message: "the connection is over; the provider still has the memory"
+                .to_owned(),
             ..CompletionError::new(libc::ECANCELED)
         };
         let operations = self.tell_unfinished(id, &error, events);
@@ -512,11 +506,8 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) -> u32 {
         let mut keys = Vec::new();
-        for op in self.in_flight.iter_mut() {
-            if let Op::OneSided { conn, op } = op
-                && *conn == id
-                && !std::mem::replace(&mut op.told, true)
-            {
+        for (conn, op) in self.one_sided.iter_mut() {
+            if *conn == id && !std::mem::replace(&mut op.told, true) {
                 op.posted = None;
                 keys.push((op.sequence, op.key, op.is_write()));
             }
@@ -531,11 +522,14 @@ impl<L: Link> ReceiveCore<L> {
         operations
     }
 
-    /// RDM form: the endpoint is closed, and what the provider did not report is over; nobody hears of it any more.
-    pub(super) fn free_unreported(&mut self, ops: Vec<Op>) {
+    /// RDM form: the endpoint is closed, and what the provider did not report is over.
+    pub(super) fn return_one_sided(&mut self, events: &mut Vec<ReceiveEvent>) {
         let rma = self.link.limits().rma;
-        for op in ops.into_iter().filter_map(Op::into_one_sided) {
-            drop(op.finish_unreported(rma.as_ref(), CompletionError::new(libc::ECANCELED)));
+        let mut over = self.one_sided.take_where(|_| true);
+        over.sort_unstable_by_key(|(_, op)| op.sequence);
+        for (id, op) in over {
+            let returned = op.give_back(rma.as_ref());
+            events.extend(returned.map(|event| told(id, event)));
         }
         self.account.given_up = 0;
     }
@@ -572,10 +566,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut earliest = None;
         let mut late = Vec::new();
-        for op in self.in_flight.iter_mut() {
-            let Op::OneSided { conn, op } = op else {
-                continue;
-            };
+        for (conn, op) in self.one_sided.iter_mut() {
             let Some(due) = op.posted.map(|posted| posted + deadline) else {
                 continue;
             };
@@ -604,8 +595,7 @@ impl<L: Link> ReceiveCore<L> {
     /// Tells whose operations were refused for now that they may be taken.
     pub(super) fn tell_writable(&mut self, events: &mut Vec<ReceiveEvent>) {
         if self.account.blocked.is_empty()
-            || self.account.in_flight + self.account.given_up
-                >= self.settings.windows.operations
+            || self.account.in_flight + self.account.given_up >= self.settings.windows.operations
         {
             return;
         }
@@ -625,15 +615,6 @@ impl<L: Link> ReceiveCore<L> {
 
     pub(crate) fn one_sided_in_flight(&self) -> u32 {
         self.account.in_flight
-    }
-}
-
-impl Op {
-    fn into_one_sided(self) -> Option<OneSided> {
-        match self {
-            Self::OneSided { op, .. } => Some(op),
-            Self::Receive { .. } | Self::ControlSend { .. } => None,
-        }
     }
 }
 
