@@ -8,6 +8,7 @@ mod churn;
 mod killed;
 mod messages;
 mod mixed;
+mod one_sided;
 mod refusal;
 mod rude;
 
@@ -30,6 +31,11 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("killed sender", killed::killed_sender),
     ("restart", killed::restarted_receiver),
     ("churn", churn::churn),
+    ("write", one_sided::write),
+    ("read", one_sided::read),
+    ("write with data", one_sided::write_with_data),
+    ("receiver's own", one_sided::receiver_writes_and_reads),
+    ("revoke", one_sided::revoke),
 ];
 
 /// What one version of the library is asked to do with another.
@@ -44,4 +50,6 @@ pub(crate) const ROLES: &[Role] = &[
     ("send", crate::sender::send),
     ("stall", crate::sender::stall),
     ("ask", crate::sender::ask),
+    ("own", one_sided::own),
+    ("use", one_sided::use_it),
 ];
