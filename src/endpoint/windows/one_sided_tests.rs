@@ -960,8 +960,8 @@ proptest! {
         let ends: Vec<_> = ends.collect();
         let unique: HashSet<_> = ends.iter().copied().collect();
         prop_assert_eq!(unique.len(), ends.len(), "one ended twice");
-        for id in walk.revoked.iter().copied() {
-            prop_assert!(unique.contains(&id), "window {} did not come back", id);
+        for id in &walk.revoked {
+            prop_assert!(unique.contains(id), "window {} did not come back", id);
         }
         rig.check_all_back();
         drop(back);

@@ -86,9 +86,9 @@ fn memory(bytes: &[u8]) -> RegionSlice {
 
 /// Bytes of a window that no operation touches now.
 fn contents(slice: &RegionSlice, at: usize, len: usize) -> Vec<u8> {
-    assert!(at + len <= slice.len());
+    let part = slice.slice(at..at + len).expect("inside");
     // SAFETY: the memory is mapped, and the peer has said that what it wrote is there.
-    unsafe { std::slice::from_raw_parts(slice.as_ptr().add(at), len) }.to_vec()
+    unsafe { std::slice::from_raw_parts(part.as_ptr(), len) }.to_vec()
 }
 
 // ---- the owner ---------------------------------------------------------------------------------------------------
