@@ -4,13 +4,20 @@
 //! others don't; a line in each of the two lists below. A row that can't do it answers [`Shown::Hole`], with the reason in words
 //! for whoever reads the table: never by doing nothing.
 
+mod asynchronous;
 mod churn;
+mod coalesced;
+mod header;
 mod killed;
+mod liveness;
 mod messages;
 mod mixed;
 mod one_sided;
+mod reconnect;
 mod refusal;
 mod rude;
+mod shared_pool;
+mod slow_peer;
 
 use crate::on::On;
 use crate::table::Shown;
@@ -31,6 +38,14 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("killed sender", killed::killed_sender),
     ("restart", killed::restarted_receiver),
     ("churn", churn::churn),
+    ("headers", header::headers),
+    ("shared pool", shared_pool::shared_pool),
+    ("slow peer", slow_peer::slow_peer),
+    ("liveness", liveness::liveness),
+    ("reconnect", reconnect::reconnect),
+    ("coalesced", coalesced::coalesced),
+    ("flush interval", coalesced::flush_interval),
+    ("async", asynchronous::one_round_trip),
     ("write", one_sided::write),
     ("read", one_sided::read),
     ("write with data", one_sided::write_with_data),
@@ -50,6 +65,17 @@ pub(crate) const ROLES: &[Role] = &[
     ("send", crate::sender::send),
     ("stall", crate::sender::stall),
     ("ask", crate::sender::ask),
+    ("framed receive", header::receive),
+    ("framed send", header::send),
+    ("close", slow_peer::close),
+    ("watch", liveness::watch),
+    ("cut", reconnect::cut),
+    ("send again", reconnect::send_again),
+    ("unpack", coalesced::unpack),
+    ("pack", coalesced::pack),
+    ("one message", coalesced::one_message),
+    ("async receive", asynchronous::receive),
+    ("async send", asynchronous::send),
     ("own", one_sided::own),
     ("use", one_sided::use_it),
 ];
