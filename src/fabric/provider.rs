@@ -87,6 +87,15 @@ pub struct Provider {
     pub uses_more: bool,
     /// `FI_INJECT` saves more than the copy that it takes.
     pub inject_pays: bool,
+    /// `FI_MR_VIRT_ADDR` is not offered to it: with it, a peer that shares the machine reaches memory by its address, and no key is
+    /// looked at (`shm`).
+    pub offset_windows: bool,
+    /// The owner of a window moves the bytes of a read into the reader's memory by itself, even after the reader's endpoint was
+    /// closed: what is read into then must never be freed.
+    pub reads_outlive_close: bool,
+    /// It goes on using a registration that was closed in the middle of an operation: those of connections that are over stay open
+    /// until their endpoint is closed.
+    pub holds_registrations: bool,
     /// Bytes that it copies by itself, in words.
     pub copies: &'static str,
     /// Where the facts come from.
@@ -131,6 +140,9 @@ pub const PROVIDERS: &[Provider] = &[
         uses_more: false,
         // It copies sends as short as those that can be injected in any case.
         inject_pays: false,
+        offset_windows: false,
+        reads_outlive_close: false,
+        holds_registrations: false,
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         evidence: Evidence::Tested,
         refused: None,
@@ -147,6 +159,9 @@ pub const PROVIDERS: &[Provider] = &[
         uses_more: false,
         // The bytes go to the card with the command (IBV_SEND_INLINE).
         inject_pays: true,
+        offset_windows: false,
+        reads_outlive_close: false,
+        holds_registrations: false,
         copies: "none",
         evidence: Evidence::Documented,
         refused: None,
@@ -178,6 +193,9 @@ pub const PROVIDERS: &[Provider] = &[
     rdm("net", 4, false, "as tcp", Evidence::Tested),
     Provider {
         reports_after_close: false,
+        offset_windows: true,
+        reads_outlive_close: true,
+        holds_registrations: true,
         ..rdm(
             "shm",
             4,
@@ -229,6 +247,9 @@ const fn rdm(
         reports_after_close: true,
         uses_more: false,
         inject_pays: false,
+        offset_windows: false,
+        reads_outlive_close: false,
+        holds_registrations: false,
         copies,
         evidence,
         refused: None,
