@@ -301,13 +301,13 @@ pub enum SendErrorKind {
     },
     /// Shape `Headroom`: the header can't be put in front of the payload.
     #[error(
-        "no room for {len} bytes of header right in front of the payload, there are {room}: send one whole buffer of a pool with \
+        "no room for {len} bytes of header right in front of the payload, there are {room}: send one whole buffer, or one fragment, of a pool or ring with \
          `headroom`, or connect with the shape TwoMessages"
     )]
     NoHeaderRoom {
         /// Bytes of the header, framing included.
         len: usize,
-        /// Bytes of room; 0 where the payload is not one buffer from its start.
+        /// Bytes of room; 0 where the payload is not one buffer from its start, or one fragment.
         room: usize,
     },
     /// Header and payload are longer than what the peer's buffers or the provider take.

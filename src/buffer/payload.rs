@@ -94,31 +94,39 @@ impl Payload {
 
     /// Puts a header right in front of the payload's only run of bytes, so that both go out as one, and claims the place until the operation
     /// is over: [`Leases::with_front`] takes the claim on. Gives the length of the header, in bytes.
-    pub(crate) fn begin_front(&self, header: &[&[u8]]) -> Result<usize, FrontError> {
+    pub(crate) fn begin_front(&mut self, header: &[&[u8]]) -> Result<usize, FrontError> {
         let len = header.iter().map(|part| part.len()).sum();
-        let front = self.front().ok_or(FrontError::NoRoom { len, room: 0 })?;
-        let room = front.headroom();
+        let room = match self.front() {
+            Some(Kind::Buffer(buffer)) => buffer.headroom(),
+            Some(Kind::Fragment(fragment)) => fragment.headroom(),
+            Some(Kind::Slice(_)) | None => 0,
+        };
         if len > room {
             return Err(FrontError::NoRoom { len, room });
         }
-        front
-            .begin_front(header, len)
-            .map_err(|_| FrontError::Taken)?;
+        match self.front() {
+            Some(Kind::Buffer(buffer)) => buffer
+                .begin_front(header, len)
+                .map_err(|_| FrontError::Taken)?,
+            // SAFETY: a fragment has one owner, this payload, which is borrowed mutably and in no operation.
+            Some(Kind::Fragment(fragment)) => unsafe { fragment.put_in_front(header, len) },
+            Some(Kind::Slice(_)) | None => {}
+        }
         Ok(len)
     }
 
     /// Ends a claim of [`begin_front`](Self::begin_front) that did not get into leases.
     pub(crate) fn end_front(&self) {
-        if let Some(front) = self.front() {
-            front.end_front();
+        if let Some(Kind::Buffer(buffer)) = self.front() {
+            buffer.end_front();
         }
     }
 
-    /// The buffer that all bytes of the payload lie in.
-    fn front(&self) -> Option<&Buffer> {
+    /// The segment that all bytes of the payload lie in.
+    fn front(&self) -> Option<&Kind> {
         let mut with_bytes = self.0.iter().filter(|segment| !segment.is_empty());
         match (with_bytes.next(), with_bytes.next()) {
-            (Some(Segment(Kind::Buffer(buffer))), None) => Some(buffer),
+            (Some(Segment(kind)), None) => Some(kind),
             _ => None,
         }
     }

@@ -31,7 +31,7 @@ pub enum Shape {
     Iov,
     /// The header is written right in front of the payload, and both are one run of bytes: for providers with one segment a message. The
     /// payload is one [`Buffer`](crate::buffer::Buffer) of a pool with [headroom](crate::buffer::SharedBufferConfig::headroom), from its
-    /// start. Clones of a buffer go out at once with equal headers only.
+    /// start, or one fragment of a [ring with headroom](crate::buffer::RingConfig::headroom). Clones of a buffer go out at once with equal headers only.
     Headroom,
     /// Header and payload are two messages. Takes any payload, and costs a second operation, a second receive buffer of the peer's for
     /// each of its credits, and both of them as long as the message is held there.

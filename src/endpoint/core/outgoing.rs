@@ -49,6 +49,24 @@ pub(crate) struct DataOp {
     pub(crate) header: Option<NonZeroUsize>,
 }
 
+#[cfg(all(test, not(loom)))]
+impl DataOp {
+    /// Of a message without a byte.
+    pub(crate) fn empty(key: u64, scope: crate::memory::Scope) -> Self {
+        // SAFETY: there is no lease.
+        let payload = unsafe { LeasedPayload::new(Payload::empty(), Leases::elsewhere(scope)) };
+        Self {
+            key,
+            payload,
+            slot: None,
+            sequence: 0,
+            posted: None,
+            recent: false,
+            header: None,
+        }
+    }
+}
+
 /// A header in its slot, for sends to several connections. Given back by [`Outgoing::drop_header`].
 #[derive(Debug)]
 #[must_use = "the slot stays taken until the header is dropped at its endpoint"]
@@ -273,7 +291,7 @@ impl Outgoing {
     fn load_behind<C: LinkConn>(
         &mut self,
         header: &[&[u8]],
-        payload: Payload,
+        mut payload: Payload,
         key: u64,
         lane: Lane<'_, C>,
         iov: &mut IovList,
@@ -465,16 +483,12 @@ impl Outgoing {
         machine: &mut Connection,
         context: usize,
         iov: &IovList,
-    ) -> Result<Option<u64>, PostRefused> {
+    ) -> Result<u64, PostRefused> {
         let taken = machine.on_pair_posted();
         debug_assert!(taken.is_ok(), "the core asked the same");
-        let number = taken.unwrap_or(0);
-        let mark = wire::numbered(
-            machine.header_mark(),
-            machine.data_mark().map_or(0, |_| number),
-        );
-        match self.hand_over(link, conn, (context, Some(mark)), iov, false) {
-            Ok(()) => Ok(data_of(machine, number.wrapping_add(1))),
+        let [header, payload] = machine.pair_data(taken.unwrap_or(0));
+        match self.hand_over(link, conn, (context, Some(header)), iov, false) {
+            Ok(()) => Ok(payload),
             Err(refused) => {
                 machine.on_pair_undone();
                 Err(refused)

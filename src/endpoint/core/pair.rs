@@ -115,3 +115,101 @@ pub(crate) struct Stalled {
 // SAFETY: addresses and descriptors of what the slab's operation holds, which goes to another thread together with this; only the link
 // reads them.
 unsafe impl Send for Stalled {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::{HeaderSlotConfig, HeaderSlotManager};
+    use crate::endpoint::EndpointId;
+    use crate::in_flight::ContextKind;
+    use crate::memory::Registrar;
+    use crate::memory::fake::FakeRegistrar;
+
+    enum Op {
+        Data(DataOp),
+        Header(HeaderOp),
+    }
+
+    impl PairOps for Op {
+        fn of_data(op: DataOp) -> Self {
+            Self::Data(op)
+        }
+
+        fn data(&mut self) -> Option<&mut DataOp> {
+            match self {
+                Self::Data(op) => Some(op),
+                Self::Header(_) => None,
+            }
+        }
+
+        fn header(&mut self) -> Option<&mut HeaderOp> {
+            match self {
+                Self::Header(op) => Some(op),
+                Self::Data(_) => None,
+            }
+        }
+
+        fn into_data(self) -> Option<DataOp> {
+            match self {
+                Self::Data(op) => Some(op),
+                Self::Header(_) => None,
+            }
+        }
+    }
+
+    /// A header and a payload in flight: slab, context of the header, context of the payload.
+    fn pair(contexts: ContextKind, headers: &HeaderSlotManager) -> (InFlight<Op>, usize, usize) {
+        let mut slab = InFlight::new(2, contexts);
+        let data = DataOp::empty(7, FakeRegistrar::new().scope());
+        let slot = headers.take(&[b"h"], 7, EndpointId::next()).unwrap();
+        let payload = slab.begin(Op::Data(data)).ok().unwrap();
+        let header = slab.begin(Op::Header(HeaderOp::new(slot))).ok().unwrap();
+        tie(&mut slab, header, payload);
+        (slab, header, payload)
+    }
+
+    fn take(slab: &mut InFlight<Op>, context: usize) -> Op {
+        slab.finish(context).expect("in flight")
+    }
+
+    #[test]
+    fn a_send_is_over_when_its_second_half_is_whichever_that_is() {
+        let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
+        for contexts in [ContextKind::Opaque, ContextKind::Cells] {
+            for header_first in [true, false] {
+                let (mut slab, header, payload) = pair(contexts, &headers);
+                let mut over = None;
+                for is_header in [header_first, !header_first] {
+                    assert!(over.is_none(), "one half is no send");
+                    match take(&mut slab, if is_header { header } else { payload }) {
+                        Op::Header(op) => {
+                            let (slot, op) = on_header(&mut slab, op);
+                            headers.give_back(slot);
+                            over = op;
+                        }
+                        Op::Data(op) => over = on_payload(&mut slab, op, false),
+                    }
+                }
+                assert_eq!(over.map(|op| op.key), Some(7));
+                assert!(slab.is_empty());
+                assert_eq!(headers.free_count(), headers.capacity());
+            }
+        }
+    }
+
+    #[test]
+    fn a_payload_that_failed_does_not_wait_for_its_header() {
+        let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
+        let (mut slab, header, payload) = pair(ContextKind::Opaque, &headers);
+        let Op::Data(op) = take(&mut slab, payload) else {
+            panic!("the payload's")
+        };
+        assert_eq!(on_payload(&mut slab, op, true).map(|op| op.key), Some(7));
+        let Op::Header(op) = take(&mut slab, header) else {
+            panic!("the header's")
+        };
+        let (slot, op) = on_header(&mut slab, op);
+        headers.give_back(slot);
+        assert!(op.is_none() && slab.is_empty(), "it had its outcome");
+    }
+}

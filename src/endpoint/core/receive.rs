@@ -494,11 +494,16 @@ impl<L: Link> ReceiveCore<L> {
         }
         let len = len.min(buffer.len());
         match conn.machine.on_message(data) {
-            Some(Arrival::Data) => {
+            Some(arrival @ (Arrival::Data | Arrival::Payload)) => {
+                let alone = arrival == Arrival::Payload;
                 let lone_header = conn.lone_header.as_mut().and_then(|header| header.take());
-                let received = conn.machine.on_data(len as u64).ok();
-                let split = received.and_then(|sequence| {
-                    if lone_header.is_some() {
+                let received = if alone {
+                    conn.machine.on_payload(len as u64)
+                } else {
+                    conn.machine.on_data(len as u64)
+                };
+                let split = received.ok().and_then(|sequence| {
+                    if alone {
                         return Some((sequence, 0..0));
                     }
                     let parts = wire::split(conn.header_mode, &buffer[..len]);

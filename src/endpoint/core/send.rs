@@ -663,6 +663,7 @@ impl<L: Link> SendCore<L> {
             // Nobody sends data to a sender: it granted no credit.
             Some(Arrival::Data) => drop(self.machine.on_data(len as u64)),
             Some(Arrival::Header) => drop(self.machine.on_header(len as u64)),
+            Some(Arrival::Payload) => drop(self.machine.on_payload(len as u64)),
             None => {}
         }
         self.post_control_receive();

@@ -300,8 +300,10 @@ impl std::fmt::Display for Cause {
 pub(crate) enum Arrival {
     /// Data: for `on_data`.
     Data,
-    /// The header of the data message behind it: for `on_header`.
+    /// The header of the message behind it: for `on_header`.
     Header,
+    /// The payload of the header in front of it: for `on_payload`.
+    Payload,
     /// With this CQ data: for `on_control`.
     Control(u32),
 }
@@ -381,8 +383,9 @@ struct Heartbeats {
     under_way: u8,
 }
 
-/// MSG form: the CQ data of a header that travels alone.
+/// MSG form: the CQ data of a header that travels alone, and of the payload behind it.
 const LONE_HEADER: u32 = (ControlKind::HEADER.0 as u32) << wire::INDEX_BITS;
+const LONE_PAYLOAD: u32 = (ControlKind::PAYLOAD.0 as u32) << wire::INDEX_BITS;
 
 /// A question and an answer.
 const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
@@ -528,7 +531,8 @@ impl Connection {
     pub(crate) fn on_message(&mut self, cq_data: Option<u64>) -> Option<Arrival> {
         match (self.form, cq_data.map(u32::try_from)) {
             (Form::Msg, None) => Some(Arrival::Data),
-            (Form::Msg, Some(Ok(cq_data))) if cq_data == LONE_HEADER => Some(Arrival::Header),
+            (Form::Msg, Some(Ok(LONE_HEADER))) => Some(Arrival::Header),
+            (Form::Msg, Some(Ok(LONE_PAYLOAD))) => Some(Arrival::Payload),
             (Form::Msg, Some(Ok(cq_data))) => Some(Arrival::Control(cq_data)),
             (Form::Rdm, Some(Ok(cq_data))) => self.on_rdm_message(cq_data),
             // Anybody can send to an endpoint that is not connected.
@@ -548,6 +552,7 @@ impl Connection {
         let arrival = match kind {
             ControlKind::DATA => Arrival::Data,
             ControlKind::HEADER => Arrival::Header,
+            ControlKind::PAYLOAD => Arrival::Payload,
             _ => Arrival::Control(cq_data),
         };
         (index == self.own_index()).then_some(arrival)
@@ -790,9 +795,11 @@ impl Connection {
     /// [`Dropped`]: the message must not reach the application.
     #[inline]
     pub(crate) fn on_data(&mut self, len: u64) -> Result<u64, Dropped> {
-        // A header that came before it is part of it.
-        let header = self.headers.waiting.take().unwrap_or(0);
-        self.on_counted(len.saturating_add(header.into()))
+        if self.headers.waiting.is_some() {
+            self.violate(Violation::OutOfTurn("data where a payload is due"));
+            return Err(Dropped);
+        }
+        self.on_counted(len)
     }
 
     /// Something arrived that uses a credit.

@@ -597,6 +597,8 @@ impl ControlKind {
     pub(crate) const DATA: Self = Self(32);
     /// Not a control message but the header of the data message that comes next.
     pub(crate) const HEADER: Self = Self(34);
+    /// Not a control message but the payload whose header came just before.
+    pub(crate) const PAYLOAD: Self = Self(35);
     /// Not a message at all: the immediate data of a one-sided write.
     pub(crate) const WRITTEN: Self = Self(33);
 }
@@ -618,6 +620,7 @@ impl fmt::Debug for ControlKind {
             Self::REFUSAL => "REFUSAL",
             Self::DATA => "DATA",
             Self::HEADER => "HEADER",
+            Self::PAYLOAD => "PAYLOAD",
             Self::WRITTEN => "WRITTEN",
             Self(other) => return write!(f, "ControlKind({other})"),
         };

@@ -127,7 +127,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         self.use_promise(id);
         match kind {
-            ControlKind::DATA | ControlKind::HEADER => {
+            ControlKind::DATA | ControlKind::HEADER | ControlKind::PAYLOAD => {
                 self.on_numbered(id, number, (buffer, len, mark), events);
             }
             ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),

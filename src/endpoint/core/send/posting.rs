@@ -68,7 +68,7 @@ impl<L: Link> SendCore<L> {
             .outgoing
             .post_header(link, conn, &mut self.machine, first, header_iov);
         let data = match posted {
-            Ok(data) => data,
+            Ok(data) => Some(data),
             Err(refused) => {
                 if let Op::Header(header) = self.in_flight.abort(first) {
                     self.outgoing.end_header(header.into_slot());

@@ -1,7 +1,7 @@
 //! Data messages in two: the header in a message of its own, the payload in the next (shape `TwoMessages`).
 //!
 //! Together they use one credit, for which the receiver keeps two receives posted; each has a number of its own in the RDM form. A header
-//! waits for its payload: the next message that is data is that.
+//! waits for its payload, which is marked as such: if the header is lost, it is not taken for a message.
 
 use super::{Blocked, Connection, Dropped, State, Violation};
 use crate::endpoint::protocol::credit::CreditError;
@@ -47,11 +47,32 @@ impl Connection {
         self.on_post_undone();
     }
 
-    /// The CQ data of a header that travels alone.
-    pub(crate) fn header_mark(&self) -> u32 {
+    /// The CQ data of a header that travels alone, and of the payload behind it, from the number of the header on.
+    pub(crate) fn pair_data(&self, number: u64) -> [u64; 2] {
         let peer = self.peer.filter(|_| self.form == super::Form::Rdm);
         let index = peer.map_or(0, |peer| super::index_of(peer.connection));
-        wire::cq_data(ControlKind::HEADER, index)
+        // The MSG form has no numbers.
+        let number = peer.map_or([0; 2], |_| [number, number.wrapping_add(1)]);
+        let mark = |kind| wire::cq_data(kind, index);
+        [
+            wire::numbered(mark(ControlKind::HEADER), number[0]),
+            wire::numbered(mark(ControlKind::PAYLOAD), number[1]),
+        ]
+    }
+
+    /// A payload of `len` bytes came, whose header came before. Gives the number of the message, as [`Connection::on_data`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped`]: the message must not reach the application.
+    pub(crate) fn on_payload(&mut self, len: u64) -> Result<u64, Dropped> {
+        match self.headers.waiting.take() {
+            Some(header) => self.on_counted(len.saturating_add(header.into())),
+            None => {
+                self.violate(Violation::OutOfTurn("a payload without its header"));
+                Err(Dropped)
+            }
+        }
     }
 
     /// A header of `len` bytes came in a message of its own.

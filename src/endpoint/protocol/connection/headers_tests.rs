@@ -20,21 +20,22 @@ fn takes_two(now: Instant) -> Connection {
 }
 
 #[test]
-fn a_header_is_paired_with_the_next_data_message_and_uses_no_credit_of_its_own() {
+fn a_header_is_paired_with_its_payload_and_uses_no_credit_of_its_own() {
     let now = Instant::now();
     let mut c = takes_two(now);
     assert_eq!(c.on_message(Some(34 << 24)), Some(Arrival::Header));
+    assert_eq!(c.on_message(Some(35 << 24)), Some(Arrival::Payload));
     for sequence in 0..2 {
         assert_eq!(c.on_header(8), Ok(()));
         // A control message may come between the two.
         give(&mut c, Control::Credit { granted: 2 }, now);
-        assert_eq!(c.on_data(10), Ok(sequence));
+        assert_eq!(c.on_payload(10), Ok(sequence));
     }
     assert_eq!(c.on_data(10), Err(Dropped), "the third has no credit");
     let mut c = takes_two(now);
     assert_eq!((c.on_data(10), c.on_header(8)), (Ok(0), Ok(())), "mixed");
     assert_eq!(c.on_peer_wrote(), Ok(1), "a write comes between");
-    assert_eq!(c.on_data(10), Err(Dropped), "and took the last credit");
+    assert_eq!(c.on_payload(10), Err(Dropped), "and took the last credit");
 }
 
 #[test]
@@ -74,13 +75,19 @@ fn headers_out_of_turn_are_violations() {
     assert_eq!(c.on_header(8), Err(Dropped));
     assert_violation(&mut c, CreditError::Overrun { granted: 2 });
     let mut c = takes_two(now);
-    assert_eq!((c.on_header(8), c.on_data(1017)), (Ok(()), Err(Dropped)));
+    assert_eq!((c.on_header(8), c.on_payload(1017)), (Ok(()), Err(Dropped)));
     let (len_bytes, limit_bytes) = (1025, 1024);
     let too_long = Violation::TooLong {
         len_bytes,
         limit_bytes,
     };
     assert_violation(&mut c, too_long);
+    let mut c = takes_two(now);
+    assert_eq!(c.on_payload(1), Err(Dropped));
+    assert_violation(&mut c, turn("a payload without its header"));
+    let mut c = takes_two(now);
+    assert_eq!((c.on_header(8), c.on_data(1)), (Ok(()), Err(Dropped)));
+    assert_violation(&mut c, turn("data where a payload is due"));
     let mut c = established(now);
     assert_eq!(c.on_header(8), Err(Dropped), "nobody said that it would");
     assert_violation(&mut c, WireError::Kind(34));

@@ -617,8 +617,11 @@ fn deliver_to(c: &mut Connection, packet: Packet, now: Instant) -> Option<u64> {
         Packet::Control(cq_data, body) => c.on_control(cq_data, body.as_slice(), now),
         Packet::Header => drop(c.on_header(8)),
         Packet::Data { after_header } => {
-            assert_eq!(c.headers.waiting.is_some(), after_header, "a wrong pair");
-            return c.on_data(100).ok();
+            return if after_header {
+                c.on_payload(100).ok()
+            } else {
+                c.on_data(100).ok()
+            };
         }
         Packet::Gone => c.on_lost(None),
         Packet::Hello(_) => unreachable!("a hello makes a machine"),
