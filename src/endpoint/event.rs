@@ -130,14 +130,34 @@ pub enum ReceiveEvent {
         /// What.
         event: WindowEvent,
     },
-    /// A one-sided operation has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`]).
+    /// A send is done. Only of endpoints with many connections that send, too: no [`ReceiveEndpoint`](crate::ReceiveEndpoint) does.
+    Completed {
+        /// Whose.
+        connection: ConnectionId,
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it.
+        payload: Payload,
+    },
+    /// A send failed, or will never complete. As [`Completed`](Self::Completed).
+    Failed {
+        /// Whose.
+        connection: ConnectionId,
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it; empty if the provider still has it, which lets it go later, or never closes.
+        payload: Payload,
+        /// Why.
+        error: CompletionError,
+    },
+    /// An operation has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`]).
     Late {
         /// Whose.
         connection: ConnectionId,
         /// The key that was given to it.
         key: u64,
     },
-    /// What blocked a refused one-sided operation has passed.
+    /// What blocked a refused operation has passed.
     Writable {
         /// Whose.
         connection: ConnectionId,

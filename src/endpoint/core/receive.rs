@@ -16,6 +16,7 @@ use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
 use crate::endpoint::core::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
+use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -42,8 +43,11 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
+mod sends;
 mod windows;
 
+use sends::{ConnSends, Sends};
+pub(crate) use sends::{OnAbandoned, SendsSettings};
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -75,14 +79,33 @@ pub(crate) struct ReceiveSettings {
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
+    /// None: it sends nothing.
+    pub(crate) sends: Option<SendsSettings>,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
 }
 
+/// Receives of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receives {
+    /// Beyond the credits.
+    pub(crate) reserve: u32,
+    /// The fewest that a connection is worth opening with.
+    pub(crate) min: u32,
+    /// The most.
+    pub(crate) max: u32,
+}
+
 impl ReceiveSettings {
-    /// The fewest receives that a connection is worth opening with.
-    fn receives_min(&self) -> u32 {
-        self.windows.reserve() + 1
+    /// How many receives a connection has.
+    pub(crate) fn receives(&self, form: Form) -> Receives {
+        let grants = self.sends.as_ref().map_or(0, |_| SendsSettings::grants(form));
+        let reserve = self.windows.reserve() + grants;
+        Receives {
+            reserve,
+            min: reserve + self.depth.min(1),
+            max: reserve + self.depth,
+        }
     }
 }
 
@@ -100,6 +123,12 @@ enum Op {
     OneSided {
         conn: ConnectionId,
         op: OneSided,
+    },
+    Data {
+        conn: ConnectionId,
+        /// Its connection is over, and its outcome was told then.
+        told: bool,
+        op: DataOp,
     },
 }
 
@@ -129,6 +158,7 @@ struct Conn<C> {
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
+    sends: Option<ConnSends>,
     /// RDM form: messages that came before their turn, and a goodbye that did.
     early: Reorder<Early>,
     late_bye: Option<LateBye>,
@@ -223,6 +253,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     wait: Arc<EndpointWait>,
     /// One-sided operations of this side.
     account: Account,
+    sends: Option<Sends>,
+    receives: Receives,
     exposed: ExposedWindows,
     link: L,
 }
@@ -232,7 +264,7 @@ impl<L: Link> ReceiveCore<L> {
         link: L,
         waiter: Arc<dyn LinkWait>,
         pool: SharedBufferManager,
-        settings: ReceiveSettings,
+        mut settings: ReceiveSettings,
     ) -> Result<Self, Error> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
@@ -245,10 +277,22 @@ impl<L: Link> ReceiveCore<L> {
         let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
         let control = ControlBuffers::new(controls)?;
         let shared = share(&link, &pool, &control)?;
+        let receives = settings.receives(link.form());
+        let total = settings.sends.as_ref().map_or(0, |sends| sends.total);
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
             .saturating_add(controls)
-            .saturating_add(settings.windows.operations);
+            .saturating_add(settings.windows.operations)
+            .saturating_add(total);
+        let sends = match settings.sends.take() {
+            None => None,
+            Some(sends) => {
+                let waker = Arc::clone(&wait);
+                let wake = Arc::new(move || waker.wake());
+                let (limits, registrar) = (link.limits(), link.registrar());
+                Some(Sends::new(sends, limits, link.form(), registrar, wake)?)
+            }
+        };
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
         let mut core = Self {
@@ -278,6 +322,8 @@ impl<L: Link> ReceiveCore<L> {
             control,
             wait,
             account: Account::default(),
+            sends,
+            receives,
             exposed,
             link,
             settings,
@@ -355,6 +401,10 @@ impl<L: Link> ReceiveCore<L> {
         self.feed(events);
         self.act_on_touched(events);
         self.tell_writable(events);
+        if found > 0 || look_everywhere || retried {
+            self.tell_sends_writable(events);
+        }
+        self.rest_sends();
         if std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
         } else if self.retry || retried || self.shared.is_some() {
@@ -422,6 +472,9 @@ impl<L: Link> ReceiveCore<L> {
             }
             Ok(Op::OneSided { conn, op }) => {
                 self.on_one_sided(conn, op, error.map(|error| *error), events);
+            }
+            Ok(Op::Data { conn, told, op }) => {
+                self.on_sent(conn, op, told, error.map(|error| *error), events);
             }
             Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
@@ -556,6 +609,7 @@ impl<L: Link> ReceiveCore<L> {
             self.timer_stale |=
                 deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
             conn.deadline = deadline;
+            self.tell_send_writable(id, events);
         }
     }
 
@@ -646,8 +700,8 @@ impl<L: Link> ReceiveCore<L> {
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
         let free = self.free_receives() as u64;
-        if free < self.settings.receives_min().into() {
-            let details = [free, self.settings.receives_min().into()];
+        if free < self.receives.min.into() {
+            let details = [free, self.receives.min.into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
         let params = self.params(0, 0);
@@ -691,7 +745,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         let want = self.first_target();
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < self.settings.receives_min() {
+        if conn.posted < self.receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
             self.conns.put(id, conn);
@@ -717,6 +771,10 @@ impl<L: Link> ReceiveCore<L> {
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
+        let sends = match &self.sends {
+            Some(sends) => Some(sends.join(&mut scoped, registrar)?),
+            None => None,
+        };
         let machine = Connection::accept(
             self.link.form(),
             self.params(0, link.key()),
@@ -729,7 +787,7 @@ impl<L: Link> ReceiveCore<L> {
         Ok(Conn {
             machine,
             link,
-            reserve: self.settings.windows.reserve(),
+            reserve: self.receives.reserve,
             posted: 0,
             controls: 0,
             target: 0,
@@ -742,6 +800,7 @@ impl<L: Link> ReceiveCore<L> {
             covered: 0,
             unsent: None,
             header_mode,
+            sends,
             early: Reorder::new(self.settings.depth),
             late_bye: None,
             pool_desc,
@@ -755,12 +814,13 @@ impl<L: Link> ReceiveCore<L> {
         let others = self.settings.max_connections
             - 1
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
-        let kept = (others * self.settings.receives_min()) as usize;
+        let kept = (others * self.receives.min) as usize;
         let share = self
             .free_receives()
             .saturating_sub(kept)
-            .max(self.settings.receives_min() as usize);
-        (self.settings.depth + self.settings.windows.reserve())
+            .max(self.receives.min as usize);
+        self.receives
+            .max
             .min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
@@ -778,10 +838,16 @@ impl<L: Link> ReceiveCore<L> {
 
     fn params(&self, credits: u32, key: ConnKey) -> LocalParams {
         LocalParams {
-            header_mode: HeaderMode::Raw,
+            header_mode: self
+                .sends
+                .as_ref()
+                .map_or(HeaderMode::Raw, Sends::header_mode),
             require_header_mode: self.settings.header_mode,
             features: self.features(),
-            receive_size: self.settings.max_message,
+            receive_size: match self.settings.depth {
+                0 => 0,
+                _ => self.settings.max_message,
+            },
             receive_depth: self.settings.depth,
             credits,
             incarnation: crate::endpoint::incarnation(),
@@ -824,11 +890,24 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.connections += 1;
         let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
         let peer = conn.machine.peer();
+        // Of an endpoint that also sends, what its peer takes is told.
+        let (max_message, credits) = match &self.sends {
+            None => (
+                self.settings.max_message,
+                conn.posted.saturating_sub(conn.reserve),
+            ),
+            Some(sends) => (
+                sends
+                    .outgoing()
+                    .max_message(conn.machine.peer_receive_size()),
+                peer.map_or(0, |hello| hello.credits),
+            ),
+        };
         let info = ConnectionInfo {
             peer: conn.link.peer(),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
-            max_message: self.settings.max_message,
-            credits: conn.posted.saturating_sub(conn.reserve),
+            max_message,
+            credits,
             header_mode: conn.header_mode,
             shape: Shape::Iov,
             kernel_watch,
@@ -921,7 +1000,11 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.closed += u64::from(conn.established);
         self.close_scoped_windows(id, &conn.link);
         if self.shared.is_some() {
-            self.leave_shared(id, conn.posted, conn.controls, conn.link);
+            let sends = conn.sends.map_or(0, |sends| sends.in_flight);
+            if sends > 0 {
+                self.orphan_sends(id, events);
+            }
+            self.leave_shared(id, conn.posted, conn.controls + sends, conn.link);
         } else {
             match self.link.close(conn.link) {
                 // The slab lets go of what the provider does not report by itself.
@@ -933,6 +1016,7 @@ impl<L: Link> ReceiveCore<L> {
                     conn.pool_desc.leak();
                     conn.control_desc.leak();
                     conn.scoped.leak();
+                    conn.sends.iter_mut().for_each(ConnSends::leak);
                     self.leak_ops_of(id, errno, events);
                 }
             }
@@ -951,8 +1035,16 @@ impl<L: Link> ReceiveCore<L> {
     fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
-        let ops = self.in_flight.take_where(|op| op.conn() == id);
-        self.fail_one_sided(id, ops, events);
+        let (mut data, mut one_sided) = (Vec::new(), Vec::new());
+        for op in self.in_flight.take_where(|op| op.conn() == id) {
+            match op {
+                Op::Data { op, .. } => data.push(op),
+                Op::OneSided { op, .. } => one_sided.push(op),
+                Op::Receive { .. } | Op::ControlSend { .. } => {}
+            }
+        }
+        self.fail_sends(id, data, events);
+        self.fail_one_sided(id, one_sided, events);
     }
 
     /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
@@ -964,6 +1056,7 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        self.leak_sends(id, errno, events);
         let leaked = leaked + self.leak_one_sided(id, errno, events);
         self.leaked = true;
         self.stats.leaked += leaked;
@@ -1180,6 +1273,7 @@ impl<L: Link> ReceiveCore<L> {
             );
         }
         self.check_one_sided_deadlines(now, events);
+        self.check_send_deadlines(now, events);
         if now >= self.next_reap {
             self.stats.reaped += self
                 .link
@@ -1195,7 +1289,8 @@ impl<L: Link> ReceiveCore<L> {
             .filter_map(|(_, conn)| conn.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let all = machines.chain(waiting).chain([self.next_reap]);
-        self.armed = all.chain(self.next_late()).min();
+        let sends = self.sends.as_ref().and_then(Sends::next_late);
+        self.armed = all.chain(self.next_late()).chain(sends).min();
         self.set_timer();
     }
 
@@ -1219,7 +1314,8 @@ impl Op {
         match self {
             Self::Receive { conn, .. }
             | Self::ControlSend { conn, .. }
-            | Self::OneSided { conn, .. } => *conn,
+            | Self::OneSided { conn, .. }
+            | Self::Data { conn, .. } => *conn,
         }
     }
 }
@@ -1233,11 +1329,16 @@ impl<L: Link> ReceiveCore<L> {
         match self.link.close(conn.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
-            Ok(()) => drop(self.in_flight.take_where(|op| op.conn() == id)),
+            Ok(()) => {
+                let ops = self.in_flight.take_where(|op| op.conn() == id);
+                self.abandon_ops(ops);
+            }
             Err(CloseFailed(errno)) => {
                 conn.pool_desc.leak();
                 conn.control_desc.leak();
                 conn.scoped.leak();
+                conn.sends.iter_mut().for_each(ConnSends::leak);
+                self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
             }
         }
@@ -1248,6 +1349,7 @@ impl<L: Link> Drop for ReceiveCore<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
+        self.stop_sends();
         let ids = self.conns.ids();
         if self.shared.is_some() {
             self.tell_peers(&ids);

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use super::{CONTROLS_PER_CONNECTION, Conn, Op, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::outgoing;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
-use crate::endpoint::protocol::connection::{self, CloseReason, WINDOW_MESSAGES_MAX};
+use crate::endpoint::protocol::connection::{CloseReason, WINDOW_MESSAGES_MAX};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
@@ -432,12 +433,11 @@ impl<L: Link> ReceiveCore<L> {
     pub(super) fn fail_one_sided(
         &mut self,
         id: ConnectionId,
-        ops: Vec<Op>,
+        mut ops: Vec<OneSided>,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let mut failed: Vec<_> = ops.into_iter().filter_map(Op::into_one_sided).collect();
-        failed.sort_unstable_by_key(|op| op.sequence);
-        for op in failed {
+        ops.sort_unstable_by_key(|op| op.sequence);
+        for op in ops {
             let cancelled = CompletionError::new(libc::ECANCELED);
             self.on_one_sided(id, op, Some(cancelled), events);
         }
@@ -560,15 +560,6 @@ impl<L: Link> ReceiveCore<L> {
     }
 }
 
-impl Op {
-    fn into_one_sided(self) -> Option<OneSided> {
-        match self {
-            Self::OneSided { op, .. } => Some(op),
-            Self::Receive { .. } | Self::ControlSend { .. } => None,
-        }
-    }
-}
-
 fn told(connection: ConnectionId, event: WindowEvent) -> ReceiveEvent {
     ReceiveEvent::Window { connection, event }
 }
@@ -587,10 +578,5 @@ fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {
     } else {
         conn.machine.may_use_window()
     };
-    may.map_err(|blocked| match (blocked, conn.machine.close_reason()) {
-        (_, Some(reason)) => SendErrorKind::Closed(reason),
-        (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
-        (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
-        (_, None) => SendErrorKind::Closing,
-    })
+    may.map_err(|blocked| outgoing::refusal(blocked, conn.machine.close_reason()))
 }
