@@ -271,7 +271,7 @@ run_conformance() {
     part conformance "every behaviour on every provider" 1500 \
         env "${second[@]}" cargo test --locked -p fabricast --test conformance -- --show-output
     [[ -n $library2 ]] || echo "$no_library2" | tee -a "$logs/conformance.log"
-    sed -n '/^provider, libfabric/,/^$/p' "$logs/conformance.log"
+    sed -n '/^behaviour /,/^---- end of the table/p' "$logs/conformance.log"
 }
 
 run_soak() {

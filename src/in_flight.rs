@@ -7,6 +7,9 @@
 //!
 //! A context comes back from a provider, so it is not trusted: whatever its value, [`InFlight::finish`] answers with an operation
 //! that was in flight or with a [`ContextError`], and never hands out an operation twice.
+//!
+//! An endpoint that has two kinds of operations of different size keeps a [second](InFlight::second) slab: no context is of both, and the
+//! other one says [`ContextError::OutOfRange`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,6 +21,10 @@ const CELLS_PER_OPERATION: usize = 4;
 /// The size of `struct fi_context2` (`fi_getinfo.3`, FI_CONTEXT2): eight pointers.
 const CELL_WORDS: usize = 8;
 const CELL_BYTES: usize = CELL_WORDS * size_of::<usize>();
+/// In each opaque context of a second slab: an index that no first one has ([`CAPACITY_MAX`]).
+const SECOND: u32 = 1 << 31;
+/// With 64 GiB of cells.
+const CAPACITY_MAX: u32 = 1 << 28;
 /// Marks a cell that belongs to no operation, and an operation that has no cell.
 const NONE: u32 = u32::MAX;
 
@@ -26,6 +33,7 @@ const _: () = assert!(
     "a context holds 32 bits of generation and 32 bits of index"
 );
 const _: () = assert!(size_of::<Cell>() == CELL_BYTES);
+const _: () = assert!(CAPACITY_MAX <= SECOND);
 
 /// What the provider takes as the context of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,7 +139,7 @@ struct Slot<T> {
     cell: u32,
 }
 
-/// Operations in flight, a fixed number at most; no call allocates after `new`.
+/// Operations in flight, a fixed number at most; no call allocates after `new`, and none after the first operation of a `second`.
 ///
 /// Dropping it drops the operations, and in `Cells` form the memory that the provider writes to: only after the endpoint is closed,
 /// else leak it.
@@ -141,6 +149,10 @@ pub struct InFlight<T> {
     /// First in, first out: a doubled completion meets an index at rest, not one that was just begun anew.
     free: VecDeque<u32>,
     cells: Option<Cells>,
+    /// What the index of an opaque context is marked with.
+    mark: u32,
+    /// What is to be allocated with the first operation.
+    later: Option<(u32, ContextKind)>,
 }
 
 impl<T> InFlight<T> {
@@ -149,26 +161,55 @@ impl<T> InFlight<T> {
     /// # Panics
     /// If `capacity` is above 2^28, which would be 64 GiB of cells.
     pub fn new(capacity: u32, contexts: ContextKind) -> Self {
+        let mut this = Self::second(capacity, contexts);
+        this.mark = 0;
+        this.open();
+        this
+    }
+
+    /// A slab beside a `new` one: no context is of both. It takes no memory before its first operation.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn second(capacity: u32, contexts: ContextKind) -> Self {
         assert!(
-            capacity <= 1 << 28,
+            capacity <= CAPACITY_MAX,
             "in-flight capacity {capacity} is above 2^28"
         );
-        let slots = (0..capacity)
-            .map(|_| Slot {
-                op: None,
-                generation: 0,
-                cell: NONE,
-            })
-            .collect();
-        let cells = match contexts {
+        Self {
+            slots: Box::default(),
+            free: VecDeque::new(),
+            cells: None,
+            mark: SECOND,
+            later: Some((capacity, contexts)),
+        }
+    }
+
+    #[cold]
+    fn open(&mut self) {
+        let Some((capacity, contexts)) = self.later.take() else {
+            return;
+        };
+        let slot = |_| Slot {
+            op: None,
+            generation: 0,
+            cell: NONE,
+        };
+        self.slots = (0..capacity).map(slot).collect();
+        self.free = (0..capacity).collect();
+        self.cells = match contexts {
             ContextKind::Opaque => None,
             ContextKind::Cells => Some(Cells::new(capacity)),
         };
-        Self {
-            slots,
-            free: (0..capacity).collect(),
-            cells,
+    }
+
+    /// A free index.
+    #[inline]
+    fn take_free(&mut self) -> Option<u32> {
+        if self.later.is_some() {
+            self.open();
         }
+        self.free.pop_front()
     }
 
     /// Stores an operation that is about to be posted, and says which context to post it with.
@@ -177,7 +218,7 @@ impl<T> InFlight<T> {
     /// Gives the operation back when the slab is full.
     #[inline]
     pub fn begin(&mut self, op: T) -> Result<usize, T> {
-        let Some(index) = self.free.pop_front() else {
+        let Some(index) = self.take_free() else {
             return Err(op);
         };
         let slot = &mut self.slots[index as usize];
@@ -186,7 +227,7 @@ impl<T> InFlight<T> {
         Ok(match &mut self.cells {
             None => {
                 slot.generation = slot.generation.checked_add(1).unwrap_or(1);
-                (slot.generation as usize) << 32 | index as usize
+                (slot.generation as usize) << 32 | (index | self.mark) as usize
             }
             Some(cells) => {
                 slot.cell = cells.take(index);
@@ -283,7 +324,10 @@ impl<T> InFlight<T> {
 
     /// How many operations fit.
     pub fn capacity(&self) -> usize {
-        self.slots.len()
+        match self.later {
+            Some((capacity, _)) => capacity as usize,
+            None => self.slots.len(),
+        }
     }
 
     /// The index that a context stands for; it may be idle.
@@ -295,7 +339,8 @@ impl<T> InFlight<T> {
         if let Some(cells) = &self.cells {
             return cells.owner_of(context);
         }
-        let index = context as u32;
+        // Not ours: an index that is out of range.
+        let index = context as u32 ^ self.mark;
         let generation = (context >> 32) as u32;
         let slot = self
             .slots

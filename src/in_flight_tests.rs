@@ -100,6 +100,35 @@ fn a_slab_without_room_refuses() {
 }
 
 #[test]
+fn two_slabs_of_one_endpoint_have_no_context_in_common() {
+    for kind in [ContextKind::Opaque, ContextKind::Cells] {
+        let mut first = InFlight::new(3, kind);
+        let mut second = InFlight::second(3, kind);
+        let contexts: Vec<_> = (0..3)
+            .map(|op| (first.begin(op).unwrap(), second.begin(op).unwrap()))
+            .collect();
+        for (op, &(of_first, of_second)) in contexts.iter().enumerate() {
+            assert_eq!(first.finish(of_second), Err(ContextError::OutOfRange));
+            assert_eq!(second.finish(of_first), Err(ContextError::OutOfRange));
+            assert_eq!(second.finish(of_second), Ok(op));
+            assert_eq!(first.finish(of_first), Ok(op));
+            assert_eq!(second.finish(of_second), Err(ContextError::Idle));
+        }
+    }
+}
+
+#[test]
+fn a_second_slab_takes_memory_with_its_first_operation() {
+    let mut slab = InFlight::second(2, ContextKind::Cells);
+    assert_eq!((slab.capacity(), slab.len(), slab.slots.len()), (2, 0, 0));
+    assert_eq!(slab.finish(64), Err(ContextError::OutOfRange));
+    assert_eq!(slab.drain().count() + slab.take_where(|_| true).len(), 0);
+    let context = slab.begin('a').unwrap();
+    assert_eq!((slab.capacity(), slab.len(), slab.slots.len()), (2, 1, 2));
+    assert_eq!(slab.finish(context), Ok('a'));
+}
+
+#[test]
 fn drain_that_is_stopped_leaves_the_rest() {
     let mut slab = InFlight::new(3, ContextKind::Opaque);
     for op in 0..3 {

@@ -38,9 +38,9 @@ use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
-use crate::error::FabricErrno;
+use crate::error::{CompletionError, FabricErrno};
 use crate::fabric::Shape;
-use crate::in_flight::{ContextKind, InFlight};
+use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
 mod sends;
@@ -99,7 +99,10 @@ pub(crate) struct Receives {
 impl ReceiveSettings {
     /// How many receives a connection has.
     pub(crate) fn receives(&self, form: Form) -> Receives {
-        let grants = self.sends.as_ref().map_or(0, |_| SendsSettings::grants(form));
+        let grants = self
+            .sends
+            .as_ref()
+            .map_or(0, |_| SendsSettings::grants(form));
         let reserve = self.windows.reserve() + grants;
         Receives {
             reserve,
@@ -120,12 +123,12 @@ enum Op {
         kind: ControlKind,
         _buffer: BufferMut,
     },
-    OneSided {
-        conn: ConnectionId,
-        op: OneSided,
-    },
+}
+
+/// What this side posts for its application.
+enum Operation {
+    OneSided(OneSided),
     Data {
-        conn: ConnectionId,
         /// Its connection is over, and its outcome was told then.
         told: bool,
         op: DataOp,
@@ -158,7 +161,7 @@ struct Conn<C> {
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
-    sends: Option<ConnSends>,
+    sends: Option<Box<ConnSends>>,
     /// RDM form: messages that came before their turn, and a goodbye that did.
     early: Reorder<Early>,
     late_bye: Option<LateBye>,
@@ -224,6 +227,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     /// Connections with a control message that the provider's full queue did not take.
     unsent: Vec<ConnectionId>,
     in_flight: InFlight<Op>,
+    /// Of their own: they are larger than receives.
+    operations: InFlight<(ConnectionId, Operation)>,
     stats: ReceiveStats,
     polls_without_cm: u32,
     polls_without_clock: u32,
@@ -281,9 +286,9 @@ impl<L: Link> ReceiveCore<L> {
         let total = settings.sends.as_ref().map_or(0, |sends| sends.total);
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
-            .saturating_add(controls)
-            .saturating_add(settings.windows.operations)
-            .saturating_add(total);
+            .saturating_add(controls);
+        let operations = settings.windows.operations.saturating_add(total);
+        let contexts = link.limits().contexts;
         let sends = match settings.sends.take() {
             None => None,
             Some(sends) => {
@@ -301,11 +306,12 @@ impl<L: Link> ReceiveCore<L> {
             waiting: HashMap::new(),
             hungry: VecDeque::new(),
             unsent: Vec::new(),
-            in_flight: InFlight::new(capacity, link.limits().contexts),
+            in_flight: InFlight::new(capacity, contexts),
+            operations: InFlight::second(operations, contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
             polls_without_clock: 0,
-            backlog: Backlog::new(capacity.into()),
+            backlog: Backlog::new(u64::from(capacity) + u64::from(operations)),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
@@ -470,29 +476,41 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 self.touch(conn);
             }
-            Ok(Op::OneSided { conn, op }) => {
-                self.on_one_sided(conn, op, error.map(|error| *error), events);
-            }
-            Ok(Op::Data { conn, told, op }) => {
-                self.on_sent(conn, op, told, error.map(|error| *error), events);
-            }
-            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
-            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
-            Err(reason) if self.shared.is_some() && error.is_some() => {
-                self.stats.unknown_completions += 1;
-                tracing::debug!(
-                    context,
-                    ?reason,
-                    ?error,
-                    "a failure that names no operation"
-                );
-            }
-            Err(reason) => {
-                self.stats.unknown_completions += 1;
-                tracing::error!(context, ?reason, "a completion that names no operation");
-                self.fail("a completion named no operation in flight");
-            }
+            Err(reason) => match self.operations.finish(context) {
+                Ok((conn, Operation::OneSided(op))) => {
+                    self.on_one_sided(conn, op, error.map(|error| *error), events);
+                }
+                Ok((conn, Operation::Data { told, op })) => {
+                    self.on_sent(conn, op, told, error.map(|error| *error), events);
+                }
+                Err(_) if context == PEER_WROTE && data.is_some() => {
+                    self.on_peer_wrote(data, events);
+                }
+                Err(_) => self.on_unknown(context, reason, error),
+            },
         }
+    }
+
+    /// A completion that names no operation in flight.
+    #[cold]
+    fn on_unknown(
+        &mut self,
+        context: usize,
+        reason: ContextError,
+        error: Option<Box<CompletionError>>,
+    ) {
+        self.stats.unknown_completions += 1;
+        // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+        if self.shared.is_some() && error.is_some() {
+            return tracing::debug!(
+                context,
+                ?reason,
+                ?error,
+                "a failure that names no operation"
+            );
+        }
+        tracing::error!(context, ?reason, "a completion that names no operation");
+        self.fail("a completion named no operation in flight");
     }
 
     fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
@@ -772,7 +790,7 @@ impl<L: Link> ReceiveCore<L> {
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
         let sends = match &self.sends {
-            Some(sends) => Some(sends.join(&mut scoped, registrar)?),
+            Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
             None => None,
         };
         let machine = Connection::accept(
@@ -1016,7 +1034,7 @@ impl<L: Link> ReceiveCore<L> {
                     conn.pool_desc.leak();
                     conn.control_desc.leak();
                     conn.scoped.leak();
-                    conn.sends.iter_mut().for_each(ConnSends::leak);
+                    conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
                 }
             }
@@ -1035,12 +1053,12 @@ impl<L: Link> ReceiveCore<L> {
     fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
+        drop(self.in_flight.take_where(|op| op.conn() == id));
         let (mut data, mut one_sided) = (Vec::new(), Vec::new());
-        for op in self.in_flight.take_where(|op| op.conn() == id) {
+        for (_, op) in self.operations.take_where(|(conn, _)| *conn == id) {
             match op {
-                Op::Data { op, .. } => data.push(op),
-                Op::OneSided { op, .. } => one_sided.push(op),
-                Op::Receive { .. } | Op::ControlSend { .. } => {}
+                Operation::Data { op, .. } => data.push(op),
+                Operation::OneSided(op) => one_sided.push(op),
             }
         }
         self.fail_sends(id, data, events);
@@ -1056,7 +1074,7 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
-        self.leak_sends(id, errno, events);
+        let leaked = leaked + self.leak_sends(id, errno, events);
         let leaked = leaked + self.leak_one_sided(id, errno, events);
         self.leaked = true;
         self.stats.leaked += leaked;
@@ -1312,10 +1330,7 @@ enum Posted {
 impl Op {
     fn conn(&self) -> ConnectionId {
         match self {
-            Self::Receive { conn, .. }
-            | Self::ControlSend { conn, .. }
-            | Self::OneSided { conn, .. }
-            | Self::Data { conn, .. } => *conn,
+            Self::Receive { conn, .. } | Self::ControlSend { conn, .. } => *conn,
         }
     }
 }
@@ -1330,14 +1345,15 @@ impl<L: Link> ReceiveCore<L> {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
             Ok(()) => {
-                let ops = self.in_flight.take_where(|op| op.conn() == id);
+                drop(self.in_flight.take_where(|op| op.conn() == id));
+                let ops = self.operations.take_where(|(conn, _)| *conn == id);
                 self.abandon_ops(ops);
             }
             Err(CloseFailed(errno)) => {
                 conn.pool_desc.leak();
                 conn.control_desc.leak();
                 conn.scoped.leak();
-                conn.sends.iter_mut().for_each(ConnSends::leak);
+                conn.sends.iter_mut().for_each(|sends| sends.leak());
                 self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
             }
@@ -1362,6 +1378,8 @@ impl<L: Link> Drop for ReceiveCore<L> {
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
+            let empty = InFlight::second(0, ContextKind::Opaque);
+            std::mem::forget(std::mem::replace(&mut self.operations, empty));
         }
     }
 }

@@ -19,22 +19,22 @@ use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
-    COMPLETION_BATCH, CloseFailed, CmEvent, Completions, Link, LinkCompletion, LinkConn, PEER_WROTE,
-    PostRefused,
+    COMPLETION_BATCH, CloseFailed, CmEvent, Completions, Link, LinkCompletion, LinkConn,
+    PEER_WROTE, PostRefused,
 };
 use crate::endpoint::protocol::connection::{
     self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
 use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::protocol::wire::{
-    self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode, WindowId,
+    self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
 };
 use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
-use crate::in_flight::{ContextKind, InFlight};
+use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
 mod windows;
@@ -65,7 +65,6 @@ pub(crate) struct SendSettings {
 /// An operation in flight, with everything that must stay alive until it is over.
 enum Op {
     Data(DataOp),
-    OneSided(OneSided),
     ControlSend {
         kind: ControlKind,
         _buffer: BufferMut,
@@ -76,10 +75,16 @@ enum Op {
 }
 
 impl Op {
-    fn key(&self) -> Option<u64> {
+    fn data(&self) -> Option<&DataOp> {
         match self {
-            Self::Data(op) => Some(op.key),
-            Self::OneSided(op) => Some(op.key),
+            Self::Data(op) => Some(op),
+            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+        }
+    }
+
+    fn into_data(self) -> Option<DataOp> {
+        match self {
+            Self::Data(op) => Some(op),
             Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
         }
     }
@@ -88,20 +93,7 @@ impl Op {
     fn timed(&mut self) -> Option<(u64, &mut Option<Instant>)> {
         match self {
             Self::Data(op) => Some((op.key, &mut op.posted)),
-            Self::OneSided(op) => Some((op.key, &mut op.posted)),
             Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
-        }
-    }
-
-    /// Whether it is an operation on this window of the peer.
-    fn uses(&self, window: WindowId) -> bool {
-        matches!(self, Self::OneSided(op) if op.window == window)
-    }
-
-    fn data(&self) -> Option<&DataOp> {
-        match self {
-            Self::Data(op) => Some(op),
-            Self::OneSided(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
         }
     }
 }
@@ -115,7 +107,9 @@ pub(crate) struct SendCore<L: Link> {
     conn: Option<L::Conn>,
     peer_addr: PeerAddr,
     in_flight: InFlight<Op>,
-    /// Sends in flight, control messages not counted.
+    /// Of their own: they are larger than sends.
+    one_sided: InFlight<OneSided>,
+    /// Sends and one-sided operations in flight, control messages not counted.
     data_in_flight: u32,
     outgoing: Outgoing,
     stats: SendStats,
@@ -191,6 +185,7 @@ impl<L: Link> SendCore<L> {
             conn: Some(conn),
             peer_addr: peer,
             in_flight: InFlight::new(capacity, link.limits().contexts),
+            one_sided: InFlight::second(settings.depth, link.limits().contexts),
             data_in_flight: 0,
             outgoing,
             stats: SendStats::default(),
@@ -297,7 +292,9 @@ impl<L: Link> SendCore<L> {
 
     /// Keys of sends in flight.
     pub(crate) fn pending(&self) -> Vec<u64> {
-        self.in_flight.iter().filter_map(Op::key).collect()
+        let data = self.in_flight.iter().filter_map(Op::data);
+        let one_sided = self.one_sided.iter().map(|op| op.key);
+        data.map(|op| op.key).chain(one_sided).collect()
     }
 
     // ---- sending -------------------------------------------------------------------------------------------------
@@ -538,7 +535,6 @@ impl<L: Link> SendCore<L> {
         } = completion;
         match self.in_flight.finish(context) {
             Ok(Op::Data(op)) => self.on_sent(op, error, events),
-            Ok(Op::OneSided(op)) => self.on_one_sided(op, error.map(|error| *error), events),
             Ok(Op::ControlSend { kind, .. }) => match error {
                 None => self.machine.on_control_done(kind),
                 Some(error) => self.machine.on_lost(Some(error.errno)),
@@ -547,25 +543,38 @@ impl<L: Link> SendCore<L> {
                 None => self.on_control(&buffer, len, data),
                 Some(error) => self.on_control_receive_failed(error.errno),
             },
-            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
-            // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
-            Err(reason) if self.link.form() == Form::Rdm && error.is_some() => {
-                self.stats.unknown_completions += 1;
-                tracing::debug!(
-                    context,
-                    ?reason,
-                    ?error,
-                    "a failure that names no operation"
-                );
-            }
-            Err(reason) => {
-                self.stats.unknown_completions += 1;
-                tracing::error!(context, ?reason, "a completion that names no operation");
-                self.machine.abort(CloseReason::EndpointFailed(
-                    "a completion named no operation in flight",
-                ));
-            }
+            Err(reason) => match self.one_sided.finish(context) {
+                Ok(op) => self.on_one_sided(op, error.map(|error| *error), events),
+                Err(_) if context == PEER_WROTE && data.is_some() => {
+                    self.on_peer_wrote(data, events);
+                }
+                Err(_) => self.on_unknown(context, reason, error),
+            },
         }
+    }
+
+    /// A completion that names no operation in flight.
+    #[cold]
+    fn on_unknown(
+        &mut self,
+        context: usize,
+        reason: ContextError,
+        error: Option<Box<CompletionError>>,
+    ) {
+        self.stats.unknown_completions += 1;
+        // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
+        if self.link.form() == Form::Rdm && error.is_some() {
+            return tracing::debug!(
+                context,
+                ?reason,
+                ?error,
+                "a failure that names no operation"
+            );
+        }
+        tracing::error!(context, ?reason, "a completion that names no operation");
+        self.machine.abort(CloseReason::EndpointFailed(
+            "a completion named no operation in flight",
+        ));
     }
 
     /// While connecting, the event queue knows more: the reason, with the refusal. libfabric 2.x cancels the receives of
@@ -777,10 +786,9 @@ impl<L: Link> SendCore<L> {
         }
         let mut earliest = None;
         let mut any_late = false;
-        for op in self.in_flight.iter_mut() {
-            let Some((key, posted)) = op.timed() else {
-                continue;
-            };
+        let data = self.in_flight.iter_mut().filter_map(Op::timed);
+        let one_sided = self.one_sided.iter_mut();
+        for (key, posted) in data.chain(one_sided.map(|op| (op.key, &mut op.posted))) {
             let Some(due) = posted.map(|posted| posted + deadline) else {
                 continue;
             };
@@ -880,18 +888,12 @@ impl<L: Link> SendCore<L> {
     /// The provider's endpoint is closed: what it did not report is over.
     fn fail_in_flight(&mut self, events: &mut Vec<SendEvent>) {
         let cancelled = || CompletionError::new(libc::ECANCELED);
-        let (mut failed, mut one_sided) = (Vec::new(), Vec::new());
-        for op in self.in_flight.drain() {
-            match op {
-                Op::Data(op) => failed.push(op),
-                Op::OneSided(op) => one_sided.push(op),
-                Op::ControlSend { .. } | Op::ControlReceive { .. } => {}
-            }
-        }
+        let mut failed: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
         failed.sort_unstable_by_key(|op| op.sequence);
         for op in failed {
             self.on_sent(op, Some(Box::new(cancelled())), events);
         }
+        let mut one_sided: Vec<_> = self.one_sided.drain().collect();
         one_sided.sort_unstable_by_key(|op| op.sequence);
         for op in one_sided {
             self.on_one_sided(op, Some(cancelled()), events);
@@ -954,17 +956,18 @@ impl<L: Link> SendCore<L> {
     fn forget_in_flight(&mut self) -> Leaked {
         let empty = InFlight::new(0, ContextKind::Opaque);
         let in_flight = std::mem::replace(&mut self.in_flight, empty);
+        let empty = InFlight::second(0, ContextKind::Opaque);
+        let one_sided = std::mem::replace(&mut self.one_sided, empty);
         let data = in_flight.iter().filter_map(Op::data);
         let mut ops: Vec<_> = data.map(|op| (op.sequence, op.key)).collect();
         ops.sort_unstable();
-        let one_sided = in_flight.iter().filter_map(|op| match op {
-            Op::OneSided(op) => Some((op.sequence, op.key, op.is_write())),
-            _ => None,
-        });
-        let mut one_sided: Vec<_> = one_sided.collect();
-        one_sided.sort_unstable();
-        let operations = in_flight.len() as u64 + self.leak_windows();
-        std::mem::forget(in_flight);
+        let keys = one_sided
+            .iter()
+            .map(|op| (op.sequence, op.key, op.is_write()));
+        let mut keys: Vec<_> = keys.collect();
+        keys.sort_unstable();
+        let operations = (in_flight.len() + one_sided.len()) as u64 + self.leak_windows();
+        std::mem::forget((in_flight, one_sided));
         self.outgoing.leak();
         self.header_desc.leak();
         self.control_desc.leak();
@@ -973,7 +976,7 @@ impl<L: Link> SendCore<L> {
         Leaked {
             operations,
             keys: ops.into_iter().map(|(_, key)| key).collect(),
-            one_sided,
+            one_sided: keys,
         }
     }
 }
@@ -1015,12 +1018,11 @@ impl<L: Link> Drop for SendCore<L> {
         });
         let keys: Vec<_> = match closed {
             Ok(()) => {
-                let ops: Vec<_> = self.in_flight.drain().collect();
-                let over = ops.into_iter().filter_map(|op| match op {
-                    Op::Data(op) => Some(self.outgoing.end(op).0),
-                    other => other.key(),
-                });
-                over.collect()
+                let sends: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
+                let sends = sends.into_iter().map(|op| self.outgoing.end(op).0);
+                let mut keys: Vec<_> = sends.collect();
+                keys.extend(self.one_sided.drain().map(|op| op.key));
+                keys
             }
             Err(CloseFailed(_)) => {
                 let leaked = self.forget_in_flight();

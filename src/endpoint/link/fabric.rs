@@ -467,6 +467,34 @@ impl Link for FabricLink {
         }
     }
 
+    fn hello_tail(&self) -> &[u8] {
+        &[]
+    }
+
+    /// Not reached: the event queue brings hellos.
+    fn take_hello(&mut self, _message: &[u8]) {}
+
+    /// Not reached: the limits say that each connection has receives of its own.
+    unsafe fn post_shared_receive(
+        &mut self,
+        _base: *mut u8,
+        _len: usize,
+        _desc: *mut c_void,
+        _context: usize,
+    ) -> Result<(), PostRefused> {
+        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    }
+
+    /// Connections share no endpoint.
+    fn close_all(&mut self) -> Result<(), CloseFailed> {
+        Ok(())
+    }
+
+    /// The descriptors tell of all that happens.
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
     fn reap_half_open(&mut self, now: Instant, patience: Duration) -> u64 {
         match &mut self.listener {
             Some(Listener {

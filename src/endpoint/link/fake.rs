@@ -11,11 +11,13 @@ use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
 use crate::Error;
 use crate::endpoint::event::Level;
+use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion, LinkConn, LinkLimits,
@@ -1463,6 +1465,24 @@ impl Link for FakeLink {
 
     fn close_all(&mut self) -> Result<(), CloseFailed> {
         self.net.state().close_all(self.id)
+    }
+
+    /// There is no socket.
+    fn watch(&mut self, _conn: &FakeConn, _watch: &TcpWatch) -> KernelWatch {
+        KernelWatch::Unavailable
+    }
+
+    fn bytes_received(&mut self, _conn: &mut FakeConn) -> Option<u64> {
+        None
+    }
+
+    /// Nothing happens by itself.
+    fn next_deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn reap_half_open(&mut self, _now: Instant, _patience: Duration) -> u64 {
+        0
     }
 
     fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {

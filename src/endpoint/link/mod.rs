@@ -101,6 +101,8 @@ pub(crate) trait LinkConn: Send + fmt::Debug {
 }
 
 /// What an endpoint core asks of a transport. One thread at a time.
+///
+/// No method has a default: a link that forwards to others can't forget one.
 pub(crate) trait Link: Send + fmt::Debug {
     type Conn: LinkConn;
     type Request: Send + fmt::Debug;
@@ -179,14 +181,10 @@ pub(crate) trait Link: Send + fmt::Debug {
     ) -> Result<(), PostRefused>;
 
     /// Has the kernel watch the connection, which stands; whether it does.
-    fn watch(&mut self, _conn: &Self::Conn, _watch: &TcpWatch) -> KernelWatch {
-        KernelWatch::Unavailable
-    }
+    fn watch(&mut self, conn: &Self::Conn, watch: &TcpWatch) -> KernelWatch;
 
     /// Bytes that the kernel has received on the connection, read or not, whole messages or not; where it tells.
-    fn bytes_received(&mut self, _conn: &mut Self::Conn) -> Option<u64> {
-        None
-    }
+    fn bytes_received(&mut self, conn: &mut Self::Conn) -> Option<u64>;
 
     /// Drives progress and reads completions into the spare room of `out`, in order; how many were added.
     ///
@@ -196,13 +194,11 @@ pub(crate) trait Link: Send + fmt::Debug {
     /// The next event of the connection manager.
     fn poll_cm(&mut self) -> Result<Option<CmEvent<Self::Request>>, Error>;
 
-    /// RDM form: what is said behind the 48 bytes of a hello (this side's address).
-    fn hello_tail(&self) -> &[u8] {
-        &[]
-    }
+    /// RDM form: what is said behind the 48 bytes of a hello (this side's address). MSG form: nothing.
+    fn hello_tail(&self) -> &[u8];
 
     /// RDM form: a hello came as a message. If it can be answered, a [`CmEvent::Request`] follows.
-    fn take_hello(&mut self, _message: &[u8]) {}
+    fn take_hello(&mut self, message: &[u8]);
 
     /// RDM form, listening: posts a receive that takes whatever comes next, from whomever.
     ///
@@ -212,27 +208,19 @@ pub(crate) trait Link: Send + fmt::Debug {
     ///   `context` was read, or [`Link::close_all`] returned `Ok`.
     unsafe fn post_shared_receive(
         &mut self,
-        _base: *mut u8,
-        _len: usize,
-        _desc: *mut c_void,
-        _context: usize,
-    ) -> Result<(), PostRefused> {
-        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
-    }
+        base: *mut u8,
+        len: usize,
+        desc: *mut c_void,
+        context: usize,
+    ) -> Result<(), PostRefused>;
 
     /// RDM form, listening: closes the endpoint that all connections share. Afterwards the provider touches nothing of it.
     /// Once; every connection is closed.
-    fn close_all(&mut self) -> Result<(), CloseFailed> {
-        Ok(())
-    }
+    fn close_all(&mut self) -> Result<(), CloseFailed>;
 
     /// When the link wants to be polled, whatever else happens.
-    fn next_deadline(&self) -> Option<Instant> {
-        None
-    }
+    fn next_deadline(&self) -> Option<Instant>;
 
     /// Cuts off sockets that came to the listener and have not said a hello for so long; how many.
-    fn reap_half_open(&mut self, _now: Instant, _patience: Duration) -> u64 {
-        0
-    }
+    fn reap_half_open(&mut self, now: Instant, patience: Duration) -> u64;
 }

@@ -22,6 +22,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::endpoint::link::peer_book::PeerBook;
+use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn,
@@ -552,6 +553,21 @@ impl Link for RdmLink {
             request: RdmRequest { peer, hello },
             data: CmData::new(words),
         });
+    }
+
+    /// A connection has no socket of its own.
+    fn watch(&mut self, _conn: &RdmConn, _watch: &TcpWatch) -> KernelWatch {
+        KernelWatch::Unavailable
+    }
+
+    /// As [`watch`](Self::watch).
+    fn bytes_received(&mut self, _conn: &mut RdmConn) -> Option<u64> {
+        None
+    }
+
+    /// Nobody is accepted before a hello came.
+    fn reap_half_open(&mut self, _now: Instant, _patience: Duration) -> u64 {
+        0
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -1,12 +1,12 @@
 //! Sends of an endpoint with many connections: messages that it posts on any of them.
 //!
 //! Each accepted key has one outcome, before its connection's end is reported. In the RDM form the provider may keep what was sent on a
-//! connection that is over: its keys come back failed then, without their payloads, which are let go when the provider is done.
+//! connection that is over: its keys come back failed then, without their payloads, which follow (`Released`) when the provider is done.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::{Op, ReceiveCore};
+use super::{Operation, ReceiveCore};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, WakerId};
 use crate::endpoint::core::control::HeldDescriptor;
@@ -347,12 +347,8 @@ impl<L: Link> ReceiveCore<L> {
             Header::Prepared(header) => out.load_prepared(payload, header, key, lane, &mut iov)?,
         };
         op.posted = sends.posted_at();
-        let data = Op::Data {
-            conn: id,
-            told: false,
-            op,
-        };
-        let Ok(context) = self.in_flight.begin(data).map_err(drop) else {
+        let data = Operation::Data { told: false, op };
+        let Ok(context) = self.operations.begin((id, data)).map_err(drop) else {
             // The slab has room for `total` sends beside all else, and `may_send` counted them.
             unreachable!("the slab is larger than the total");
         };
@@ -373,7 +369,8 @@ impl<L: Link> ReceiveCore<L> {
     /// Takes a post back that the provider did not take.
     #[cold]
     fn undo_send(&mut self, context: usize, refused: PostRefused) -> (SendErrorKind, Payload) {
-        let (Op::Data { op, .. }, Some(sends)) = (self.in_flight.abort(context), &mut self.sends)
+        let ((_, Operation::Data { op, .. }), Some(sends)) =
+            (self.operations.abort(context), &mut self.sends)
         else {
             unreachable!("the context is the one of `post_data`");
         };
@@ -432,7 +429,12 @@ impl<L: Link> ReceiveCore<L> {
         let (key, payload) = sends.outgoing.end(op);
         sends.held -= 1;
         if told {
-            // Its connection is over; now its address may go, and the payload does.
+            // Its connection is over; now its address may go, too.
+            events.push(ReceiveEvent::Released {
+                connection: id,
+                key,
+                payload,
+            });
             return self.on_orphan(id);
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -494,15 +496,16 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// The provider keeps what was sent on a connection that is over: the operations stay in the slab, and their outcomes are told now.
+    /// How many.
     fn tell_kept(
         &mut self,
         id: ConnectionId,
         error: impl Fn() -> CompletionError,
         events: &mut Vec<ReceiveEvent>,
-    ) {
+    ) -> u64 {
         let mut keys = Vec::new();
-        for op in self.in_flight.iter_mut() {
-            if let Op::Data { conn, told, op } = op
+        for (conn, op) in self.operations.iter_mut() {
+            if let Operation::Data { told, op } = op
                 && *conn == id
                 && !std::mem::replace(told, true)
             {
@@ -510,9 +513,11 @@ impl<L: Link> ReceiveCore<L> {
             }
         }
         keys.sort_unstable();
+        let told = keys.len() as u64;
         for (_, key) in keys {
             self.tell_sent(id, key, Payload::empty(), Some(error()), events);
         }
+        told
     }
 
     /// RDM form: the endpoint goes on, with the sends of a connection that is over in flight.
@@ -525,21 +530,22 @@ impl<L: Link> ReceiveCore<L> {
         self.tell_kept(id, error, events);
     }
 
-    /// The connection's endpoint would not close: its payloads are leaked.
+    /// The connection's endpoint would not close: its payloads are leaked. How many.
     pub(super) fn leak_sends(
         &mut self,
         id: ConnectionId,
         errno: FabricErrno,
         events: &mut Vec<ReceiveEvent>,
-    ) {
+    ) -> u64 {
         let error = || CompletionError {
             provider_message: "fi_close refused; the payload is leaked".to_owned(),
             ..CompletionError::new(errno.get())
         };
-        self.tell_kept(id, error, events);
+        let leaked = self.tell_kept(id, error, events);
         if let Some(sends) = &mut self.sends {
             sends.leak();
         }
+        leaked
     }
 
     // ---- time and wake-ups ---------------------------------------------------------------------------------------
@@ -555,13 +561,8 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut earliest = None;
         let mut late = Vec::new();
-        for op in self.in_flight.iter_mut() {
-            let Op::Data {
-                conn,
-                told: false,
-                op,
-            } = op
-            else {
+        for (conn, op) in self.operations.iter_mut() {
+            let Operation::Data { told: false, op } = op else {
                 continue;
             };
             let Some(due) = op.posted.map(|posted| posted + deadline) else {
@@ -673,12 +674,8 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Keys of sends that have no outcome yet.
     pub(crate) fn pending_sends(&self) -> Vec<(ConnectionId, u64)> {
-        let owed = self.in_flight.iter().filter_map(|op| match op {
-            Op::Data {
-                conn,
-                told: false,
-                op,
-            } => Some((*conn, op.key)),
+        let owed = self.operations.iter().filter_map(|(conn, op)| match op {
+            Operation::Data { told: false, op } => Some((*conn, op.key)),
             _ => None,
         });
         owed.collect()
@@ -687,11 +684,11 @@ impl<L: Link> ReceiveCore<L> {
     // ---- the rude end --------------------------------------------------------------------------------------------
 
     /// The endpoint is dropped: operations are over whose outcome nobody hears. Slots and payloads are free again.
-    pub(super) fn abandon_ops(&mut self, ops: Vec<Op>) {
+    pub(super) fn abandon_ops(&mut self, ops: Vec<(ConnectionId, Operation)>) {
         let Some(sends) = &mut self.sends else { return };
         let mut abandoned = 0;
-        for op in ops {
-            let Op::Data { conn, told, op } = op else {
+        for (conn, op) in ops {
+            let Operation::Data { told, op } = op else {
                 continue;
             };
             let (key, _) = sends.outgoing.end(op);
@@ -710,8 +707,8 @@ impl<L: Link> ReceiveCore<L> {
         let Some(sends) = &mut self.sends else { return };
         sends.leak();
         let mut abandoned = 0;
-        for op in self.in_flight.iter_mut() {
-            if let Op::Data { conn, told, op } = op
+        for (conn, op) in self.operations.iter_mut() {
+            if let Operation::Data { told, op } = op
                 && only.is_none_or(|only| only == *conn)
                 && !std::mem::replace(told, true)
             {

@@ -338,14 +338,15 @@ impl<L: Link> ReceiveCore<L> {
         if self.link.close_all().is_err() {
             shared.pool_desc.leak();
             shared.control_desc.leak();
-            let leaked = self.in_flight.len() as u64;
+            let leaked = (self.in_flight.len() + self.operations.len()) as u64;
             self.abandon_leaked(None);
             self.leaked = true;
             stats::count_leaked(leaked);
         }
         // Operations whose buffers are registered by these go first.
         if !self.leaked {
-            let ops = self.in_flight.take_where(|_| true);
+            drop(self.in_flight.take_where(|_| true));
+            let ops = self.operations.take_where(|_| true);
             self.abandon_ops(ops);
         }
     }

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONTROLS_PER_CONNECTION, Conn, Op, RESERVE, ReceiveCore};
+use super::{CONTROLS_PER_CONNECTION, Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing;
@@ -364,8 +364,8 @@ impl<L: Link> ReceiveCore<L> {
             &mut self.link,
             &conn.link,
             &mut conn.machine,
-            &mut self.in_flight,
-            Op::OneSided { conn: id, op },
+            &mut self.operations,
+            (id, Operation::OneSided(op)),
             iov,
             how,
         );
@@ -378,10 +378,8 @@ impl<L: Link> ReceiveCore<L> {
                     late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
                 return Ok(());
             }
-            Err(refused) => refused,
-        };
-        let Op::OneSided { op, .. } = op else {
-            unreachable!("what was given to the slab");
+            Err((refused, (_, Operation::OneSided(op)))) => (refused, op),
+            Err(_) => unreachable!("what was given to the slab"),
         };
         self.retry |= refused == PostRefused::Again;
         Err((one_sided::refused_by_provider(refused, how.write), op))
@@ -421,8 +419,8 @@ impl<L: Link> ReceiveCore<L> {
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let uses = |op: &&Op| matches!(op, Op::OneSided { conn, op } if *conn == id && op.window == window);
-        let users = self.in_flight.iter().filter(uses).count();
+        let uses = |(conn, op): &&(_, Operation)| matches!(op, Operation::OneSided(op) if *conn == id && op.window == window);
+        let users = self.operations.iter().filter(uses).count();
         if let Some(conn) = self.conns.get_mut(id) {
             conn.machine.window_in_use(window, users as u32);
         }
@@ -444,7 +442,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// The provider's endpoint would not close: the operations stay in the slab, and their outcomes are told now. Peers may use the
-    /// windows for ever. How many windows were given up.
+    /// windows for ever. How many operations and windows were given up.
     pub(super) fn leak_one_sided(
         &mut self,
         id: ConnectionId,
@@ -452,8 +450,8 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) -> u64 {
         let mut keys = Vec::new();
-        for op in self.in_flight.iter_mut() {
-            if let Op::OneSided { conn, op } = op
+        for (conn, op) in self.operations.iter_mut() {
+            if let Operation::OneSided(op) = op
                 && *conn == id
                 && !std::mem::replace(&mut op.told, true)
             {
@@ -463,6 +461,7 @@ impl<L: Link> ReceiveCore<L> {
         keys.sort_unstable();
         self.account.in_flight -= keys.len() as u32;
         self.stats.failed += keys.len() as u64;
+        let operations = keys.len() as u64;
         for (_, key, write) in keys {
             let error = CompletionError {
                 provider_message: "fi_close refused; the memory is leaked".to_owned(),
@@ -470,7 +469,7 @@ impl<L: Link> ReceiveCore<L> {
             };
             events.push(told(id, OneSided::leaked(key, write, error)));
         }
-        self.exposed.leak_all(id)
+        operations + self.exposed.leak_all(id)
     }
 
     /// Operations whose outcome nobody hears, because the endpoint is dropped.
@@ -505,8 +504,8 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut earliest = None;
         let mut late = Vec::new();
-        for op in self.in_flight.iter_mut() {
-            let Op::OneSided { conn, op } = op else {
+        for (conn, op) in self.operations.iter_mut() {
+            let Operation::OneSided(op) = op else {
                 continue;
             };
             let Some(due) = op.posted.map(|posted| posted + deadline) else {

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::{Op, SendCore};
+use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::lease_each;
@@ -200,8 +200,8 @@ impl<L: Link> SendCore<L> {
             &mut self.link,
             conn,
             &mut self.machine,
-            &mut self.in_flight,
-            Op::OneSided(op),
+            &mut self.one_sided,
+            op,
             iov,
             how,
         );
@@ -211,9 +211,6 @@ impl<L: Link> SendCore<L> {
                 return Ok(());
             }
             Err(refused) => refused,
-        };
-        let Op::OneSided(op) = op else {
-            unreachable!("what was given to the slab");
         };
         self.stats.eagain += u64::from(refused == PostRefused::Again);
         Err((one_sided::refused_by_provider(refused, how.write), op))
@@ -240,7 +237,11 @@ impl<L: Link> SendCore<L> {
 
     /// The peer revoked one of its windows: the application hears of it, the machine of who still uses it.
     pub(super) fn on_window_revoked(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
-        let users = self.in_flight.iter().filter(|op| op.uses(window)).count();
+        let users = self
+            .one_sided
+            .iter()
+            .filter(|op| op.window == window)
+            .count();
         self.machine.window_in_use(window, users as u32);
         events.push(SendEvent::Window(WindowEvent::Revoked { window }));
     }

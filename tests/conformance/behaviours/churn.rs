@@ -1,0 +1,27 @@
+//! Many connections, one after the other.
+
+use crate::common::SOON;
+use crate::on::{FINISHED, On, expect_sent};
+use crate::table::Shown;
+
+/// Many connections, one after the other, some of them rude.
+pub(crate) fn churn(on: &On) -> Shown {
+    let (mut receiver, addr) = on.receiver("ends=99 slots=48 depth=4 peers=8");
+    for round in 0..12 {
+        let rude = round % 4 == 3;
+        let words = format!("who={round} n=10 sizes=100,50000");
+        let words = if rude { words + " rude=1" } else { words };
+        let mut sender = on.sender("send", &addr, &words);
+        if rude {
+            sender.expect("dropped", 2 * SOON);
+        } else {
+            expect_sent(&mut sender, 10);
+            receiver.expect(&format!("over {FINISHED}"), SOON);
+        }
+    }
+    receiver.say("drop");
+    let received = receiver.expect("received", 2 * SOON);
+    assert!(received.starts_with("120 "), "{received}");
+    receiver.finish(SOON);
+    Shown::Works
+}

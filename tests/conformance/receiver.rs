@@ -1,0 +1,88 @@
+//! The receiving process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabricast::endpoint::{ConnectionId, ConnectionInfo, ReceiveConfig};
+use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent};
+
+use crate::common::{SOON, child, drive};
+use crate::message::{Checker, MAX_MESSAGE};
+use crate::told::{Told, mode};
+
+pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
+    let mut config = ReceiveConfig::default()
+        .max_message(told.number("max", MAX_MESSAGE as u64) as usize)
+        .slots(told.number("slots", 32) as u32)
+        .depth(told.number("depth", 8) as u32)
+        .max_connections(told.number("peers", 4) as u32)
+        .handshake_timeout(Duration::from_secs(2));
+    if let Some(asked) = told.text("asks") {
+        config = config.header_mode(mode(asked));
+    }
+    let anywhere = match domain.fabric().provider().name {
+        "shm" => "any",
+        _ => "127.0.0.1:0",
+    };
+    let at = told.text("at").unwrap_or(anywhere);
+    ReceiveEndpoint::listen(domain, at.parse().expect("an address"), config).expect("listens")
+}
+
+/// Receives until so many connections (`ends`) are over, keeping the first `hold` messages until then or until told.
+pub(crate) fn receive(told: &Told) {
+    let domain = told.domain();
+    let mut receiver = listen(told, &domain);
+    child::tell(format!("addr {}", receiver.local_addr()));
+    let (orders, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        while let Some(order) = child::hear() {
+            let _ = orders.send(order);
+        }
+    });
+    let (mut checker, mut held, mut ends) = (Checker::default(), Vec::new(), 0);
+    let (mut events, mut hold) = (Vec::new(), told.number("hold", 0) as usize);
+    drive("the ends of all connections", 3 * SOON, || {
+        receiver.poll(&mut events).expect("polls");
+        for event in events.drain(..) {
+            match event {
+                ReceiveEvent::Message(message) => {
+                    checker.check(message.header(), message.payload());
+                    if held.len() < hold {
+                        held.push(message);
+                        child::tell(format!("held {}", held.len()));
+                    }
+                }
+                ReceiveEvent::Connected { connection, info } => tell_connected(connection, &info),
+                ReceiveEvent::Disconnected { reason, .. } => {
+                    child::tell(format!("over {reason}"));
+                    ends += 1;
+                }
+                _ => {}
+            }
+        }
+        match heard.try_recv().as_deref() {
+            Ok("release") => (hold, held) = (0, Vec::new()),
+            Ok("drop") => return true,
+            _ => {}
+        }
+        ends == told.number("ends", 1)
+    });
+    let stats = receiver.stats();
+    child::tell(format!(
+        "received {} strays {}",
+        checker.messages, stats.strays
+    ));
+    drop(receiver);
+    child::tell(format!(
+        "failures {}",
+        fabricast::stats::process().close_failures
+    ));
+}
+
+fn tell_connected(connection: ConnectionId, info: &ConnectionInfo) {
+    let peer = info.peer.map(|peer| peer.to_string());
+    child::tell(format!(
+        "connected {connection} {}",
+        peer.unwrap_or_default()
+    ));
+}

@@ -1,0 +1,102 @@
+//! The rows of the table: a provider with one kind of endpoint.
+
+use std::sync::Arc;
+
+use fabricast::error::Error;
+use fabricast::fabric::EndpointKind;
+use fabricast::{Domain, Fabric};
+
+use crate::common::{SOON, child};
+use crate::on;
+use crate::told::Told;
+
+/// A provider with one kind of endpoint, and the local address that it is asked for.
+pub(crate) struct Row {
+    pub(crate) name: &'static str,
+    pub(crate) provider: &'static str,
+    pub(crate) kind: EndpointKind,
+    node: Option<&'static str>,
+}
+
+const LOOPBACK: Option<&str> = Some("127.0.0.1");
+
+pub(crate) const ROWS: &[Row] = &[
+    Row {
+        name: "tcp(MSG)",
+        kind: EndpointKind::Msg,
+        ..row("tcp", LOOPBACK)
+    },
+    Row {
+        name: "tcp(RDM)",
+        ..row("tcp", LOOPBACK)
+    },
+    row("tcp;ofi_rxm", LOOPBACK),
+    row("net", LOOPBACK),
+    row("shm", None),
+    row("sockets", LOOPBACK),
+    row("udp;ofi_rxd", LOOPBACK),
+];
+
+const fn row(provider: &'static str, node: Option<&'static str>) -> Row {
+    Row {
+        name: provider,
+        provider,
+        kind: EndpointKind::Rdm,
+        node,
+    }
+}
+
+pub(crate) fn row_named(name: &str) -> &'static Row {
+    let is_it = |row: &&Row| row.name == name;
+    ROWS.iter().find(is_it).expect("a row of the table")
+}
+
+pub(crate) fn open(row: &Row) -> Result<Arc<Domain>, Error> {
+    let builder = Fabric::builder()
+        .provider(row.provider)
+        .endpoint_kind(row.kind);
+    let builder = match row.node {
+        Some(node) => builder.node(node),
+        None => builder,
+    };
+    builder.open()?.open_domain()
+}
+
+/// Whether the library has the row, asked in a process of its own: its version, or why not.
+pub(crate) fn probe(row: &str, library: &str) -> Result<String, String> {
+    let mut child = on::start("probe", row, library, "");
+    let answer = child.expect("probed", 2 * SOON);
+    child.finish(SOON);
+    match answer.split_once(' ') {
+        Some(("yes", version)) => Ok(version.to_owned()),
+        Some((_, reason)) => Err(reason.to_owned()),
+        None => Err(answer),
+    }
+}
+
+/// The role of that process.
+pub(crate) fn tell_probe(told: &Told) {
+    match open(told.row()) {
+        Ok(domain) => child::tell(format!("probed yes {}", domain.report().library)),
+        Err(error) => child::tell(format!("probed no {error}").replace('\n', " ")),
+    }
+}
+
+/// What fails for a reason of the provider's own: row with version, behaviour, reason.
+pub(crate) const KNOWN: &[(&str, &str, &str)] = &[
+    ("udp;ofi_rxd 1.17", "restart", RXD_RESTART),
+    ("udp;ofi_rxd 2.5", "restart", RXD_RESTART),
+];
+
+const RXD_RESTART: &str =
+    "takes packets of the old sender for the new one's, and the new connection times out";
+
+/// Which row of one library talks to which of the other.
+pub(crate) const PAIRS: &[(&str, &str)] = &[
+    ("tcp(MSG)", "tcp(MSG)"),
+    ("net", "tcp(RDM)"),
+    ("tcp;ofi_rxm", "tcp;ofi_rxm"),
+    ("shm", "shm"),
+    ("sockets", "sockets"),
+    ("udp;ofi_rxd", "udp;ofi_rxd"),
+];
