@@ -14,6 +14,7 @@ mod id;
 pub(crate) mod link;
 mod message;
 pub(crate) mod protocol;
+mod publish;
 mod receive;
 mod send;
 mod windows;
@@ -41,8 +42,8 @@ pub use message::Message;
 pub use protocol::connection::{CloseReason, Violation};
 pub use protocol::credit::CreditError;
 pub use protocol::wire::{
-    ByeReason, HeaderMode, Refusal, RefusalCode, WINDOW_DESCRIPTOR_LEN, WindowDescriptor, WindowId,
-    WireError,
+    ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
+    WindowDescriptor, WindowId, WireError,
 };
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};

@@ -13,7 +13,7 @@ use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::event::Level;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
-use crate::endpoint::protocol::connection::WINDOW_MESSAGES_MAX;
+use crate::endpoint::protocol::connection::{SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX};
 use crate::endpoint::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{self, CONTROL_LEN_MAX, ControlBody, ControlKind};
@@ -25,10 +25,14 @@ use crate::memory::{Region, Registrar, Scope};
 /// is one bye.
 pub(crate) const CONTROL_RECEIVES: u32 = 16;
 
-// With the answer to the hello, the goodbye and what is said of windows beside the grants and the heartbeats.
+// With the answer to the hello, the goodbye and what is said of windows and subscriptions beside the grants and the heartbeats.
 const _: () = assert!(
     CONTROL_RECEIVES as usize
-        >= CREDIT_MESSAGES_MAX + HEARTBEAT_MESSAGES_MAX + WINDOW_MESSAGES_MAX + 2
+        >= CREDIT_MESSAGES_MAX
+            + HEARTBEAT_MESSAGES_MAX
+            + WINDOW_MESSAGES_MAX
+            + SUBSCRIPTION_MESSAGES_MAX
+            + 2
 );
 
 /// Control messages of ours that may be on the way at once, for one connection.

@@ -50,8 +50,8 @@ mod dialing;
 mod sends;
 mod windows;
 
-use sends::{ConnSends, Sends};
 pub(crate) use sends::SendsSettings;
+use sends::{ConnSends, Sends};
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -651,6 +651,8 @@ impl<L: Link> ReceiveCore<L> {
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
+                // Not offered by this side.
+                Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -831,6 +833,10 @@ impl<L: Link> ReceiveCore<L> {
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
+        // Of one that this side makes, the answer says it.
+        let header_mode = machine
+            .peer()
+            .map_or(HeaderMode::Raw, |hello| hello.header_mode);
         let sends = match &self.sends {
             Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
             None => None,
@@ -851,7 +857,7 @@ impl<L: Link> ReceiveCore<L> {
             kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
-            header_mode: HeaderMode::Raw,
+            header_mode,
             sends,
             early: Reorder::new(self.settings.depth),
             late_bye: None,
@@ -896,6 +902,7 @@ impl<L: Link> ReceiveCore<L> {
                 .map_or(HeaderMode::Raw, Sends::header_mode),
             require_header_mode: self.settings.header_mode,
             features: self.features(),
+            require_features: 0,
             receive_size: match self.settings.depth {
                 0 => 0,
                 _ => self.settings.max_message,

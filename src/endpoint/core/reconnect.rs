@@ -163,6 +163,7 @@ fn is_worth_a_retry(reason: &CloseReason) -> bool {
                 | RefusalCode::HEADER_MODE
                 | RefusalCode::BY_APPLICATION
                 | RefusalCode::RECEIVE_DEPTH
+                | RefusalCode::FEATURES
         ),
         CloseReason::RefusedPeer(_)
         | CloseReason::ClosedLocally
@@ -177,6 +178,7 @@ fn is_worth_a_retry(reason: &CloseReason) -> bool {
         | CloseReason::PeerTruncated { .. }
         | CloseReason::ClosedByDeadline
         | CloseReason::RevokeDeadline
+        | CloseReason::TooSlow { .. }
         | CloseReason::SendDeadline { .. } => true,
     }
 }

@@ -695,6 +695,8 @@ impl<L: Link> SendCore<L> {
                 Action::CloseWindow(window) => self.close_window(window),
                 Action::ReleaseWindow(window) => self.release_window(window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(window, events),
+                // Not offered by this side.
+                Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
             }
         }
     }
@@ -994,6 +996,7 @@ fn local_params(settings: &SendSettings, connection: u64) -> LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
         features: wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS,
+        require_features: 0,
         receive_size: 0,
         receive_depth: 0,
         credits: 0,

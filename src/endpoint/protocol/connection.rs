@@ -22,12 +22,16 @@ use crate::endpoint::protocol::credit::{CreditError, ReceiveCredits, SendCredits
 use crate::endpoint::protocol::liveness::{Patience, Silence, Verdict};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, Control, ControlBody, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
-    Refusal, RefusalCode, WindowId, WireError,
+    Refusal, RefusalCode, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest, WindowId,
+    WireError,
 };
 use crate::error::FabricErrno;
+pub(crate) use subscriptions::SUBSCRIPTION_MESSAGES_MAX;
+use subscriptions::{SubscriptionAction, Subscriptions};
 pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
 use windows::{WindowAction, Windows};
 
+mod subscriptions;
 mod windows;
 
 /// How the two sides are joined.
@@ -48,6 +52,8 @@ pub(crate) struct LocalParams {
     pub(crate) require_header_mode: Option<HeaderMode>,
     /// Feature bits of this side.
     pub(crate) features: u32,
+    /// Those that the peer must have, too.
+    pub(crate) require_features: u32,
     /// Largest whole message that this side takes, in bytes; 0 when it takes none.
     pub(crate) receive_size: u64,
     /// Data messages that this side has receive buffers for.
@@ -92,11 +98,41 @@ impl LocalParams {
         }
     }
 
+    fn terms(&self) -> Terms {
+        Terms {
+            require_header_mode: self.require_header_mode,
+            max_credit_window: self.max_credit_window,
+            features: self.features,
+            require_features: self.require_features,
+            receive_size: self.receive_size,
+            connection: self.connection,
+            close_timeout: self.close_timeout,
+        }
+    }
+}
+
+/// What of the [`LocalParams`] means something once the hello is made. A listener has thousands of these.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    require_header_mode: Option<HeaderMode>,
+    max_credit_window: u32,
+    features: u32,
+    require_features: u32,
+    receive_size: u64,
+    connection: u64,
+    close_timeout: Duration,
+}
+
+impl Terms {
     /// Whether this side wants a peer with such a hello.
     fn judge(&self, peer: &Hello) -> Result<(), Refusal> {
         if peer.receive_depth > self.max_credit_window {
             let details = [peer.receive_depth.into(), self.max_credit_window.into()];
             return Err(Refusal::new(RefusalCode::RECEIVE_DEPTH, details));
+        }
+        if peer.features & self.require_features != self.require_features {
+            let details = [peer.features.into(), self.require_features.into()];
+            return Err(Refusal::new(RefusalCode::FEATURES, details));
         }
         match self.require_header_mode {
             Some(asked) if asked != peer.header_mode => {
@@ -228,6 +264,16 @@ pub enum CloseReason {
         /// The deadline of each send.
         deadline: Duration,
     },
+    /// A subscriber fell behind by more than the publisher's policy allows.
+    #[error(
+        "the subscriber was too slow: {waiting} publications waited for it, the oldest for {waited:?}"
+    )]
+    TooSlow {
+        /// Publications that waited for it, or were on their way to it.
+        waiting: u32,
+        /// How long the oldest of them had.
+        waited: Duration,
+    },
     /// The peer did not confirm in time that it does not use a revoked window any more.
     #[error("the peer did not confirm a revoked window before the deadline")]
     RevokeDeadline,
@@ -286,6 +332,13 @@ pub(crate) enum Action {
     /// The peer has revoked a window of its own: tell the application, and the machine how many operations use it
     /// (`window_in_use`).
     WindowRevoked(WindowId),
+    /// A subscriber asks: say what it is answered (`answer_subscription`).
+    SubscriptionAsked(SubscriptionRequest),
+    /// The publisher's answer to the request of `ask_subscription`; the next one may be made.
+    SubscriptionAnswered {
+        request: SubscriptionRequest,
+        answer: SubscriptionAnswer,
+    },
     /// Close the transport now. The last action, exactly once.
     Close(CloseReason),
 }
@@ -297,15 +350,15 @@ struct PeerBye {
 }
 
 /// What remains to be told or sent. Each kind is pending at most once, so no queue is needed and none can overflow.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Pending {
-    /// Connect, Accept, Reject, or the RDM message that is their like.
-    handshake: Option<Action>,
+    /// Connect, Accept, Reject, or the RDM message that is their like. Boxed: it is needed once or twice, and large.
+    handshake: Option<Box<Action>>,
     established: bool,
     peer_closing: bool,
     unresponsive: bool,
     responsive: bool,
-    close: Option<CloseReason>,
+    close: bool,
 }
 
 /// Heartbeats: one question of each side at a time, until it is answered.
@@ -332,7 +385,7 @@ const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Connection {
     form: Form,
-    local: LocalParams,
+    local: Terms,
     state: State,
     /// Sends may be posted: FI_CONNECTED was seen (MSG) or the handshake is done (RDM).
     transmit: bool,
@@ -351,7 +404,10 @@ pub(crate) struct Connection {
     /// Runs until this side may transmit.
     handshake_deadline: Option<Instant>,
     close_deadline: Option<Instant>,
-    windows: Windows,
+    /// From the first time on that one side speaks of a window.
+    windows: Option<Box<Windows>>,
+    /// From the first message about one on.
+    subscriptions: Option<Box<Subscriptions>>,
     /// The close deadline came from the application.
     own_close: bool,
     silence: Option<Silence>,
@@ -365,12 +421,12 @@ impl Connection {
     pub(crate) fn initiate(form: Form, local: LocalParams, now: Instant) -> Self {
         let mut this = Self::new(form, local, State::Connecting, now);
         let hello = local.hello(HelloKind::Hello);
-        this.pending.handshake = Some(match form {
+        this.pending.handshake = Some(Box::new(match form {
             Form::Msg => Action::Connect {
                 data: hello.encode(),
             },
             Form::Rdm => this.control(&Control::Hello(hello)),
-        });
+        }));
         this
     }
 
@@ -380,21 +436,22 @@ impl Connection {
         match Hello::parse(peer_hello).and_then(|hello| expect(hello, HelloKind::Hello)) {
             Ok(hello) => {
                 this.set_peer(hello);
-                this.answer();
-                if let Err(refusal) = local.judge(&hello) {
+                this.answer(&local.hello(HelloKind::Ack));
+                if let Err(refusal) = this.local.judge(&hello) {
                     // Takes the place of the answer.
                     this.end(CloseReason::RefusedPeer(refusal));
                 }
             }
             Err(error) => {
                 let refusal = Refusal::of_wire_error(&error);
-                this.pending.handshake = match form {
+                let answer = match form {
                     Form::Msg => Some(Action::Reject {
                         data: refusal.encode(),
                     }),
                     Form::Rdm => Hello::peek_connection(peer_hello)
                         .map(|peer| send_control(&Control::Refusal(refusal), peer)),
                 };
+                this.pending.handshake = answer.map(Box::new);
                 this.close_with(CloseReason::RefusedPeer(refusal));
             }
         }
@@ -404,7 +461,7 @@ impl Connection {
     fn new(form: Form, local: LocalParams, state: State, now: Instant) -> Self {
         Self {
             form,
-            local,
+            local: local.terms(),
             state,
             transmit: false,
             peer: None,
@@ -418,7 +475,8 @@ impl Connection {
             credit_under_way: false,
             handshake_deadline: Some(now + local.connect_timeout),
             close_deadline: None,
-            windows: Windows::default(),
+            windows: None,
+            subscriptions: None,
             own_close: false,
             silence: Silence::new(local.patience, now),
             heartbeats: Heartbeats::default(),
@@ -427,12 +485,11 @@ impl Connection {
         }
     }
 
-    fn answer(&mut self) {
-        let ack = self.local.hello(HelloKind::Ack);
-        self.pending.handshake = Some(match self.form {
+    fn answer(&mut self, ack: &Hello) {
+        self.pending.handshake = Some(Box::new(match self.form {
             Form::Msg => Action::Accept { data: ack.encode() },
-            Form::Rdm => self.control(&Control::Hello(ack)),
-        });
+            Form::Rdm => self.control(&Control::Hello(*ack)),
+        }));
     }
 
     /// MSG form: the event queue said FI_CONNECTED. `data` is the private data of an initiator's event; an acceptor's means nothing.
@@ -528,6 +585,9 @@ impl Connection {
                 | Control::RevokeAck { .. }
                 | Control::Revoked { .. }),
             ) => self.on_window_message(window),
+            Ok(control @ (Control::Subscription { .. } | Control::SubscriptionAnswer { .. })) => {
+                self.on_subscription_message(control)
+            }
             Err(error) => self.violate(error),
         }
     }
@@ -544,14 +604,80 @@ impl Connection {
             return self.violate(Violation::OutOfTurn("a window message after its goodbye"));
         }
         let taken = match control {
-            Control::Revoke { window } => self.windows.on_revoke(WindowId(window)),
-            Control::RevokeAck { window } => self.windows.on_ack(WindowId(window)),
-            Control::Revoked { window } => self.windows.on_revoked(WindowId(window)),
+            Control::Revoke { window } => self.windows().on_revoke(WindowId(window)),
+            Control::RevokeAck { window } => self.windows().on_ack(WindowId(window)),
+            Control::Revoked { window } => self.windows().on_revoked(WindowId(window)),
             _ => Ok(()),
         };
         if let Err(violation) = taken {
             self.violate(violation);
         }
+    }
+
+    fn windows(&mut self) -> &mut Windows {
+        self.windows.get_or_insert_default()
+    }
+
+    fn on_subscription_message(&mut self, control: Control) {
+        if !self.has_subscriptions() {
+            return self.violate(WireError::Kind(control.kind().0));
+        }
+        self.on_arrival("a subscription before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        if self.peer_bye.is_some() {
+            return self.violate(Violation::OutOfTurn("a subscription after its goodbye"));
+        }
+        let taken = match control {
+            Control::Subscription { number, request } if self.publishes() => {
+                self.subscriptions().on_request(number, request)
+            }
+            Control::SubscriptionAnswer { number, answer } => {
+                self.subscriptions().on_answer(number, answer)
+            }
+            _ => Err(Violation::OutOfTurn(
+                "a subscription at a side that does not publish",
+            )),
+        };
+        if let Err(violation) = taken {
+            self.violate(violation);
+        }
+    }
+
+    /// Both sides know what subscriptions are.
+    fn has_subscriptions(&self) -> bool {
+        self.peer
+            .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_PUBLISH != 0)
+    }
+
+    fn subscriptions(&mut self) -> &mut Subscriptions {
+        self.subscriptions.get_or_insert_default()
+    }
+
+    /// The acceptor does.
+    fn publishes(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.kind == HelloKind::Hello)
+    }
+
+    /// Whether `ask_subscription` would take a request.
+    pub(crate) fn may_ask_subscription(&self) -> bool {
+        self.state == State::Established
+            && self.has_subscriptions()
+            && !self.publishes()
+            && self.subscriptions.as_ref().is_none_or(|all| all.may_ask())
+    }
+
+    /// A subscriber's request; false: not now, since the last one has no answer yet, or there is nobody to ask.
+    #[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
+    pub(crate) fn ask_subscription(&mut self, request: SubscriptionRequest) -> bool {
+        self.may_ask_subscription() && self.subscriptions().ask(request)
+    }
+
+    /// What the publisher says to [`Action::SubscriptionAsked`]. `next` is the number of the tag's next publication.
+    #[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
+    pub(crate) fn answer_subscription(&mut self, outcome: SubscriptionOutcome, next: u64) {
+        self.subscriptions().give(outcome, next);
     }
 
     /// Both sides know what windows are.
@@ -567,7 +693,7 @@ impl Connection {
 
     /// The number of a new window of this side; `None` when the connection does not stand, or the peer does not know windows.
     pub(crate) fn expose_window(&mut self) -> Option<WindowId> {
-        (self.state == State::Established && self.has_windows()).then(|| self.windows.expose())
+        (self.state == State::Established && self.has_windows()).then(|| self.windows().expose())
     }
 
     /// Asks the peer not to use a window any more, once for each window; the connection ends where it does not agree in time.
@@ -577,17 +703,18 @@ impl Connection {
         readable: bool,
         deadline: Option<Instant>,
     ) {
-        self.windows.revoke(window, readable, deadline);
+        self.windows().revoke(window, readable, deadline);
     }
 
     /// Whether the peer has revoked a window of its own.
     pub(crate) fn is_window_revoked(&self, window: WindowId) -> bool {
-        self.windows.is_revoked(window)
+        let windows = self.windows.as_ref();
+        windows.is_some_and(|windows| windows.is_revoked(window))
     }
 
     /// The answer to [`Action::WindowRevoked`].
     pub(crate) fn window_in_use(&mut self, window: WindowId, operations: u32) {
-        self.windows.in_use(window, operations);
+        self.windows().in_use(window, operations);
     }
 
     /// Whether a one-sided operation without immediate data can be posted; one with them is like a data message (`may_send`).
@@ -627,7 +754,9 @@ impl Connection {
     /// A one-sided operation completed, or failed.
     #[inline]
     pub(crate) fn on_window_done(&mut self, window: WindowId) {
-        self.windows.on_operation_done(window);
+        if let Some(windows) = &mut self.windows {
+            windows.on_operation_done(window);
+        }
         self.on_data_done();
     }
 
@@ -720,7 +849,7 @@ impl Connection {
     pub(crate) fn on_control_done(&mut self, kind: ControlKind) {
         match kind {
             ControlKind::CREDIT => self.credit_under_way = false,
-            ControlKind::REVOKED => self.windows.on_control_done(kind),
+            ControlKind::REVOKED => self.windows().on_control_done(kind),
             ControlKind::HEARTBEAT => {
                 let under_way = &mut self.heartbeats.under_way;
                 debug_assert!(*under_way > 0, "more completions than heartbeats");
@@ -777,7 +906,7 @@ impl Connection {
         let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
         if passed(self.close_deadline) {
             self.end(CloseReason::ClosedByDeadline);
-        } else if passed(self.windows.next_deadline()) {
+        } else if passed(self.window_deadline()) {
             self.end(CloseReason::RevokeDeadline);
         } else if passed(self.handshake_deadline) {
             self.end(match self.state {
@@ -850,17 +979,21 @@ impl Connection {
             Some(silence) if self.listens() => silence.next_look(),
             _ => None,
         };
-        let windows = self.windows.next_deadline();
+        let windows = self.window_deadline();
         [self.handshake_deadline, self.close_deadline, look, windows]
             .into_iter()
             .flatten()
             .min()
     }
 
+    fn window_deadline(&self) -> Option<Instant> {
+        self.windows.as_ref()?.next_deadline()
+    }
+
     /// The next thing to do, in the only order that makes sense; `None` when there is nothing for now.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
-            return Some(action);
+            return Some(*action);
         }
         if std::mem::take(&mut self.pending.established) {
             return Some(Action::Established);
@@ -878,15 +1011,30 @@ impl Connection {
             return Some(Action::PeerClosing { reason: bye.reason });
         }
         if self.state == State::Closed {
-            return self.pending.close.take().map(Action::Close);
+            let told = !std::mem::take(&mut self.pending.close);
+            return self.reason.filter(|_| !told).map(Action::Close);
         }
         // Before a goodbye: what it says of windows is said before it.
-        self.next_window().or_else(|| self.next_control())
+        self.next_window()
+            .or_else(|| self.next_subscription())
+            .or_else(|| self.next_control())
+    }
+
+    fn next_subscription(&mut self) -> Option<Action> {
+        let may_send = self.transmit && !self.bye_sent && self.peer_bye.is_none();
+        let subscriptions = self.subscriptions.as_mut()?;
+        Some(match subscriptions.next_action(may_send)? {
+            SubscriptionAction::Send(control) => self.control(&control),
+            SubscriptionAction::Asked(request) => Action::SubscriptionAsked(request),
+            SubscriptionAction::Answered(request, answer) => {
+                Action::SubscriptionAnswered { request, answer }
+            }
+        })
     }
 
     fn next_window(&mut self) -> Option<Action> {
         let may_send = self.transmit && !self.bye_sent && self.peer_bye.is_none();
-        Some(match self.windows.next_action(may_send)? {
+        Some(match self.windows.as_mut()?.next_action(may_send)? {
             WindowAction::Send(control) => self.control(&control),
             WindowAction::Close(window) => Action::CloseWindow(window),
             WindowAction::Release(window) => Action::ReleaseWindow(window),
@@ -1144,7 +1292,7 @@ impl Connection {
             CloseReason::ClosedLocally => Refusal::new(RefusalCode::CLOSING, [0, 0]),
             _ => Refusal::new(RefusalCode::ABORTED, [0, 0]),
         };
-        self.pending.handshake = match self.form {
+        let last = match self.form {
             // Each connection request ends in accept or reject, else the provider keeps its file descriptor for ever.
             Form::Msg if self.state == State::Accepting && self.pending.handshake.is_some() => {
                 Some(Action::Reject {
@@ -1156,6 +1304,7 @@ impl Connection {
             }
             Form::Msg | Form::Rdm => None,
         };
+        self.pending.handshake = last.map(Box::new);
         self.close_with(reason);
     }
 
@@ -1165,7 +1314,7 @@ impl Connection {
         self.handshake_deadline = None;
         self.close_deadline = None;
         self.reason = Some(reason);
-        self.pending.close = Some(reason);
+        self.pending.close = true;
     }
 
     /// Under which index the peer addresses this side.

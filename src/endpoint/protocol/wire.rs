@@ -34,6 +34,9 @@ pub(crate) const PREFIX_LEN: usize = 2;
 /// Feature bit: the speaker knows windows, and has receives for the messages about them.
 pub(crate) const FEATURE_WINDOWS: u32 = 1 << 1;
 
+/// Feature bit: an acceptor publishes, an initiator subscribes; each has a receive for the other's messages about that.
+pub(crate) const FEATURE_PUBLISH: u32 = 1 << 2;
+
 /// First bytes of a hello, a hello-ack and a refusal.
 const MAGIC: [u8; 4] = *b"FbCt";
 /// First bytes of a control message; another word than [`MAGIC`], so that one is never read as the other.
@@ -357,6 +360,8 @@ impl RefusalCode {
     pub const UNANSWERED: Self = Self(9);
     /// The endpoint has no receive buffers left for one connection more.
     pub const NO_BUFFERS: Self = Self(10);
+    /// The endpoint asks for features that it was not offered: it publishes to subscribers only, or subscribes to publishers only.
+    pub const FEATURES: Self = Self(11);
 }
 
 impl fmt::Debug for RefusalCode {
@@ -372,6 +377,7 @@ impl fmt::Debug for RefusalCode {
             Self::ABORTED => "ABORTED",
             Self::UNANSWERED => "UNANSWERED",
             Self::NO_BUFFERS => "NO_BUFFERS",
+            Self::FEATURES => "FEATURES",
             Self(other) => return write!(f, "RefusalCode({other})"),
         };
         f.write_str(name)
@@ -516,6 +522,10 @@ impl fmt::Display for Refusal {
                 f,
                 "the endpoint has {first} receive buffers free, a connection takes {second}"
             ),
+            RefusalCode::FEATURES => write!(
+                f,
+                "the endpoint asks for features {second:#b} (bit 2: publish and subscribe), it was offered {first:#b}"
+            ),
             RefusalCode(other) => {
                 write!(
                     f,
@@ -566,8 +576,14 @@ impl ControlKind {
     pub(crate) const REVOKE: Self = Self(4);
     /// A revoked window is not used any more.
     pub(crate) const REVOKE_ACK: Self = Self(5);
+    /// A subscriber asks for the publications of a tag.
+    pub(crate) const SUBSCRIBE: Self = Self(6);
+    /// A subscriber asks for them no more.
+    pub(crate) const UNSUBSCRIBE: Self = Self(7);
     /// A revoked window is closed: behind this nothing of it is on the way.
     pub(crate) const REVOKED: Self = Self(8);
+    /// The publisher's answer to either.
+    pub(crate) const SUBSCRIPTION: Self = Self(13);
     /// RDM form: the initiator's hello.
     pub(crate) const HELLO: Self = Self(16);
     /// RDM form: the acceptor's answer.
@@ -589,6 +605,9 @@ impl fmt::Debug for ControlKind {
             Self::REVOKE => "REVOKE",
             Self::REVOKE_ACK => "REVOKE_ACK",
             Self::REVOKED => "REVOKED",
+            Self::SUBSCRIBE => "SUBSCRIBE",
+            Self::UNSUBSCRIBE => "UNSUBSCRIBE",
+            Self::SUBSCRIPTION => "SUBSCRIPTION",
             Self::HELLO => "HELLO",
             Self::HELLO_ACK => "HELLO_ACK",
             Self::REFUSAL => "REFUSAL",
@@ -655,6 +674,16 @@ pub(crate) enum Control {
     Revoked { window: u64 },
     /// The speaker asks for a sign of life, or gives the one that was asked for by this number.
     Heartbeat { number: u64, answer: bool },
+    /// The subscriber's request of this number.
+    Subscription {
+        number: u64,
+        request: SubscriptionRequest,
+    },
+    /// The publisher's answer to the request of this number.
+    SubscriptionAnswer {
+        number: u64,
+        answer: SubscriptionAnswer,
+    },
     /// RDM form: hello or hello-ack.
     Hello(Hello),
     /// RDM form.
@@ -668,7 +697,7 @@ struct ControlWire {
     kind: u8,
     reserved: u8,
     code: U16,
-    reserved2: U64,
+    number: U64,
     value: U64,
     value2: U64,
 }
@@ -699,6 +728,9 @@ impl Control {
             Self::RevokeAck { .. } => ControlKind::REVOKE_ACK,
             Self::Revoked { .. } => ControlKind::REVOKED,
             Self::Heartbeat { .. } => ControlKind::HEARTBEAT,
+            Self::Subscription { request, .. } if request.on => ControlKind::SUBSCRIBE,
+            Self::Subscription { .. } => ControlKind::UNSUBSCRIBE,
+            Self::SubscriptionAnswer { .. } => ControlKind::SUBSCRIPTION,
             Self::Hello(Hello {
                 kind: HelloKind::Hello,
                 ..
@@ -713,7 +745,7 @@ impl Control {
 
     /// The body.
     pub(crate) fn encode(&self) -> ControlBody {
-        let (code, value) = match self {
+        let (code, number, value, value2) = match self {
             Self::Hello(hello) => {
                 return ControlBody {
                     bytes: hello.encode(),
@@ -726,24 +758,29 @@ impl Control {
                     len: HELLO_LEN as u8,
                 };
             }
-            Self::Credit { granted } => (0, *granted),
+            Self::Credit { granted } => (0, 0, *granted, 0),
             Self::Bye {
                 last_sequence,
                 reason,
-            } => (reason.0, *last_sequence),
+            } => (reason.0, 0, *last_sequence, 0),
             Self::Revoke { window } | Self::RevokeAck { window } | Self::Revoked { window } => {
-                (0, *window)
+                (0, 0, *window, 0)
             }
-            Self::Heartbeat { number, answer } => (u16::from(*answer), *number),
+            Self::Heartbeat { number, answer } => (u16::from(*answer), 0, *number, 0),
+            Self::Subscription { number, request } => (0, *number, request.tag, 0),
+            Self::SubscriptionAnswer { number, answer } => {
+                let SubscriptionAnswer { tag, outcome, next } = answer;
+                (outcome.0, *number, *tag, *next)
+            }
         };
         let wire = ControlWire {
             tag: CONTROL_TAG,
             kind: self.kind().0,
             reserved: 0,
             code: code.into(),
-            reserved2: 0.into(),
+            number: number.into(),
             value: value.into(),
-            value2: 0.into(),
+            value2: value2.into(),
         };
         let mut bytes = [0; HELLO_LEN];
         bytes[..CONTROL_LEN].copy_from_slice(wire.as_bytes());
@@ -767,7 +804,10 @@ impl Control {
             | ControlKind::HEARTBEAT
             | ControlKind::REVOKE
             | ControlKind::REVOKE_ACK
-            | ControlKind::REVOKED => Self::parse_short(body)?,
+            | ControlKind::REVOKED
+            | ControlKind::SUBSCRIBE
+            | ControlKind::UNSUBSCRIBE
+            | ControlKind::SUBSCRIPTION => Self::parse_short(body)?,
             ControlKind(other) => return Err(WireError::Kind(other)),
         };
         if control.kind() != kind {
@@ -781,8 +821,23 @@ impl Control {
         if wire.tag != CONTROL_TAG {
             return Err(WireError::Magic(wire.tag));
         }
-        let value = wire.value.get();
+        let (value, number) = (wire.value.get(), wire.number.get());
         match ControlKind(wire.kind) {
+            kind @ (ControlKind::SUBSCRIBE | ControlKind::UNSUBSCRIBE) => Ok(Self::Subscription {
+                number,
+                request: SubscriptionRequest {
+                    tag: value,
+                    on: kind == ControlKind::SUBSCRIBE,
+                },
+            }),
+            ControlKind::SUBSCRIPTION => Ok(Self::SubscriptionAnswer {
+                number,
+                answer: SubscriptionAnswer {
+                    tag: value,
+                    outcome: SubscriptionOutcome(wire.code.get()),
+                    next: wire.value2.get(),
+                },
+            }),
             ControlKind::CREDIT => Ok(Self::Credit { granted: value }),
             ControlKind::BYE => Ok(Self::Bye {
                 last_sequence: value,
@@ -848,6 +903,9 @@ pub(crate) fn exercise(bytes: &[u8]) {
             );
         }
     }
+    if let Ok(publication) = Publication::parse(bytes) {
+        assert_eq!(publication.encode(), bytes[..PUBLICATION_LEN]);
+    }
     if let Ok(window) = WindowDescriptor::parse(bytes) {
         assert_eq!(WindowDescriptor::parse(&window.to_bytes()), Ok(window));
         assert!(window.base().checked_add(window.len()).is_some());
@@ -866,8 +924,13 @@ pub(crate) fn exercise(bytes: &[u8]) {
     }
 }
 
+mod subscription;
 mod window;
 
+pub use subscription::SubscriptionOutcome;
+pub(crate) use subscription::{
+    PUBLICATION_LEN, Publication, SubscriptionAnswer, SubscriptionRequest,
+};
 pub use window::{WINDOW_DESCRIPTOR_LEN, WindowDescriptor, WindowId};
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ fn explore(
     credits: [u32; 2],
     messages: [u64; 2],
     questions: [u64; 2],
+    requests: u64,
 ) -> (usize, usize) {
     let start = Pair::new(form, credits, Instant::now());
     let mut seen = HashSet::from([fingerprint(&start, [false; 2])]);
@@ -28,7 +29,7 @@ fn explore(
     let mut ends = 0;
     while let Some((pair, closed)) = todo.pop() {
         let mut stuck = true;
-        for op in moves(&pair, closed, messages, questions) {
+        for op in moves(&pair, closed, messages, questions, requests) {
             let mut next = pair.clone();
             if !next.step(op) {
                 continue;
@@ -51,7 +52,13 @@ fn explore(
     (seen.len(), ends)
 }
 
-fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2], questions: [u64; 2]) -> Vec<Op> {
+fn moves(
+    pair: &Pair,
+    closed: [bool; 2],
+    messages: [u64; 2],
+    questions: [u64; 2],
+    requests: u64,
+) -> Vec<Op> {
     let mut moves = Vec::new();
     for at in [0, 1] {
         moves.extend([
@@ -67,6 +74,9 @@ fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2], questions: [u64; 2]
         if pair.asked(at) < questions[at] && pair.both_established() {
             moves.push(Op::Ask(at));
         }
+        if pair.requests(at) < requests && pair.both_established() {
+            moves.push(Op::Subscribe(at));
+        }
         if !closed[at] && pair.both_established() {
             moves.push(Op::Close(at));
         }
@@ -77,7 +87,7 @@ fn moves(pair: &Pair, closed: [bool; 2], messages: [u64; 2], questions: [u64; 2]
 #[test]
 fn every_order_of_one_message_and_two_goodbyes_ends_well() {
     for form in [Form::Msg, Form::Rdm] {
-        let (states, ends) = explore(form, [1, 1], [1, 0], [0, 0]);
+        let (states, ends) = explore(form, [1, 1], [1, 0], [0, 0], 0);
         assert!(
             states > 100 && ends > 0,
             "{form:?}: {states} states, {ends} ends"
@@ -87,14 +97,26 @@ fn every_order_of_one_message_and_two_goodbyes_ends_well() {
 
 #[test]
 fn every_order_of_two_messages_over_one_credit_ends_well() {
-    let (states, ends) = explore(Form::Msg, [0, 1], [2, 0], [0, 0]);
+    let (states, ends) = explore(Form::Msg, [0, 1], [2, 0], [0, 0], 0);
     assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
 }
 
 #[test]
 fn every_order_of_questions_from_both_sides_and_goodbyes_ends_well() {
     for (messages, questions) in [([0, 0], [1, 1]), ([0, 0], [2, 0]), ([1, 0], [0, 1])] {
-        let (states, ends) = explore(Form::Msg, [0, 1], messages, questions);
+        let (states, ends) = explore(Form::Msg, [0, 1], messages, questions, 0);
+        assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
+    }
+}
+
+#[test]
+fn every_order_of_subscriptions_and_goodbyes_ends_well() {
+    for (form, messages, requests) in [
+        (Form::Msg, [0, 0], 2),
+        (Form::Msg, [0, 1], 1),
+        (Form::Rdm, [0, 0], 1),
+    ] {
+        let (states, ends) = explore(form, [1, 0], messages, [0, 0], requests);
         assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
     }
 }

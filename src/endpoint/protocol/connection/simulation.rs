@@ -38,6 +38,9 @@ pub(super) struct Side {
     delivered: u64,
     reposted: u64,
     asked: u64,
+    /// Subscriptions asked for, and those that were answered.
+    requests: u64,
+    answers: u64,
     ended: Option<CloseReason>,
 }
 
@@ -54,6 +57,8 @@ impl Side {
             delivered: 0,
             reposted: 0,
             asked: 0,
+            requests: 0,
+            answers: 0,
             ended: None,
         }
     }
@@ -71,6 +76,8 @@ pub(super) enum Op {
     SendUndone(usize),
     /// Wants to know whether the other is alive.
     Ask(usize),
+    /// Wants a subscription, or wants it no more.
+    Subscribe(usize),
     Close(usize),
     CloseSoon(usize),
     Wait,
@@ -118,6 +125,7 @@ impl Pair {
             Op::Send(at) => self.send(at, false),
             Op::SendUndone(at) => self.send(at, true),
             Op::Ask(at) => self.ask(at),
+            Op::Subscribe(at) => self.subscribe(at),
             Op::Close(at) => self.close(at, Duration::from_secs(3600)),
             Op::CloseSoon(at) => self.close(at, Duration::from_millis(50)),
             Op::Wait => self.wait(),
@@ -267,6 +275,19 @@ impl Pair {
             Action::CloseWindow(_) | Action::ReleaseWindow(_) | Action::WindowRevoked(_) => {
                 panic!("{action:?} without a window")
             }
+            Action::SubscriptionAsked(request) => {
+                assert!(self.sides[at].established);
+                let (outcome, next) = (SubscriptionOutcome(request.tag as u16), !request.tag);
+                let connection = self.sides[at].connection.as_mut().expect("it acts");
+                connection.answer_subscription(outcome, next);
+            }
+            Action::SubscriptionAnswered { request, answer } => {
+                let side = &mut self.sides[at];
+                assert_eq!(request, request_number(side.answers), "in order");
+                assert_eq!((answer.tag, answer.next), (request.tag, !request.tag));
+                assert_eq!(answer.outcome, SubscriptionOutcome(request.tag as u16));
+                side.answers += 1;
+            }
             Action::Close(reason) => {
                 self.sides[at].ended = Some(reason);
                 if self.form == Form::Msg {
@@ -316,6 +337,19 @@ impl Pair {
         };
         connection.heartbeats.ask = true;
         self.sides[at].asked += 1;
+        true
+    }
+
+    fn subscribe(&mut self, at: usize) -> bool {
+        let request = request_number(self.sides[at].requests);
+        let Some(connection) = self.live(at) else {
+            return false;
+        };
+        if !connection.ask_subscription(request) {
+            return false;
+        }
+        assert_eq!(at, 0, "the acceptor publishes");
+        self.sides[at].requests += 1;
         true
     }
 
@@ -386,6 +420,9 @@ impl Pair {
             };
             assert!(unread(ControlKind::CREDIT) < CREDIT_MESSAGES_MAX);
             assert!(unread(ControlKind::HEARTBEAT) <= HEARTBEAT_MESSAGES_MAX);
+            let requests = unread(ControlKind::SUBSCRIBE) + unread(ControlKind::UNSUBSCRIBE);
+            assert!(requests + unread(ControlKind::SUBSCRIPTION) <= SUBSCRIPTION_MESSAGES_MAX);
+            assert!(side.answers <= side.requests && side.requests <= side.answers + 1);
             match side.ended {
                 Some(CloseReason::Finished) => {
                     assert_eq!(side.delivered, peer.sent, "finished, not all there")
@@ -479,6 +516,17 @@ impl Pair {
     pub(super) fn asked(&self, at: usize) -> u64 {
         self.sides[at].asked
     }
+
+    pub(super) fn requests(&self, at: usize) -> u64 {
+        self.sides[at].requests
+    }
+}
+
+fn request_number(number: u64) -> SubscriptionRequest {
+    SubscriptionRequest {
+        tag: number,
+        on: number.is_multiple_of(2),
+    }
 }
 
 /// Hands one packet to a live machine; the number of a data message that was taken.
@@ -505,6 +553,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         14 => side.clone().prop_map(Op::Send),
         2 => side.clone().prop_map(Op::SendUndone),
         2 => side.clone().prop_map(Op::Ask),
+        4 => side.clone().prop_map(Op::Subscribe),
         1 => side.prop_map(Op::Close),
     ]
 }
@@ -634,5 +683,22 @@ fn the_simulation_moves_data_both_ways() {
         }
         pair.finish();
         assert_eq!((pair.sent(0), pair.sent(1)), (50, 50));
+    }
+}
+
+#[test]
+fn the_simulation_answers_subscriptions() {
+    for form in [Form::Msg, Form::Rdm] {
+        let mut pair = Pair::new(form, [5, 2], Instant::now());
+        for _ in 0..20 {
+            pair.settle();
+            pair.step(Op::Subscribe(0));
+            pair.step(Op::Subscribe(1));
+            pair.step(Op::Send(1));
+        }
+        pair.finish();
+        let [subscriber, publisher] = &pair.sides;
+        assert!(subscriber.answers >= 19, "{}", subscriber.answers);
+        assert_eq!((publisher.requests, publisher.sent), (0, 20));
     }
 }

@@ -8,7 +8,8 @@ pub(super) fn params(credits: u32) -> LocalParams {
     LocalParams {
         header_mode: HeaderMode::Prefixed,
         require_header_mode: None,
-        features: 0b11,
+        features: 0b111,
+        require_features: 0,
         receive_size: if credits == 0 { 0 } else { 1024 },
         receive_depth: credits,
         credits,
@@ -116,7 +117,7 @@ fn handshake_over_cm_data_tells_each_side_of_the_other() {
     assert_eq!(actions(&mut acceptor), [Action::Established]);
     assert_eq!(acceptor.next_deadline(), None);
     for c in [&acceptor, &established(now)] {
-        assert_eq!((c.version(), c.features()), (Some(1), 0b11));
+        assert_eq!((c.version(), c.features()), (Some(1), 0b111));
         assert_eq!((c.peer_receive_size(), c.credits()), (1024, 4));
         assert_eq!(c.peer().map(|peer| peer.incarnation), Some(7));
         assert_eq!(c.may_send(), Ok(()));
@@ -508,8 +509,8 @@ fn control_garbage_is_a_violation() {
     c.on_control(wire::cq_data(ControlKind::CREDIT, 0), &[0; 32], now);
     assert_violation(&mut c, WireError::Magic([0; 4]));
     let mut c = established(now);
-    c.on_control(wire::cq_data(ControlKind(6), 0), &[0; 64], now);
-    assert_violation(&mut c, WireError::Kind(6));
+    c.on_control(wire::cq_data(ControlKind(19), 0), &[0; 64], now);
+    assert_violation(&mut c, WireError::Kind(19));
     let mut c = established(now);
     let credit = Control::Credit { granted: 5 }.encode();
     c.on_control(
@@ -873,4 +874,114 @@ fn nobody_is_judged_during_the_goodbye() {
     let told = sleep(&mut c, now + T2);
     let lost = Action::Close(CloseReason::PeerSilent { silence: T2 });
     assert_eq!(told[1..], [Action::Unresponsive, lost]);
+}
+
+fn subscribe(number: u64) -> Control {
+    let request = SubscriptionRequest { tag: 9, on: true };
+    Control::Subscription { number, request }
+}
+
+fn accepted(now: Instant) -> Connection {
+    let mut c = msg_acceptor(now);
+    c.on_connected(&[]);
+    assert_eq!(actions(&mut c), [Action::Established]);
+    c
+}
+
+#[test]
+fn an_acceptor_answers_a_subscription_when_its_endpoint_did() {
+    let now = Instant::now();
+    let mut c = accepted(now);
+    give(&mut c, subscribe(1), now);
+    let request = SubscriptionRequest { tag: 9, on: true };
+    assert_eq!(actions(&mut c), [Action::SubscriptionAsked(request)]);
+    c.answer_subscription(SubscriptionOutcome::DONE, 77);
+    let (word, body) = message(&actions(&mut c)[0]);
+    assert_eq!(word, wire::cq_data(ControlKind::SUBSCRIPTION, 0));
+    let answer = SubscriptionAnswer {
+        tag: 9,
+        outcome: SubscriptionOutcome::DONE,
+        next: 77,
+    };
+    let expected = Control::SubscriptionAnswer { number: 1, answer };
+    assert_eq!(
+        Control::parse(ControlKind::SUBSCRIPTION, &body),
+        Ok(expected)
+    );
+    // A second one before the first was answered.
+    give(&mut c, subscribe(2), now);
+    give(&mut c, subscribe(3), now);
+    assert_violation(
+        &mut c,
+        Violation::OutOfTurn("a subscription before the last one was answered"),
+    );
+}
+
+#[test]
+fn subscriptions_out_of_place_are_violations() {
+    let now = Instant::now();
+    // To a side that does not publish.
+    let mut c = established(now);
+    give(&mut c, subscribe(1), now);
+    let what = "a subscription at a side that does not publish";
+    assert_violation(&mut c, Violation::OutOfTurn(what));
+    // To one that never offered it.
+    let deaf = LocalParams {
+        features: 0b11,
+        ..params(4)
+    };
+    let hello = hello_of(params(4), HelloKind::Hello);
+    let mut c = Connection::accept(Form::Msg, deaf, &hello, now);
+    actions(&mut c);
+    c.on_connected(&[]);
+    assert!(!c.may_ask_subscription());
+    actions(&mut c);
+    give(&mut c, subscribe(1), now);
+    assert_violation(&mut c, WireError::Kind(6));
+    // An answer to nothing, and a request after a goodbye.
+    let mut c = established(now);
+    let answer = SubscriptionAnswer {
+        tag: 9,
+        outcome: SubscriptionOutcome::DONE,
+        next: 0,
+    };
+    give(
+        &mut c,
+        Control::SubscriptionAnswer { number: 0, answer },
+        now,
+    );
+    assert_violation(&mut c, Violation::OutOfTurn("an answer to no subscription"));
+    let mut c = accepted(now);
+    give(&mut c, bye(0), now);
+    actions(&mut c);
+    give(&mut c, subscribe(1), now);
+    let what = "a subscription after its goodbye";
+    assert_violation(&mut c, Violation::OutOfTurn(what));
+}
+
+#[test]
+fn a_peer_without_the_features_asked_for_is_refused() {
+    let now = Instant::now();
+    let publisher = LocalParams {
+        require_features: wire::FEATURE_PUBLISH,
+        ..params(4)
+    };
+    let plain = LocalParams {
+        features: 0b11,
+        ..params(4)
+    };
+    let hello = hello_of(plain, HelloKind::Hello);
+    let mut c = Connection::accept(Form::Msg, publisher, &hello, now);
+    let refusal = Refusal::new(RefusalCode::FEATURES, [0b11, 0b100]);
+    let data = refusal.encode();
+    let close = Action::Close(CloseReason::RefusedPeer(refusal));
+    assert_eq!(actions(&mut c), [Action::Reject { data }, close]);
+    assert_eq!(
+        refusal.to_string(),
+        "the endpoint asks for features 0b100 (bit 2: publish and subscribe), it was offered 0b11"
+    );
+    let mut c = Connection::initiate(Form::Msg, publisher, now);
+    actions(&mut c);
+    c.on_connected(&hello_of(plain, HelloKind::Ack));
+    assert_closed(&mut c, CloseReason::RefusedPeer(refusal));
 }

@@ -199,8 +199,8 @@ fn control_parsing_refuses_what_has_no_place() {
         Err(WireError::Kind(1))
     );
     assert_eq!(
-        Control::parse(ControlKind(6), body),
-        Err(WireError::Kind(6))
+        Control::parse(ControlKind(19), body),
+        Err(WireError::Kind(19))
     );
     let mut heartbeat = Control::Heartbeat {
         number: 1,

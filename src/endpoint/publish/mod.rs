@@ -1,0 +1,4 @@
+//! Publish and subscribe: one buffer to all that asked for a tag.
+
+#[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
+mod table;
