@@ -634,10 +634,10 @@ impl<L: Link> ReceiveCore<L> {
                 }
             }
             Some(Arrival::Header) => {
-                if conn.machine.on_header(len as u64).is_ok() {
-                    // Kept for its payload: two receives stand for a credit of such a peer.
-                    **conn.lone_header.get_or_insert_default() = Some(buffer.freeze(len));
-                }
+                // Kept for its payload: two receives stand for a credit of such a peer.
+                let taken = conn.machine.on_header(len as u64);
+                **conn.lone_header.get_or_insert_default() =
+                    taken.ok().map(|()| buffer.freeze(len));
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];

@@ -508,7 +508,12 @@ pub(crate) fn payload_pool(net: &Net, number: usize, slots: u32) -> SharedBuffer
 }
 
 /// The same with room for headers.
-fn pool_with_room(net: &Net, number: usize, slots: u32, headroom: usize) -> SharedBufferManager {
+pub(crate) fn pool_with_room(
+    net: &Net,
+    number: usize,
+    slots: u32,
+    headroom: usize,
+) -> SharedBufferManager {
     let stride = (SLOT_BYTES + headroom).next_multiple_of(64);
     let bytes = (slots as usize + 1) * stride + 64;
     let (base, keep) = net.keep_alive(number, bytes);
