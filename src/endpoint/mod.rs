@@ -39,7 +39,7 @@ pub use connectionless::{
     PeerInUse, PeerMessage, RemovePeerError, SendTo,
 };
 pub use event::{
-    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
+    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
 };
 pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};

@@ -13,14 +13,13 @@ use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing, PreparedHeader};
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::{Link, LinkLimits, PostRefused};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
-use crate::fabric::Shape;
 use crate::memory::Registrar;
 use crate::stats::{self, SendStats};
 
@@ -107,12 +106,8 @@ impl Sends {
         registrar: &dyn Registrar,
         wake: crate::buffer::WakeFn,
     ) -> Result<Self, Error> {
-        if Shape::for_iov_limit(limits.iov_limit) != Shape::Iov {
-            return Err(Error::Unsupported {
-                provider: "this one".to_owned(),
-                need: "takes one segment a message; the shapes for that are not built yet",
-            });
-        }
+        // Two messages on each of many connections are not built: their first choices need none.
+        let shape = outgoing::choose_shape(None, limits)?;
         let headers = settings.headers.clone();
         let shared_desc = match form {
             Form::Msg => None,
@@ -121,7 +116,14 @@ impl Sends {
         let headers_waker = headers.add_waker(wake);
         let (mode, level) = (settings.header_mode, settings.level);
         Ok(Self {
-            outgoing: Outgoing::new(EndpointId::next(), headers, mode, level, limits),
+            outgoing: Outgoing::new(
+                EndpointId::next(),
+                headers,
+                mode,
+                level,
+                (shape, Inject::Auto),
+                limits,
+            ),
             settings,
             held: 0,
             stats: SendStats::default(),
