@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZeroI32;
 
 use crate::buffer::Payload;
-use crate::endpoint::{CloseReason, Destination, WindowError};
+use crate::endpoint::{CloseReason, Destination, PeerError, WindowError};
 use crate::fabric::Diagnosis;
 use crate::memory::MemoryError;
 
@@ -373,6 +373,9 @@ pub enum SendErrorKind {
     /// There is no such connection, or it is over and its end was reported.
     #[error("there is no such connection, or it is over")]
     NoConnection,
+    /// The peer of a connectionless endpoint is not known, or can't be.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
     /// One of the two sides is saying goodbye: no new sends.
     #[error("the connection is closing")]
     Closing,

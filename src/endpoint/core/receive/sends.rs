@@ -25,7 +25,10 @@ use crate::stats::{self, SendStats};
 
 /// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread: the others find one of those that
 /// connections share, or wait at the provider.
-const SHARED_GRANTS: u32 = 2;
+const SHARED_GRANTS: u32 = 1;
+
+/// Why a payload does not come back with its key.
+pub(crate) const KEPT: &str = "the connection is over; the provider still has the payload";
 
 /// What an endpoint with many connections needs to know in order to send.
 pub(crate) struct SendsSettings {
@@ -530,8 +533,7 @@ impl<L: Link> ReceiveCore<L> {
     /// RDM form: the endpoint goes on, with the sends of a connection that is over in flight.
     pub(super) fn orphan_sends(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         let error = || CompletionError {
-            provider_message: "the connection is over; the provider still has the payload"
-                .to_owned(),
+            provider_message: KEPT.to_owned(),
             ..CompletionError::new(libc::ECANCELED)
         };
         self.tell_kept(id, error, events);
