@@ -338,6 +338,9 @@ pub enum SendErrorKind {
         /// The process that made it.
         made_by: u32,
     },
+    /// There is no such connection, or it is over and its end was reported.
+    #[error("there is no such connection, or it is over")]
+    NoConnection,
     /// One of the two sides is saying goodbye: no new sends.
     #[error("the connection is closing")]
     Closing,

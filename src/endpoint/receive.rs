@@ -397,6 +397,8 @@ impl ReceiveEndpoint {
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
+            sends: None,
+            publishing: false,
             patience: config.patience,
             watch: config.watch,
         };

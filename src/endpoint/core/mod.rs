@@ -5,6 +5,7 @@ pub(crate) mod control;
 #[cfg(all(test, not(loom)))]
 mod future_tests;
 pub(crate) mod iov;
+pub(crate) mod outgoing;
 pub(crate) mod receive;
 #[cfg(all(test, not(loom)))]
 mod receive_scale_tests;

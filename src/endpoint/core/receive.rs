@@ -16,6 +16,7 @@ use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
 use crate::endpoint::core::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
+use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -26,7 +27,7 @@ use crate::endpoint::link::{
 };
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{
-    Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+    Action, Arrival, CloseReason, Connection, Form, LocalParams, SUBSCRIPTION_MESSAGES_MAX, State,
 };
 use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::protocol::reorder::Reorder;
@@ -42,8 +43,13 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
+mod sends;
+mod subscriptions;
 mod windows;
 
+use sends::{ConnSends, Sends};
+pub(crate) use sends::{OnAbandoned, SendsSettings};
+pub(crate) use subscriptions::SubscriptionNews;
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -75,14 +81,42 @@ pub(crate) struct ReceiveSettings {
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
+    /// None: it sends nothing.
+    pub(crate) sends: Option<SendsSettings>,
+    /// Its peers subscribe, or publish; others are refused.
+    pub(crate) publishing: bool,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
 }
 
+/// Receives of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receives {
+    /// Beyond the credits.
+    pub(crate) reserve: u32,
+    /// The fewest that a connection is worth opening with.
+    pub(crate) min: u32,
+    /// The most.
+    pub(crate) max: u32,
+}
+
 impl ReceiveSettings {
-    /// The fewest receives that a connection is worth opening with.
-    fn receives_min(&self) -> u32 {
-        self.windows.reserve() + 1
+    /// How many receives a connection has.
+    pub(crate) fn receives(&self, form: Form) -> Receives {
+        let grants = self
+            .sends
+            .as_ref()
+            .map_or(0, |_| SendsSettings::grants(form));
+        let subscriptions = match self.publishing {
+            true => SUBSCRIPTION_MESSAGES_MAX as u32,
+            false => 0,
+        };
+        let reserve = self.windows.reserve() + grants + subscriptions;
+        Receives {
+            reserve,
+            min: reserve + self.depth.min(1),
+            max: reserve + self.depth,
+        }
     }
 }
 
@@ -96,6 +130,16 @@ enum Op {
         conn: ConnectionId,
         kind: ControlKind,
         _buffer: BufferMut,
+    },
+}
+
+/// What this side posts for its application.
+enum Operation {
+    OneSided(OneSided),
+    Data {
+        /// Its connection is over, and its outcome was told then.
+        told: bool,
+        op: DataOp,
     },
 }
 
@@ -125,6 +169,7 @@ struct Conn<C> {
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
+    sends: Option<Box<ConnSends>>,
     /// RDM form: messages that came before their turn, and a goodbye that did.
     early: Reorder<Early>,
     late_bye: Option<LateBye>,
@@ -191,7 +236,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     unsent: Vec<ConnectionId>,
     in_flight: InFlight<Op>,
     /// Of their own: they are larger than receives.
-    one_sided: InFlight<(ConnectionId, OneSided)>,
+    operations: InFlight<(ConnectionId, Operation)>,
     stats: ReceiveStats,
     polls_without_cm: u32,
     polls_without_clock: u32,
@@ -221,6 +266,12 @@ pub(crate) struct ReceiveCore<L: Link> {
     wait: Arc<EndpointWait>,
     /// One-sided operations of this side.
     account: Account,
+    sends: Option<Sends>,
+    /// For the layer above, which takes it after each poll.
+    subscription_news: Vec<(ConnectionId, SubscriptionNews)>,
+    /// When the layer above wants to be polled.
+    layer_deadline: Option<Instant>,
+    receives: Receives,
     exposed: ExposedWindows,
     link: L,
 }
@@ -230,7 +281,7 @@ impl<L: Link> ReceiveCore<L> {
         link: L,
         waiter: Arc<dyn LinkWait>,
         pool: SharedBufferManager,
-        settings: ReceiveSettings,
+        mut settings: ReceiveSettings,
     ) -> Result<Self, Error> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
@@ -243,10 +294,22 @@ impl<L: Link> ReceiveCore<L> {
         let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
         let control = ControlBuffers::new(controls)?;
         let shared = share(&link, &pool, &control)?;
+        let receives = settings.receives(link.form());
+        let total = settings.sends.as_ref().map_or(0, |sends| sends.total);
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
             .saturating_add(controls);
+        let operations = settings.windows.operations.saturating_add(total);
         let contexts = link.limits().contexts;
+        let sends = match settings.sends.take() {
+            None => None,
+            Some(sends) => {
+                let waker = Arc::clone(&wait);
+                let wake = Arc::new(move || waker.wake());
+                let (limits, registrar) = (link.limits(), link.registrar());
+                Some(Sends::new(sends, limits, link.form(), registrar, wake)?)
+            }
+        };
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
         let mut core = Self {
@@ -256,11 +319,11 @@ impl<L: Link> ReceiveCore<L> {
             hungry: VecDeque::new(),
             unsent: Vec::new(),
             in_flight: InFlight::new(capacity, contexts),
-            one_sided: InFlight::second(settings.windows.operations, contexts),
+            operations: InFlight::second(operations, contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
             polls_without_clock: 0,
-            backlog: Backlog::new(u64::from(capacity) + u64::from(settings.windows.operations)),
+            backlog: Backlog::new(u64::from(capacity) + u64::from(operations)),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
@@ -277,6 +340,10 @@ impl<L: Link> ReceiveCore<L> {
             control,
             wait,
             account: Account::default(),
+            sends,
+            subscription_news: Vec::new(),
+            layer_deadline: None,
+            receives,
             exposed,
             link,
             settings,
@@ -354,6 +421,10 @@ impl<L: Link> ReceiveCore<L> {
         self.feed(events);
         self.act_on_touched(events);
         self.tell_writable(events);
+        if found > 0 || look_everywhere || retried {
+            self.tell_sends_writable(events);
+        }
+        self.rest_sends();
         if std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
         } else if self.retry || retried || self.shared.is_some() {
@@ -419,8 +490,13 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 self.touch(conn);
             }
-            Err(reason) => match self.one_sided.finish(context) {
-                Ok((conn, op)) => self.on_one_sided(conn, op, error.map(|error| *error), events),
+            Err(reason) => match self.operations.finish(context) {
+                Ok((conn, Operation::OneSided(op))) => {
+                    self.on_one_sided(conn, op, error.map(|error| *error), events);
+                }
+                Ok((conn, Operation::Data { told, op })) => {
+                    self.on_sent(conn, op, told, error.map(|error| *error), events);
+                }
                 Err(_) if context == PEER_WROTE && data.is_some() => {
                     self.on_peer_wrote(data, events);
                 }
@@ -557,8 +633,14 @@ impl<L: Link> ReceiveCore<L> {
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
-                // Not offered by this side.
-                Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
+                Action::SubscriptionAsked(request) => {
+                    self.subscription_news
+                        .push((id, SubscriptionNews::Asked(request)));
+                }
+                Action::SubscriptionAnswered { request, answer } => {
+                    let news = SubscriptionNews::Answered(request, answer);
+                    self.subscription_news.push((id, news));
+                }
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -567,6 +649,7 @@ impl<L: Link> ReceiveCore<L> {
             self.timer_stale |=
                 deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
             conn.deadline = deadline;
+            self.tell_send_writable(id, events);
         }
     }
 
@@ -657,8 +740,8 @@ impl<L: Link> ReceiveCore<L> {
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
         let free = self.free_receives() as u64;
-        if free < self.settings.receives_min().into() {
-            let details = [free, self.settings.receives_min().into()];
+        if free < self.receives.min.into() {
+            let details = [free, self.receives.min.into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
         let params = self.params(0, 0);
@@ -702,7 +785,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         let want = self.first_target();
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < self.settings.receives_min() {
+        if conn.posted < self.receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
             self.conns.put(id, conn);
@@ -728,6 +811,10 @@ impl<L: Link> ReceiveCore<L> {
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
+        let sends = match &self.sends {
+            Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
+            None => None,
+        };
         let machine = Connection::accept(
             self.link.form(),
             self.params(0, link.key()),
@@ -740,7 +827,7 @@ impl<L: Link> ReceiveCore<L> {
         Ok(Conn {
             machine,
             link,
-            reserve: self.settings.windows.reserve(),
+            reserve: self.receives.reserve,
             posted: 0,
             controls: 0,
             target: 0,
@@ -753,6 +840,7 @@ impl<L: Link> ReceiveCore<L> {
             covered: 0,
             unsent: None,
             header_mode,
+            sends,
             early: Reorder::new(self.settings.depth),
             late_bye: None,
             pool_desc,
@@ -766,12 +854,13 @@ impl<L: Link> ReceiveCore<L> {
         let others = self.settings.max_connections
             - 1
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
-        let kept = (others * self.settings.receives_min()) as usize;
+        let kept = (others * self.receives.min) as usize;
         let share = self
             .free_receives()
             .saturating_sub(kept)
-            .max(self.settings.receives_min() as usize);
-        (self.settings.depth + self.settings.windows.reserve())
+            .max(self.receives.min as usize);
+        self.receives
+            .max
             .min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
@@ -789,11 +878,20 @@ impl<L: Link> ReceiveCore<L> {
 
     fn params(&self, credits: u32, key: ConnKey) -> LocalParams {
         LocalParams {
-            header_mode: HeaderMode::Raw,
+            header_mode: self
+                .sends
+                .as_ref()
+                .map_or(HeaderMode::Raw, Sends::header_mode),
             require_header_mode: self.settings.header_mode,
             features: self.features(),
-            require_features: 0,
-            receive_size: self.settings.max_message,
+            require_features: match self.settings.publishing {
+                true => wire::FEATURE_PUBLISH,
+                false => 0,
+            },
+            receive_size: match self.settings.depth {
+                0 => 0,
+                _ => self.settings.max_message,
+            },
             receive_depth: self.settings.depth,
             credits,
             incarnation: crate::endpoint::incarnation(),
@@ -807,11 +905,14 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Windows take receives that only an endpoint with windows has.
     fn features(&self) -> u32 {
+        let mut features = wire::FEATURE_HEARTBEAT;
         if self.settings.windows.enabled() {
-            wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS
-        } else {
-            wire::FEATURE_HEARTBEAT
+            features |= wire::FEATURE_WINDOWS;
         }
+        if self.settings.publishing {
+            features |= wire::FEATURE_PUBLISH;
+        }
+        features
     }
 
     fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
@@ -836,11 +937,24 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.connections += 1;
         let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
         let peer = conn.machine.peer();
+        // Of an endpoint that also sends, what its peer takes is told.
+        let (max_message, credits) = match &self.sends {
+            None => (
+                self.settings.max_message,
+                conn.posted.saturating_sub(conn.reserve),
+            ),
+            Some(sends) => (
+                sends
+                    .outgoing()
+                    .max_message(conn.machine.peer_receive_size()),
+                peer.map_or(0, |hello| hello.credits),
+            ),
+        };
         let info = ConnectionInfo {
             peer: conn.link.peer(),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
-            max_message: self.settings.max_message,
-            credits: conn.posted.saturating_sub(conn.reserve),
+            max_message,
+            credits,
             header_mode: conn.header_mode,
             shape: Shape::Iov,
             kernel_watch,
@@ -933,7 +1047,11 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.closed += u64::from(conn.established);
         self.close_scoped_windows(id, &conn.link);
         if self.shared.is_some() {
-            self.leave_shared(id, conn.posted, conn.controls, conn.link);
+            let sends = conn.sends.map_or(0, |sends| sends.in_flight);
+            if sends > 0 {
+                self.orphan_sends(id, events);
+            }
+            self.leave_shared(id, conn.posted, conn.controls + sends, conn.link);
         } else {
             match self.link.close(conn.link) {
                 // The slab lets go of what the provider does not report by itself.
@@ -945,6 +1063,7 @@ impl<L: Link> ReceiveCore<L> {
                     conn.pool_desc.leak();
                     conn.control_desc.leak();
                     conn.scoped.leak();
+                    conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
                 }
             }
@@ -964,7 +1083,15 @@ impl<L: Link> ReceiveCore<L> {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
         drop(self.in_flight.take_where(|op| op.conn() == id));
-        self.fail_one_sided(id, events);
+        let (mut data, mut one_sided) = (Vec::new(), Vec::new());
+        for (_, op) in self.operations.take_where(|(conn, _)| *conn == id) {
+            match op {
+                Operation::Data { op, .. } => data.push(op),
+                Operation::OneSided(op) => one_sided.push(op),
+            }
+        }
+        self.fail_sends(id, data, events);
+        self.fail_one_sided(id, one_sided, events);
     }
 
     /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
@@ -976,6 +1103,7 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        let leaked = leaked + self.leak_sends(id, errno, events);
         let leaked = leaked + self.leak_one_sided(id, errno, events);
         self.leaked = true;
         self.stats.leaked += leaked;
@@ -1192,6 +1320,7 @@ impl<L: Link> ReceiveCore<L> {
             );
         }
         self.check_one_sided_deadlines(now, events);
+        self.check_send_deadlines(now, events);
         if now >= self.next_reap {
             self.stats.reaped += self
                 .link
@@ -1207,13 +1336,15 @@ impl<L: Link> ReceiveCore<L> {
             .filter_map(|(_, conn)| conn.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let all = machines.chain(waiting).chain([self.next_reap]);
-        self.armed = all.chain(self.next_late()).min();
+        let sends = self.sends.as_ref().and_then(Sends::next_late);
+        self.armed = all.chain(self.next_late()).chain(sends).min();
         self.set_timer();
     }
 
     fn set_timer(&self) {
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let all = self.armed.into_iter().chain(retry);
+        let all = all.chain(self.layer_deadline);
         self.wait
             .set_deadline(all.chain(self.link.next_deadline()).min());
     }
@@ -1245,12 +1376,15 @@ impl<L: Link> ReceiveCore<L> {
             _ if self.shared.is_some() => {}
             Ok(()) => {
                 drop(self.in_flight.take_where(|op| op.conn() == id));
-                drop(self.one_sided.take_where(|(conn, _)| *conn == id));
+                let ops = self.operations.take_where(|(conn, _)| *conn == id);
+                self.abandon_ops(ops);
             }
             Err(CloseFailed(errno)) => {
                 conn.pool_desc.leak();
                 conn.control_desc.leak();
                 conn.scoped.leak();
+                conn.sends.iter_mut().for_each(|sends| sends.leak());
+                self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
             }
         }
@@ -1261,6 +1395,7 @@ impl<L: Link> Drop for ReceiveCore<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
+        self.stop_sends();
         let ids = self.conns.ids();
         if self.shared.is_some() {
             self.tell_peers(&ids);
@@ -1274,7 +1409,7 @@ impl<L: Link> Drop for ReceiveCore<L> {
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
             let empty = InFlight::second(0, ContextKind::Opaque);
-            std::mem::forget(std::mem::replace(&mut self.one_sided, empty));
+            std::mem::forget(std::mem::replace(&mut self.operations, empty));
         }
     }
 }

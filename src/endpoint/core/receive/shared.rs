@@ -35,7 +35,7 @@ pub(super) struct Shared<C> {
     failures: u32,
     /// A hello came, and the link has a request.
     asked: bool,
-    /// Connections that are over while so many control messages of theirs are in flight: their addresses must stay.
+    /// Connections that are over while so many control messages and sends of theirs are in flight: their addresses must stay.
     pub(super) orphans: HashMap<ConnectionId, (C, u32)>,
     pool_desc: HeldDescriptor,
     /// Held until the endpoint is closed: control messages may outlive their connections.
@@ -206,7 +206,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// A control message is over whose connection is, too. With its last one, the address goes.
+    /// A control message, or a send, is over whose connection is, too. With its last one, the address goes.
     pub(super) fn on_orphan(&mut self, id: ConnectionId) {
         let Some(shared) = &mut self.shared else {
             return;
@@ -338,14 +338,16 @@ impl<L: Link> ReceiveCore<L> {
         if self.link.close_all().is_err() {
             shared.pool_desc.leak();
             shared.control_desc.leak();
-            let leaked = (self.in_flight.len() + self.one_sided.len()) as u64;
+            let leaked = (self.in_flight.len() + self.operations.len()) as u64;
+            self.abandon_leaked(None);
             self.leaked = true;
             stats::count_leaked(leaked);
         }
         // Operations whose buffers are registered by these go first.
         if !self.leaked {
             drop(self.in_flight.take_where(|_| true));
-            drop(self.one_sided.take_where(|_| true));
+            let ops = self.operations.take_where(|_| true);
+            self.abandon_ops(ops);
         }
     }
 }
