@@ -43,12 +43,16 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
+// Until the public endpoints over them are there.
+#[cfg_attr(not(test), allow(dead_code))]
+mod dialing;
+#[cfg_attr(not(test), allow(dead_code))]
 mod sends;
 mod subscriptions;
 mod windows;
 
+pub(crate) use sends::SendsSettings;
 use sends::{ConnSends, Sends};
-pub(crate) use sends::{OnAbandoned, SendsSettings};
 pub(crate) use subscriptions::SubscriptionNews;
 use windows::Account;
 pub(crate) use windows::WindowSettings;
@@ -77,6 +81,8 @@ pub(crate) struct ReceiveSettings {
     pub(crate) max_connections: u32,
     pub(crate) max_message: u64,
     pub(crate) ask: bool,
+    /// Takes connections; else it only makes some.
+    pub(crate) accepts: bool,
     pub(crate) handshake_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
@@ -159,6 +165,8 @@ struct Conn<C> {
     hungry: bool,
     starved: bool,
     established: bool,
+    /// This side made it.
+    dialed: bool,
     /// When its machine wants to be looked at.
     deadline: Option<Instant>,
     /// In the list of connections that were heard since the last look at the clock.
@@ -251,6 +259,10 @@ pub(crate) struct ReceiveCore<L: Link> {
     timer_stale: bool,
     /// What the timer is set to; none while a deadline may have moved to an earlier time.
     armed: Option<Instant>,
+    /// Events of the connection manager that were read while completions were looked at.
+    cm_later: VecDeque<CmEvent<L::Request>>,
+    /// Connections that this side made.
+    dialed: u32,
     /// Connections that were heard since the last look at the clock.
     heard: Vec<ConnectionId>,
     closing: bool,
@@ -292,7 +304,10 @@ impl<L: Link> ReceiveCore<L> {
         };
         let connections = settings.max_connections + orphans;
         let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
-        let control = ControlBuffers::new(controls)?;
+        let control = match link.form() {
+            Form::Msg => ControlBuffers::new(controls)?,
+            Form::Rdm => ControlBuffers::for_hellos(controls)?,
+        };
         let shared = share(&link, &pool, &control)?;
         let receives = settings.receives(link.form());
         let total = settings.sends.as_ref().map_or(0, |sends| sends.total);
@@ -330,6 +345,8 @@ impl<L: Link> ReceiveCore<L> {
             retry: false,
             timer_stale: false,
             armed: None,
+            cm_later: VecDeque::new(),
+            dialed: 0,
             heard: Vec::new(),
             closing: false,
             failed: None,
@@ -436,7 +453,7 @@ impl<L: Link> ReceiveCore<L> {
         self.polls_without_cm += if found > 0 { 1 } else { EMPTY_READ };
         let handshakes =
             self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
-        if handshakes || self.polls_without_cm >= CM_INTERVAL {
+        if handshakes || !self.cm_later.is_empty() || self.polls_without_cm >= CM_INTERVAL {
             self.polls_without_cm = 0;
             return true;
         }
@@ -528,10 +545,17 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.posted -= 1;
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        conn.posted -= 1;
+        self.touch(id);
+        // The event queue knows more of one that is being made: the reason, with the refusal. libfabric 2.x cancels the receives of a
+        // refused endpoint. The timeout of the handshake bounds the wait for the event.
+        if !self.still_connecting(id)
+            && let Some(conn) = self.conns.get_mut(id)
+        {
             conn.machine.on_lost(Some(errno));
-            self.touch(id);
         }
     }
 
@@ -561,6 +585,15 @@ impl<L: Link> ReceiveCore<L> {
             self.heard.push(id);
         }
         let len = len.min(buffer.len());
+        let mut conn = conn;
+        if conn.machine.state() == State::Connecting && self.shared.is_none() {
+            // The answer came before this message, but by the other queue.
+            self.read_answers();
+            match self.conns.get_mut(id) {
+                Some(same) => conn = same,
+                None => return,
+            }
+        }
         match conn.machine.on_message(data) {
             Some(Arrival::Data) => {
                 let received = conn.machine.on_data(len as u64).ok();
@@ -628,8 +661,9 @@ impl<L: Link> ReceiveCore<L> {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
                 Action::Close(reason) => self.close_conn(id, reason, events),
-                // The request is judged before there is a connection, and a listener does not connect.
-                Action::Reject { .. } | Action::Connect { .. } => {}
+                Action::Connect { data } => self.start_connecting(id, &data),
+                // The request is judged before there is a connection.
+                Action::Reject { .. } => {}
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
@@ -658,13 +692,16 @@ impl<L: Link> ReceiveCore<L> {
     fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.polls_without_cm = 0;
         loop {
-            let event = match self.link.poll_cm() {
-                Ok(Some(event)) => event,
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(%error, "the event queue broke");
-                    return self.fail(EVENT_QUEUE_BROKE);
-                }
+            let event = match self.cm_later.pop_front() {
+                Some(event) => event,
+                None => match self.link.poll_cm() {
+                    Ok(Some(event)) => event,
+                    Ok(None) => return,
+                    Err(error) => {
+                        tracing::error!(%error, "the event queue broke");
+                        return self.fail(EVENT_QUEUE_BROKE);
+                    }
+                },
             };
             match event {
                 CmEvent::Request { request, data } => self.on_request(request, data, events),
@@ -696,6 +733,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn on_request(&mut self, request: L::Request, data: CmData, events: &mut Vec<ReceiveEvent>) {
+        self.end_former_lives(self.link.peer_of(&request), &data);
         if let Err(refusal) = self.judge(&data) {
             return self.refuse(request, refusal);
         }
@@ -732,7 +770,7 @@ impl<L: Link> ReceiveCore<L> {
     fn judge(&self, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
         let open = (self.conns.len() + self.waiting.len()) as u64;
-        if self.closing || self.failed.is_some() {
+        if self.closing || self.failed.is_some() || !self.settings.accepts {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
         if open >= u64::from(limit) {
@@ -775,7 +813,13 @@ impl<L: Link> ReceiveCore<L> {
                 return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
             }
         };
-        let mut conn = match self.make_conn(link, data) {
+        let machine = Connection::accept(
+            self.link.form(),
+            self.params(0, link.key()),
+            data.as_slice(),
+            Instant::now(),
+        );
+        let mut conn = match self.make_conn(link, machine) {
             Ok(conn) => Box::new(conn),
             Err(error) => {
                 self.conns.remove(id);
@@ -806,7 +850,7 @@ impl<L: Link> ReceiveCore<L> {
         self.act(id, events);
     }
 
-    fn make_conn(&mut self, link: L::Conn, data: &CmData) -> Result<Conn<L::Conn>, Error> {
+    fn make_conn(&mut self, link: L::Conn, machine: Connection) -> Result<Conn<L::Conn>, Error> {
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
@@ -815,15 +859,6 @@ impl<L: Link> ReceiveCore<L> {
             Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
             None => None,
         };
-        let machine = Connection::accept(
-            self.link.form(),
-            self.params(0, link.key()),
-            data.as_slice(),
-            Instant::now(),
-        );
-        let header_mode = machine
-            .peer()
-            .map_or(HeaderMode::Raw, |hello| hello.header_mode);
         Ok(Conn {
             machine,
             link,
@@ -834,12 +869,13 @@ impl<L: Link> ReceiveCore<L> {
             hungry: false,
             starved: false,
             established: false,
+            dialed: false,
             deadline: None,
             heard: false,
             kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
-            header_mode,
+            header_mode: HeaderMode::Raw,
             sends,
             early: Reorder::new(self.settings.depth),
             late_bye: None,
@@ -937,6 +973,7 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.connections += 1;
         let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
         let peer = conn.machine.peer();
+        conn.header_mode = peer.map_or(HeaderMode::Raw, |hello| hello.header_mode);
         // Of an endpoint that also sends, what its peer takes is told.
         let (max_message, credits) = match &self.sends {
             None => (
@@ -1025,6 +1062,7 @@ impl<L: Link> ReceiveCore<L> {
                     .sleep(Instant::now() + Duration::from_millis(100))?;
             }
         }
+        self.release_shared(&mut events);
         Ok(events)
     }
 
@@ -1074,8 +1112,11 @@ impl<L: Link> ReceiveCore<L> {
                 connection: id,
                 reason,
             });
-        } else {
+        } else if !conn.dialed {
             self.stats.refused += 1;
+        }
+        if conn.dialed {
+            self.on_dialed_over(id, reason, conn.established, events);
         }
     }
 
@@ -1403,7 +1444,12 @@ impl<L: Link> Drop for ReceiveCore<L> {
         for id in ids {
             self.close_one(id);
         }
-        self.close_shared();
+        if self.close_shared() {
+            // Operations whose buffers are registered by the pool's, and the header slots', descriptors go first.
+            drop(self.in_flight.take_where(|_| true));
+            let ops = self.operations.take_where(|_| true);
+            self.abandon_ops(ops);
+        }
         self.abandon_one_sided();
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);

@@ -10,7 +10,6 @@ use super::account::{Outcome, Publications, Ticket};
 use super::event::{Publication, PublishError, PublishErrorKind, PublishEvent};
 use super::lane::{Lag, Lane, Parked};
 use super::policy::{DropReason, PeerOutcome, SlowPolicy};
-use super::stats::PublishStats;
 use super::table::{SubscriptionLimits, SubscriptionTable};
 use crate::Error;
 use crate::buffer::{Buffer, HeaderSlotManager, Payload};
@@ -22,6 +21,7 @@ use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::{self, PUBLICATION_LEN, Refusal, SubscriptionOutcome};
 use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::stats::PublishStats;
 
 /// What the layer needs to know; checked by the public configuration.
 pub(crate) struct PublishSettings {
@@ -101,6 +101,11 @@ impl<L: Link> PublishCore<L> {
 
     pub(crate) fn subscribers(&self, tag: u64) -> usize {
         self.table.subscribers(tag)
+    }
+
+    /// Publications that wait for a subscriber.
+    pub(crate) fn waiting(&self, connection: ConnectionId) -> usize {
+        self.lanes.get(&connection).map_or(0, Lane::waiting)
     }
 
     pub(crate) fn tags(&self, connection: ConnectionId) -> impl Iterator<Item = u64> {

@@ -135,7 +135,9 @@ impl Lane {
     /// When the oldest was made that the subscriber does not have; what waits is younger than what was posted before.
     fn oldest(&self) -> Option<Instant> {
         let flying = self.flying.front();
-        flying.or(self.waiting.front()).map(|held| held.since)
+        flying
+            .or_else(|| self.waiting.front())
+            .map(|held| held.since)
     }
 
     /// When `take_late` or `too_slow` will have something, unless it is done by then.
@@ -225,7 +227,7 @@ mod tests {
                                 _ if !full => Parked::Waits,
                                 SlowPolicy::Wait { .. } => Parked::Full,
                                 SlowPolicy::Disconnect { .. } => {
-                                    let oldest = flying.first().or(waiting.first()).map(|(_, at)| now - *at);
+                                    let oldest = flying.iter().chain(&waiting).next().map(|(_, at)| now - *at);
                                     let publications = (flying.len() + waiting.len()) as u32;
                                     Parked::TooSlow(Lag { publications, oldest: oldest.unwrap_or_default() })
                                 }
@@ -268,7 +270,7 @@ mod tests {
                     }
                     SlowPolicy::Disconnect { after, .. } => {
                         // What was posted out of order of its end is not looked for.
-                        let first = flying.first().or(waiting.first());
+                        let first = flying.iter().chain(&waiting).next();
                         let slow = first.is_some_and(|(_, at)| *at + after <= now);
                         prop_assert_eq!(lane.too_slow(now).is_some(), slow);
                         prop_assert_eq!(due, slow);

@@ -12,8 +12,17 @@ mod core;
 mod event;
 mod lane;
 mod policy;
-mod stats;
+mod publisher;
 mod subscribe_core;
 mod subscribe_event;
+mod subscriber;
 mod table;
 mod wanted;
+
+pub use account::Outcomes;
+pub use event::{Publication, PublishError, PublishErrorKind, PublishEvent};
+pub use policy::{DropReason, PeerOutcome, SlowPolicy};
+pub use publisher::{PublishConfig, PublishEndpoint};
+pub use subscribe_event::{PublisherId, SubscribeEvent};
+pub use subscriber::{SubscribeConfig, SubscribeEndpoint};
+pub use wanted::SubscribeError;

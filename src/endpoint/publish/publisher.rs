@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use super::core::{PublishCore, PublishSettings};
 use super::event::{Publication, PublishError, PublishErrorKind, PublishEvent};
 use super::policy::SlowPolicy;
-use super::stats::PublishStats;
 use super::table::SubscriptionLimits;
 use crate::Error;
 use crate::buffer::{
@@ -32,6 +31,7 @@ use crate::error::SendErrorKind;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::process::Here;
+use crate::stats::PublishStats;
 
 /// Control buffers beside those of connections: for hellos that are answered, and lost ones.
 const SPARE_BUFFERS: u32 = 32;
@@ -290,10 +290,20 @@ impl PublishConfig {
             value if (1..=max).contains(&value) => Ok(()),
             value => Err(config(field, value.to_string(), reason)),
         };
-        range("publications", self.publications, 65_536, "must be 1 to 65536")?;
+        range(
+            "publications",
+            self.publications,
+            65_536,
+            "must be 1 to 65536",
+        )?;
         range("depth", self.depth, 65_536, "must be 1 to 65536 sends")?;
         let reason = "must be 1 to 65536";
-        range("max_connections", self.max_connections, CONNECTIONS_MAX, reason)?;
+        range(
+            "max_connections",
+            self.max_connections,
+            CONNECTIONS_MAX,
+            reason,
+        )?;
         let reason = "times max_connections must be at most 1048576";
         if u64::from(self.depth) * u64::from(self.max_connections) > 1 << 20 {
             return Err(config("depth", self.depth.to_string(), reason));
@@ -583,6 +593,11 @@ impl PublishEndpoint {
     /// How many have subscribed to a tag.
     pub fn subscribers(&self, tag: u64) -> usize {
         self.core.subscribers(tag)
+    }
+
+    /// Publications that wait for a subscriber, by its [`SlowPolicy`].
+    pub fn waiting(&self, connection: ConnectionId) -> usize {
+        self.core.waiting(connection)
     }
 
     /// The tags that a subscriber has subscribed to, in no order.

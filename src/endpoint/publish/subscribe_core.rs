@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::stats::SubscribeStats;
 use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::{SubscribeError, TagEvent, Wanted};
 use crate::Error;
@@ -18,6 +17,7 @@ use crate::endpoint::protocol::wire::{
     HeaderMode, PUBLICATION_LEN, Publication, SubscriptionRequest,
 };
 use crate::fabric::PeerAddr;
+use crate::stats::SubscribeStats;
 
 /// What the layer needs to know; checked by the public configuration.
 #[derive(Debug, Clone)]

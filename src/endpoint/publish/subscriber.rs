@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::stats::SubscribeStats;
 use super::subscribe_core::{SubscribeCore, SubscribeSettings};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::SubscribeError;
@@ -23,6 +22,7 @@ use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, config};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::process::Here;
+use crate::stats::SubscribeStats;
 
 /// The settings of a [`SubscribeEndpoint`].
 ///

@@ -274,7 +274,9 @@ mod tests {
         fn hear(&mut self, tag: u64, event: TagEvent) {
             match event {
                 TagEvent::On => assert!(self.told.insert(tag), "on twice"),
-                TagEvent::Off | TagEvent::Refused(_) => drop(self.told.remove(&tag)),
+                TagEvent::Off | TagEvent::Refused(_) => {
+                    self.told.remove(&tag);
+                }
             }
         }
     }
@@ -308,7 +310,9 @@ mod tests {
             Step::Cut => {
                 model.publisher.clear();
                 model.under_way = None;
-                wanted.start_again(|tag| drop(model.told.remove(&tag)));
+                wanted.start_again(|tag| {
+                    model.told.remove(&tag);
+                });
                 model.told.clear();
             }
         }

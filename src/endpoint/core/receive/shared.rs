@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{Conn, Op, Posted, ReceiveCore};
+use super::{Conn, Op, Operation, Posted, ReceiveCore};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
@@ -327,27 +327,43 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// RDM form: the endpoint of all connections, with everything that is in flight on it.
-    pub(super) fn close_shared(&mut self) {
+    /// RDM form: closes the endpoint of all connections. False: there is none, or it does not close, and what is in flight is leaked.
+    pub(super) fn close_shared(&mut self) -> bool {
         let Some(mut shared) = self.shared.take() else {
-            return;
+            return false;
         };
         for (_, (link, _)) in shared.orphans.drain() {
             let _ = self.link.close(link);
         }
-        if self.link.close_all().is_err() {
-            shared.pool_desc.leak();
-            shared.control_desc.leak();
-            let leaked = (self.in_flight.len() + self.operations.len()) as u64;
-            self.abandon_leaked(None);
-            self.leaked = true;
-            stats::count_leaked(leaked);
+        if self.link.close_all().is_ok() {
+            return true;
         }
-        // Operations whose buffers are registered by these go first.
-        if !self.leaked {
-            drop(self.in_flight.take_where(|_| true));
-            let ops = self.operations.take_where(|_| true);
-            self.abandon_ops(ops);
+        shared.pool_desc.leak();
+        shared.control_desc.leak();
+        let leaked = (self.in_flight.len() + self.operations.len()) as u64;
+        self.abandon_leaked(None);
+        self.leaked = true;
+        stats::count_leaked(leaked);
+        false
+    }
+
+    /// RDM form: the endpoint of all connections is closed, and what it still had of those that are over is free.
+    pub(super) fn release_shared(&mut self, events: &mut Vec<ReceiveEvent>) {
+        if !self.close_shared() {
+            return;
+        }
+        // What the provider still reports must be found in the slab.
+        while self.read_completions(events) > 0 {}
+        for (id, op) in self.operations.take_where(|_| true) {
+            if let Operation::Data { told, op } = op {
+                self.on_sent(
+                    id,
+                    op,
+                    told,
+                    Some(CompletionError::new(libc::ECANCELED)),
+                    events,
+                );
+            }
         }
     }
 }
