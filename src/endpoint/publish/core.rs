@@ -557,6 +557,11 @@ impl<L: Link> PublishCore<L> {
         answered
     }
 
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn abort_for_test(&mut self, connection: ConnectionId, reason: CloseReason) {
+        self.core.abort_connection(connection, reason);
+    }
+
     /// Begins the polite close of one subscriber's connection; what waits for it is dropped.
     pub(crate) fn begin_close(&mut self, connection: ConnectionId, deadline: Instant) -> bool {
         self.empty_lane(connection);

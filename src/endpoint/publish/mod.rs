@@ -26,3 +26,6 @@ pub use publisher::{PublishConfig, PublishEndpoint};
 pub use subscribe_event::{PublisherId, SubscribeEvent};
 pub use subscriber::{SubscribeConfig, SubscribeEndpoint};
 pub use wanted::SubscribeError;
+
+#[cfg(all(test, not(loom)))]
+mod tests;
