@@ -8,8 +8,8 @@
 //! A context comes back from a provider, so it is not trusted: whatever its value, [`InFlight::finish`] answers with an operation
 //! that was in flight or with a [`ContextError`], and never hands out an operation twice.
 //!
-//! An endpoint that has two kinds of operations of different size keeps a [second](InFlight::second) slab: no context is of both, and the
-//! other one says [`ContextError::OutOfRange`].
+//! An endpoint that has kinds of operations of different size keeps a slab for each ([`InFlight::second`], [`InFlight::third`]): no
+//! context is of two, and the others say [`ContextError::OutOfRange`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,8 +21,9 @@ const CELLS_PER_OPERATION: usize = 4;
 /// The size of `struct fi_context2` (`fi_getinfo.3`, FI_CONTEXT2): eight pointers.
 const CELL_WORDS: usize = 8;
 const CELL_BYTES: usize = CELL_WORDS * size_of::<usize>();
-/// In each opaque context of a second slab: an index that no first one has ([`CAPACITY_MAX`]).
+/// In each opaque context of a second or third slab: indices that no other one has ([`CAPACITY_MAX`]).
 const SECOND: u32 = 1 << 31;
+const THIRD: u32 = 1 << 30;
 /// With 64 GiB of cells.
 const CAPACITY_MAX: u32 = 1 << 28;
 /// Marks a cell that belongs to no operation, and an operation that has no cell.
@@ -33,7 +34,7 @@ const _: () = assert!(
     "a context holds 32 bits of generation and 32 bits of index"
 );
 const _: () = assert!(size_of::<Cell>() == CELL_BYTES);
-const _: () = assert!(CAPACITY_MAX <= SECOND);
+const _: () = assert!(CAPACITY_MAX <= THIRD && THIRD < SECOND);
 
 /// What the provider takes as the context of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +140,7 @@ struct Slot<T> {
     cell: u32,
 }
 
-/// Operations in flight, a fixed number at most; no call allocates after `new`, and none after the first operation of a `second`.
+/// Operations in flight, a fixed number at most; no call allocates after `new`, and none after the first operation where it was made with `second` or `third`.
 ///
 /// Dropping it drops the operations, and in `Cells` form the memory that the provider writes to: only after the endpoint is closed,
 /// else leak it.
@@ -161,8 +162,7 @@ impl<T> InFlight<T> {
     /// # Panics
     /// If `capacity` is above 2^28, which would be 64 GiB of cells.
     pub fn new(capacity: u32, contexts: ContextKind) -> Self {
-        let mut this = Self::second(capacity, contexts);
-        this.mark = 0;
+        let mut this = Self::marked(0, capacity, contexts);
         this.open();
         this
     }
@@ -172,6 +172,18 @@ impl<T> InFlight<T> {
     /// # Panics
     /// As [`new`](Self::new).
     pub fn second(capacity: u32, contexts: ContextKind) -> Self {
+        Self::marked(SECOND, capacity, contexts)
+    }
+
+    /// One more, beside a `new` one and a `second`.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    pub fn third(capacity: u32, contexts: ContextKind) -> Self {
+        Self::marked(THIRD, capacity, contexts)
+    }
+
+    fn marked(mark: u32, capacity: u32, contexts: ContextKind) -> Self {
         assert!(
             capacity <= CAPACITY_MAX,
             "in-flight capacity {capacity} is above 2^28"
@@ -180,7 +192,7 @@ impl<T> InFlight<T> {
             slots: Box::default(),
             free: VecDeque::new(),
             cells: None,
-            mark: SECOND,
+            mark,
             later: Some((capacity, contexts)),
         }
     }

@@ -100,20 +100,26 @@ fn a_slab_without_room_refuses() {
 }
 
 #[test]
-fn two_slabs_of_one_endpoint_have_no_context_in_common() {
+fn slabs_of_one_endpoint_have_no_context_in_common() {
     for kind in [ContextKind::Opaque, ContextKind::Cells] {
-        let mut first = InFlight::new(3, kind);
-        let mut second = InFlight::second(3, kind);
-        let contexts: Vec<_> = (0..3)
-            .map(|op| (first.begin(op).unwrap(), second.begin(op).unwrap()))
-            .collect();
-        for (op, &(of_first, of_second)) in contexts.iter().enumerate() {
-            assert_eq!(first.finish(of_second), Err(ContextError::OutOfRange));
-            assert_eq!(second.finish(of_first), Err(ContextError::OutOfRange));
-            assert_eq!(second.finish(of_second), Ok(op));
-            assert_eq!(first.finish(of_first), Ok(op));
-            assert_eq!(second.finish(of_second), Err(ContextError::Idle));
+        let mut slabs = [
+            InFlight::new(3, kind),
+            InFlight::second(3, kind),
+            InFlight::third(3, kind),
+        ];
+        for op in 0..9 {
+            let at = op % 3;
+            let context = slabs[at].begin(op).unwrap();
+            let [_, others @ ..] = [0, 1, 2].map(|n| (at + n) % 3);
+            for other in others {
+                assert_eq!(slabs[other].finish(context), Err(ContextError::OutOfRange));
+            }
+            if op >= 6 {
+                assert_eq!(slabs[at].finish(context), Ok(op));
+                assert_eq!(slabs[at].finish(context), Err(ContextError::Idle));
+            }
         }
+        assert!(slabs.iter().all(|slab| slab.len() == 2));
     }
 }
 

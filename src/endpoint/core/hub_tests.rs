@@ -178,6 +178,7 @@ fn each_bound_blocks_and_says_when_it_has_passed() {
     hubs.hubs[0].send(ids[0], 0).unwrap();
     hubs.hubs[0].send(ids[0], 1).unwrap();
     assert_eq!(hubs.hubs[0].send(ids[0], 2), would_block(Blocked::Depth));
+    assert_eq!(hubs.hubs[0].core().sends_in_flight(ids[0]), 2);
     hubs.hubs[0].send(ids[1], 3).unwrap();
     assert_eq!(hubs.hubs[0].send(ids[1], 4), would_block(Blocked::Depth));
     hubs.hubs[0].poll();

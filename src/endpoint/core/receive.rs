@@ -855,6 +855,10 @@ impl<L: Link> ReceiveCore<L> {
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
+        // Of one that this side makes, the answer says it.
+        let header_mode = machine
+            .peer()
+            .map_or(HeaderMode::Raw, |hello| hello.header_mode);
         let sends = match &self.sends {
             Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
             None => None,
@@ -875,7 +879,7 @@ impl<L: Link> ReceiveCore<L> {
             kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
-            header_mode: HeaderMode::Raw,
+            header_mode,
             sends,
             early: Reorder::new(self.settings.depth),
             late_bye: None,

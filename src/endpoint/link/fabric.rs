@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, RawFd};
@@ -56,8 +56,8 @@ pub(crate) struct FabricLink {
 #[derive(Debug)]
 struct Listener {
     half_open: HalfOpen,
-    /// The peers of connections that were made from requests; sockets of others are half open.
-    peers: HashMap<ConnKey, PeerAddr>,
+    /// The peers of connections that were made from requests; sockets of others are half open. A tree has no empty places.
+    peers: BTreeMap<ConnKey, SocketAddr>,
     pep: Arc<Pep>,
 }
 
@@ -116,7 +116,7 @@ impl FabricLink {
         let half_open = HalfOpen::new(pep.local());
         link.listener = Some(Listener {
             half_open,
-            peers: HashMap::new(),
+            peers: BTreeMap::new(),
             pep,
         });
         Ok(link)
@@ -255,9 +255,10 @@ impl Drop for Request {
 #[derive(Debug)]
 pub(crate) struct FabricConn {
     ep: Ep,
-    peer: Option<PeerAddr>,
-    /// Its socket with its two ends, once it was looked for.
-    socket: Option<(RawFd, (SocketAddr, SocketAddr))>,
+    /// As known before it is connected. Providers of connected endpoints that have other addresses are asked.
+    peer: Option<SocketAddr>,
+    /// Its socket, once it was looked for.
+    socket: Option<RawFd>,
     /// Until it is accepted: what it was made from. Dropped after the endpoint, which has taken over the socket.
     request: Option<Request>,
 }
@@ -272,7 +273,8 @@ impl LinkConn for FabricConn {
     }
 
     fn peer(&self) -> Option<PeerAddr> {
-        self.peer.or_else(|| self.ep.peer())
+        let known = self.peer.map(PeerAddr::from);
+        known.or_else(|| self.ep.peer())
     }
 }
 
@@ -322,7 +324,7 @@ impl Link for FabricLink {
         })?;
         Ok(FabricConn {
             ep,
-            peer: Some(*peer),
+            peer: peer.socket_addr(),
             socket: None,
             request: None,
         })
@@ -337,7 +339,7 @@ impl Link for FabricLink {
             return Err((request, Error::fabric("fi_endpoint", libc::EINVAL)));
         };
         self.settings.adjust(info);
-        let peer = info.destination();
+        let peer = info.destination().and_then(|peer| peer.socket_addr());
         match self.open_ep(info) {
             Ok(ep) => {
                 let conn = FabricConn {
@@ -430,14 +432,12 @@ impl Link for FabricLink {
     }
 
     fn bytes_received(&mut self, conn: &mut FabricConn) -> Option<u64> {
-        let known = conn
-            .socket
-            .filter(|(fd, ends)| socket::is_between(*fd, ends.0, ends.1));
-        if known.is_none() {
-            let ends = conn.ends()?;
-            conn.socket = conn.socket().map(|fd| (fd, ends));
+        let (local, peer) = conn.ends()?;
+        let known = conn.socket;
+        if !known.is_some_and(|fd| socket::is_between(fd, local, peer)) {
+            conn.socket = conn.socket();
         }
-        conn.socket.and_then(|(fd, _)| socket::bytes_received(fd))
+        socket::bytes_received(conn.socket?)
     }
 
     #[inline]

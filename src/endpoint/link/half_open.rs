@@ -38,11 +38,11 @@ impl HalfOpen {
         &mut self,
         now: Instant,
         patience: Duration,
-        known: impl Fn(&PeerAddr) -> bool,
+        known: impl Fn(&SocketAddr) -> bool,
     ) -> u64 {
         let mut seen = HashMap::new();
         for (fd, peer) in self.accepted() {
-            if !known(&peer.into()) {
+            if !known(&peer) {
                 let since = self.since.get(&(fd, peer)).copied().unwrap_or(now);
                 seen.insert((fd, peer), since);
             }

@@ -69,7 +69,7 @@ pub(crate) struct RdmLink {
     /// Most bytes that the provider takes by `fi_inject`.
     inject_size: usize,
     listens: bool,
-    indices: Indices,
+    indices: Box<Indices>,
     /// Connections that a listener accepted, by the peer's address, with the hello's words for which it is.
     live: HashMap<PeerAddr, Life>,
     events: VecDeque<CmEvent<RdmRequest>>,
@@ -166,7 +166,7 @@ impl RdmLink {
             inject_size: tx.inject_size,
             info,
             listens,
-            indices: Indices::new(crate::endpoint::incarnation()),
+            indices: Box::new(Indices::new(crate::endpoint::incarnation())),
             live: HashMap::new(),
             events: VecDeque::new(),
             refusals: VecDeque::new(),

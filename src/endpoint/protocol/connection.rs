@@ -98,6 +98,32 @@ impl LocalParams {
         }
     }
 
+    fn terms(&self) -> Terms {
+        Terms {
+            require_header_mode: self.require_header_mode,
+            max_credit_window: self.max_credit_window,
+            features: self.features,
+            require_features: self.require_features,
+            receive_size: self.receive_size,
+            connection: self.connection,
+            close_timeout: self.close_timeout,
+        }
+    }
+}
+
+/// What of the [`LocalParams`] means something once the hello is made. A listener has thousands of these.
+#[derive(Debug, Clone, Copy)]
+struct Terms {
+    require_header_mode: Option<HeaderMode>,
+    max_credit_window: u32,
+    features: u32,
+    require_features: u32,
+    receive_size: u64,
+    connection: u64,
+    close_timeout: Duration,
+}
+
+impl Terms {
     /// Whether this side wants a peer with such a hello.
     fn judge(&self, peer: &Hello) -> Result<(), Refusal> {
         if peer.receive_depth > self.max_credit_window {
@@ -324,15 +350,15 @@ struct PeerBye {
 }
 
 /// What remains to be told or sent. Each kind is pending at most once, so no queue is needed and none can overflow.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Pending {
-    /// Connect, Accept, Reject, or the RDM message that is their like.
-    handshake: Option<Action>,
+    /// Connect, Accept, Reject, or the RDM message that is their like. Boxed: it is needed once or twice, and large.
+    handshake: Option<Box<Action>>,
     established: bool,
     peer_closing: bool,
     unresponsive: bool,
     responsive: bool,
-    close: Option<CloseReason>,
+    close: bool,
 }
 
 /// Heartbeats: one question of each side at a time, until it is answered.
@@ -359,7 +385,7 @@ const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 #[cfg_attr(test, derive(Clone))]
 pub(crate) struct Connection {
     form: Form,
-    local: LocalParams,
+    local: Terms,
     state: State,
     /// Sends may be posted: FI_CONNECTED was seen (MSG) or the handshake is done (RDM).
     transmit: bool,
@@ -378,7 +404,8 @@ pub(crate) struct Connection {
     /// Runs until this side may transmit.
     handshake_deadline: Option<Instant>,
     close_deadline: Option<Instant>,
-    windows: Windows,
+    /// From the first time on that one side speaks of a window.
+    windows: Option<Box<Windows>>,
     /// From the first message about one on.
     subscriptions: Option<Box<Subscriptions>>,
     /// The close deadline came from the application.
@@ -394,12 +421,12 @@ impl Connection {
     pub(crate) fn initiate(form: Form, local: LocalParams, now: Instant) -> Self {
         let mut this = Self::new(form, local, State::Connecting, now);
         let hello = local.hello(HelloKind::Hello);
-        this.pending.handshake = Some(match form {
+        this.pending.handshake = Some(Box::new(match form {
             Form::Msg => Action::Connect {
                 data: hello.encode(),
             },
             Form::Rdm => this.control(&Control::Hello(hello)),
-        });
+        }));
         this
     }
 
@@ -409,21 +436,22 @@ impl Connection {
         match Hello::parse(peer_hello).and_then(|hello| expect(hello, HelloKind::Hello)) {
             Ok(hello) => {
                 this.set_peer(hello);
-                this.answer();
-                if let Err(refusal) = local.judge(&hello) {
+                this.answer(&local.hello(HelloKind::Ack));
+                if let Err(refusal) = this.local.judge(&hello) {
                     // Takes the place of the answer.
                     this.end(CloseReason::RefusedPeer(refusal));
                 }
             }
             Err(error) => {
                 let refusal = Refusal::of_wire_error(&error);
-                this.pending.handshake = match form {
+                let answer = match form {
                     Form::Msg => Some(Action::Reject {
                         data: refusal.encode(),
                     }),
                     Form::Rdm => Hello::peek_connection(peer_hello)
                         .map(|peer| send_control(&Control::Refusal(refusal), peer)),
                 };
+                this.pending.handshake = answer.map(Box::new);
                 this.close_with(CloseReason::RefusedPeer(refusal));
             }
         }
@@ -433,7 +461,7 @@ impl Connection {
     fn new(form: Form, local: LocalParams, state: State, now: Instant) -> Self {
         Self {
             form,
-            local,
+            local: local.terms(),
             state,
             transmit: false,
             peer: None,
@@ -447,7 +475,7 @@ impl Connection {
             credit_under_way: false,
             handshake_deadline: Some(now + local.connect_timeout),
             close_deadline: None,
-            windows: Windows::default(),
+            windows: None,
             subscriptions: None,
             own_close: false,
             silence: Silence::new(local.patience, now),
@@ -457,12 +485,11 @@ impl Connection {
         }
     }
 
-    fn answer(&mut self) {
-        let ack = self.local.hello(HelloKind::Ack);
-        self.pending.handshake = Some(match self.form {
+    fn answer(&mut self, ack: &Hello) {
+        self.pending.handshake = Some(Box::new(match self.form {
             Form::Msg => Action::Accept { data: ack.encode() },
-            Form::Rdm => self.control(&Control::Hello(ack)),
-        });
+            Form::Rdm => self.control(&Control::Hello(*ack)),
+        }));
     }
 
     /// MSG form: the event queue said FI_CONNECTED. `data` is the private data of an initiator's event; an acceptor's means nothing.
@@ -577,14 +604,18 @@ impl Connection {
             return self.violate(Violation::OutOfTurn("a window message after its goodbye"));
         }
         let taken = match control {
-            Control::Revoke { window } => self.windows.on_revoke(WindowId(window)),
-            Control::RevokeAck { window } => self.windows.on_ack(WindowId(window)),
-            Control::Revoked { window } => self.windows.on_revoked(WindowId(window)),
+            Control::Revoke { window } => self.windows().on_revoke(WindowId(window)),
+            Control::RevokeAck { window } => self.windows().on_ack(WindowId(window)),
+            Control::Revoked { window } => self.windows().on_revoked(WindowId(window)),
             _ => Ok(()),
         };
         if let Err(violation) = taken {
             self.violate(violation);
         }
+    }
+
+    fn windows(&mut self) -> &mut Windows {
+        self.windows.get_or_insert_default()
     }
 
     fn on_subscription_message(&mut self, control: Control) {
@@ -660,7 +691,7 @@ impl Connection {
 
     /// The number of a new window of this side; `None` when the connection does not stand, or the peer does not know windows.
     pub(crate) fn expose_window(&mut self) -> Option<WindowId> {
-        (self.state == State::Established && self.has_windows()).then(|| self.windows.expose())
+        (self.state == State::Established && self.has_windows()).then(|| self.windows().expose())
     }
 
     /// Asks the peer not to use a window any more, once for each window; the connection ends where it does not agree in time.
@@ -670,17 +701,18 @@ impl Connection {
         readable: bool,
         deadline: Option<Instant>,
     ) {
-        self.windows.revoke(window, readable, deadline);
+        self.windows().revoke(window, readable, deadline);
     }
 
     /// Whether the peer has revoked a window of its own.
     pub(crate) fn is_window_revoked(&self, window: WindowId) -> bool {
-        self.windows.is_revoked(window)
+        let windows = self.windows.as_ref();
+        windows.is_some_and(|windows| windows.is_revoked(window))
     }
 
     /// The answer to [`Action::WindowRevoked`].
     pub(crate) fn window_in_use(&mut self, window: WindowId, operations: u32) {
-        self.windows.in_use(window, operations);
+        self.windows().in_use(window, operations);
     }
 
     /// Whether a one-sided operation without immediate data can be posted; one with them is like a data message (`may_send`).
@@ -720,7 +752,9 @@ impl Connection {
     /// A one-sided operation completed, or failed.
     #[inline]
     pub(crate) fn on_window_done(&mut self, window: WindowId) {
-        self.windows.on_operation_done(window);
+        if let Some(windows) = &mut self.windows {
+            windows.on_operation_done(window);
+        }
         self.on_data_done();
     }
 
@@ -813,7 +847,7 @@ impl Connection {
     pub(crate) fn on_control_done(&mut self, kind: ControlKind) {
         match kind {
             ControlKind::CREDIT => self.credit_under_way = false,
-            ControlKind::REVOKED => self.windows.on_control_done(kind),
+            ControlKind::REVOKED => self.windows().on_control_done(kind),
             ControlKind::HEARTBEAT => {
                 let under_way = &mut self.heartbeats.under_way;
                 debug_assert!(*under_way > 0, "more completions than heartbeats");
@@ -870,7 +904,7 @@ impl Connection {
         let passed = |deadline: Option<Instant>| deadline.is_some_and(|at| at <= now);
         if passed(self.close_deadline) {
             self.end(CloseReason::ClosedByDeadline);
-        } else if passed(self.windows.next_deadline()) {
+        } else if passed(self.window_deadline()) {
             self.end(CloseReason::RevokeDeadline);
         } else if passed(self.handshake_deadline) {
             self.end(match self.state {
@@ -943,17 +977,21 @@ impl Connection {
             Some(silence) if self.listens() => silence.next_look(),
             _ => None,
         };
-        let windows = self.windows.next_deadline();
+        let windows = self.window_deadline();
         [self.handshake_deadline, self.close_deadline, look, windows]
             .into_iter()
             .flatten()
             .min()
     }
 
+    fn window_deadline(&self) -> Option<Instant> {
+        self.windows.as_ref()?.next_deadline()
+    }
+
     /// The next thing to do, in the only order that makes sense; `None` when there is nothing for now.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
-            return Some(action);
+            return Some(*action);
         }
         if std::mem::take(&mut self.pending.established) {
             return Some(Action::Established);
@@ -971,7 +1009,8 @@ impl Connection {
             return Some(Action::PeerClosing { reason: bye.reason });
         }
         if self.state == State::Closed {
-            return self.pending.close.take().map(Action::Close);
+            let told = !std::mem::take(&mut self.pending.close);
+            return self.reason.filter(|_| !told).map(Action::Close);
         }
         // Before a goodbye: what it says of windows is said before it.
         self.next_window()
@@ -993,7 +1032,7 @@ impl Connection {
 
     fn next_window(&mut self) -> Option<Action> {
         let may_send = self.transmit && !self.bye_sent && self.peer_bye.is_none();
-        Some(match self.windows.next_action(may_send)? {
+        Some(match self.windows.as_mut()?.next_action(may_send)? {
             WindowAction::Send(control) => self.control(&control),
             WindowAction::Close(window) => Action::CloseWindow(window),
             WindowAction::Release(window) => Action::ReleaseWindow(window),
@@ -1251,7 +1290,7 @@ impl Connection {
             CloseReason::ClosedLocally => Refusal::new(RefusalCode::CLOSING, [0, 0]),
             _ => Refusal::new(RefusalCode::ABORTED, [0, 0]),
         };
-        self.pending.handshake = match self.form {
+        let last = match self.form {
             // Each connection request ends in accept or reject, else the provider keeps its file descriptor for ever.
             Form::Msg if self.state == State::Accepting && self.pending.handshake.is_some() => {
                 Some(Action::Reject {
@@ -1263,6 +1302,7 @@ impl Connection {
             }
             Form::Msg | Form::Rdm => None,
         };
+        self.pending.handshake = last.map(Box::new);
         self.close_with(reason);
     }
 
@@ -1272,7 +1312,7 @@ impl Connection {
         self.handshake_deadline = None;
         self.close_deadline = None;
         self.reason = Some(reason);
-        self.pending.close = Some(reason);
+        self.pending.close = true;
     }
 
     /// Under which index the peer addresses this side.

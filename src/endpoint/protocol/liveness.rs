@@ -42,6 +42,16 @@ impl Patience {
             (a, b) => a.or(b),
         }
     }
+
+    /// Silence after which the peer is asked for a sign of life.
+    fn ask_after(&self) -> Duration {
+        self.shorter().unwrap_or_default() / 3
+    }
+
+    /// Between the two looks of a late verdict.
+    fn moment(&self) -> Duration {
+        (self.shorter().unwrap_or_default() / 4).min(SECOND_LOOK_MAX)
+    }
 }
 
 /// What silence says of a peer.
@@ -62,9 +72,6 @@ pub(crate) enum Verdict {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Silence {
     patience: Patience,
-    ask_after: Duration,
-    /// Between the two looks of a late verdict.
-    moment: Duration,
     /// Something came since the last look.
     heard: bool,
     /// Nothing was heard since then.
@@ -80,11 +87,9 @@ pub(crate) struct Silence {
 impl Silence {
     /// Begins to listen; none where silence means nothing.
     pub(crate) fn new(patience: Patience, now: Instant) -> Option<Self> {
-        let shorter = patience.shorter()?;
+        patience.shorter()?;
         Some(Self {
             patience,
-            ask_after: shorter / 3,
-            moment: (shorter / 4).min(SECOND_LOOK_MAX),
             heard: true,
             since: now,
             looked: now,
@@ -103,7 +108,7 @@ impl Silence {
 
     /// A look at the clock: what is to be said of the peer, if anything. At most one verdict a look; look again.
     pub(crate) fn look(&mut self, now: Instant) -> Option<Verdict> {
-        let away = now.saturating_duration_since(self.looked) > self.moment;
+        let away = now.saturating_duration_since(self.looked) > self.patience.moment();
         self.looked = now;
         if std::mem::take(&mut self.heard) {
             self.since = now;
@@ -113,9 +118,9 @@ impl Silence {
         }
         let due = self.next_verdict().filter(|(due, _)| now >= *due);
         if away && due.is_some() && self.second_look.is_none() {
-            self.second_look = Some(now + self.moment);
+            self.second_look = Some(now + self.patience.moment());
         }
-        if !self.asked && now >= self.since + self.ask_after {
+        if !self.asked && now >= self.since + self.patience.ask_after() {
             self.asked = true;
             return Some(Verdict::Ask);
         }
@@ -131,24 +136,24 @@ impl Silence {
     /// What the peer said may lie in a queue that was not read so far yet: no verdict for a moment.
     pub(crate) fn postpone(&mut self, now: Instant) {
         if self.next_verdict().is_some_and(|(due, _)| now >= due) {
-            self.second_look = Some(now + self.moment);
+            self.second_look = Some(now + self.patience.moment());
         }
     }
 
     /// When the next look has something to say, at the earliest.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         if self.heard {
-            return Some(self.looked + self.ask_after);
+            return Some(self.looked + self.patience.ask_after());
         }
         if !self.asked {
-            return Some(self.since + self.ask_after);
+            return Some(self.since + self.patience.ask_after());
         }
         if self.second_look.is_some() {
             return self.second_look;
         }
         let (due, _) = self.next_verdict()?;
         // A look shortly before shows that somebody listens; then the verdict is on time.
-        let before = due.checked_sub(self.moment).unwrap_or(due);
+        let before = due.checked_sub(self.patience.moment()).unwrap_or(due);
         Some(if self.looked < before { before } else { due })
     }
 
