@@ -373,6 +373,7 @@ impl<L: Link> ReceiveCore<L> {
     pub(crate) fn stats(&self) -> ReceiveStats {
         ReceiveStats {
             in_flight: self.one_sided_in_flight().into(),
+            quarantined: self.exposed.quarantined() as u64,
             ..self.stats
         }
     }
@@ -1093,7 +1094,10 @@ impl<L: Link> ReceiveCore<L> {
             if sends > 0 {
                 self.orphan_sends(id, events);
             }
-            self.leave_shared(id, conn.posted, conn.controls + sends, conn.link);
+            let goodbye = conn.machine.peer_said_goodbye();
+            let operations = sends + self.give_up_one_sided(id, events);
+            self.quarantine_windows(id, goodbye, events);
+            self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
         } else {
             match self.link.close(conn.link) {
                 // The slab lets go of what the provider does not report by itself.

@@ -60,6 +60,9 @@ impl Default for NetConfig {
                 immediate_bytes: 8,
                 virtual_addresses: false,
                 key_bytes: 8,
+                ordered: true,
+                reads_outlive_close: false,
+                holds_registrations: false,
             }),
         }
     }
@@ -478,9 +481,15 @@ impl State {
         true
     }
 
+    /// RDM form: an endpoint is reached as long as it is open, whatever became of the connection.
     fn reachable_peer(&self, conn: ConnKey) -> Option<ConnKey> {
         let peer = self.conns[conn].peer?;
-        (self.conns[peer].phase == Phase::Connected).then_some(peer)
+        let state = &self.conns[peer];
+        let reached = match self.config.form {
+            Form::Msg => state.phase == Phase::Connected,
+            Form::Rdm => state.phase != Phase::Closed || self.links[state.link].shared.is_some(),
+        };
+        reached.then_some(peer)
     }
 
     /// As tcp: who wrote with the weaker level hears of success; then the connection is gone.
@@ -490,6 +499,9 @@ impl State {
                 .rma
                 .is_some_and(|rma| rma.level == Level::Delivered || rma.access == Access::READ);
             self.finish_send(conn, &sent, confirmed.then_some(libc::ECANCELED));
+        }
+        if self.config.form == Form::Rdm {
+            return;
         }
         for end in [conn, peer] {
             self.flush(end, libc::ECANCELED);

@@ -685,18 +685,22 @@ impl<L: Link> ReceiveCore<L> {
 
     /// The endpoint is dropped: operations are over whose outcome nobody hears. Slots and payloads are free again.
     pub(super) fn abandon_ops(&mut self, ops: Vec<(ConnectionId, Operation)>) {
-        let Some(sends) = &mut self.sends else { return };
+        let rma = self.link.limits().rma;
         let mut abandoned = 0;
         for (conn, op) in ops {
-            let Operation::Data { told, op } = op else {
-                continue;
-            };
-            let (key, _) = sends.outgoing.end(op);
-            if !told {
-                abandoned += 1;
-                if let Some(hear) = &mut sends.settings.on_abandoned {
-                    hear(conn, key);
+            match (op, &mut self.sends) {
+                // Given up, too, where the provider goes on reading after the close.
+                (Operation::OneSided(op), _) => drop(op.give_back(rma.as_ref())),
+                (Operation::Data { told, op }, Some(sends)) => {
+                    let (key, _) = sends.outgoing.end(op);
+                    if !told {
+                        abandoned += 1;
+                        if let Some(hear) = &mut sends.settings.on_abandoned {
+                            hear(conn, key);
+                        }
+                    }
                 }
+                (Operation::Data { .. }, None) => unreachable!("posted by `sends`"),
             }
         }
         stats::count_abandoned(abandoned);

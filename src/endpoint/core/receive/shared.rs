@@ -169,6 +169,11 @@ impl<L: Link> ReceiveCore<L> {
         while let Some((buffer, len)) = self.conns.get_mut(id).and_then(|c| c.early.take_next()) {
             self.on_received(id, buffer, len, Some(mark.into()), events);
         }
+        self.take_late_bye(id, events);
+    }
+
+    /// The goodbye that waited, if everything is here now that was sent before it.
+    pub(super) fn take_late_bye(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
@@ -206,7 +211,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// A control message, or a send, is over whose connection is, too. With its last one, the address goes.
+    /// A control message, or an operation, is over whose connection is, too. With its last one, the address goes.
     pub(super) fn on_orphan(&mut self, id: ConnectionId) {
         let Some(shared) = &mut self.shared else {
             return;
@@ -223,7 +228,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// RDM form: its receives stay posted, for others; its control messages in flight stay in the slab until they are over.
+    /// RDM form: its receives stay posted, for others; its control messages and operations in flight stay in the slab until they are over.
     pub(super) fn leave_shared(
         &mut self,
         id: ConnectionId,
@@ -340,10 +345,10 @@ impl<L: Link> ReceiveCore<L> {
         }
         shared.pool_desc.leak();
         shared.control_desc.leak();
-        let leaked = (self.in_flight.len() + self.operations.len()) as u64;
+        let operations = (self.in_flight.len() + self.operations.len()) as u64;
         self.abandon_leaked(None);
         self.leaked = true;
-        stats::count_leaked(leaked);
+        stats::count_leaked(operations + self.exposed.leak_everything());
         false
     }
 
@@ -354,16 +359,19 @@ impl<L: Link> ReceiveCore<L> {
         }
         // What the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
+        // Operations whose buffers are registered by descriptors of the endpoint's go first.
+        drop(self.in_flight.take_where(|_| true));
+        let mut one_sided = Vec::new();
         for (id, op) in self.operations.take_where(|_| true) {
-            if let Operation::Data { told, op } = op {
-                self.on_sent(
-                    id,
-                    op,
-                    told,
-                    Some(CompletionError::new(libc::ECANCELED)),
-                    events,
-                );
+            match op {
+                Operation::Data { told, op } => {
+                    let cancelled = CompletionError::new(libc::ECANCELED);
+                    self.on_sent(id, op, told, Some(cancelled), events);
+                }
+                Operation::OneSided(op) => one_sided.push((id, op)),
             }
         }
+        self.return_one_sided(one_sided, events);
+        self.release_quarantine(events);
     }
 }
