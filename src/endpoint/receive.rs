@@ -393,11 +393,14 @@ impl ReceiveEndpoint {
             max_connections: config.max_connections,
             max_message: max_message as u64,
             ask: config.accept == AcceptPolicy::Ask,
+
+            accepts: true,
             handshake_timeout: config.handshake_timeout,
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
             sends: None,
+            publishing: false,
             patience: config.patience,
             watch: config.watch,
         };

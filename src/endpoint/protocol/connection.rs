@@ -685,13 +685,11 @@ impl Connection {
     }
 
     /// A subscriber's request; false: not now, since the last one has no answer yet, or there is nobody to ask.
-    #[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
     pub(crate) fn ask_subscription(&mut self, request: SubscriptionRequest) -> bool {
         self.may_ask_subscription() && self.subscriptions().ask(request)
     }
 
     /// What the publisher says to [`Action::SubscriptionAsked`]. `next` is the number of the tag's next publication.
-    #[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
     pub(crate) fn answer_subscription(&mut self, outcome: SubscriptionOutcome, next: u64) {
         self.subscriptions().give(outcome, next);
     }
