@@ -148,6 +148,13 @@ impl Fabric {
         self.provider.wait_fd && self.settings.wait_fd
     }
 
+    /// Messages over FI_EP_RDM carry less than the 8 bytes of CQ data that marks are meant for.
+    pub(crate) fn has_short_cq_data(&self) -> bool {
+        let bytes = self.info.domain().cq_data_size;
+        self.endpoint_kind == EndpointKind::Rdm
+            && bytes.min(self.settings.cq_data) < size_of::<u64>()
+    }
+
     /// The process that opened it, and everything under it.
     pub(crate) fn owner(&self) -> Owner {
         self.owner

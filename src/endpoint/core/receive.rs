@@ -807,11 +807,11 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Windows take receives that only an endpoint with windows has.
     fn features(&self) -> u32 {
-        if self.settings.windows.enabled() {
-            wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS
-        } else {
-            wire::FEATURE_HEARTBEAT
-        }
+        let windows = match self.settings.windows.enabled() {
+            true => wire::FEATURE_WINDOWS,
+            false => 0,
+        };
+        wire::FEATURE_HEARTBEAT | windows | self.link.limits().features()
     }
 
     fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {

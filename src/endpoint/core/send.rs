@@ -23,7 +23,7 @@ use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
-    PEER_WROTE, PostRefused, SendPost,
+    LinkLimits, PEER_WROTE, PostRefused, SendPost,
 };
 use crate::endpoint::protocol::connection::{
     self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
@@ -188,7 +188,7 @@ impl<L: Link> SendCore<L> {
         let header_desc = scoped.hold(headers.region(), registrar)?;
         let control_desc = scoped.hold(control.region(), registrar)?;
         let connection = crate::endpoint::hello_connection(link.form(), conn.key());
-        let params = local_params(&settings, connection);
+        let params = local_params(&settings, link.limits(), connection);
         let machine = Connection::initiate(link.form(), params, now);
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let exposed = ExposedWindows::new(settings.windows, &wait);
@@ -268,7 +268,7 @@ impl<L: Link> SendCore<L> {
         self.clock = Instant::now();
         let key = self.conn.as_ref().map_or(0, LinkConn::key);
         let connection = crate::endpoint::hello_connection(self.link.form(), key);
-        let params = local_params(&self.settings, connection);
+        let params = local_params(&self.settings, self.link.limits(), connection);
         self.machine = Connection::initiate(self.link.form(), params, self.clock);
         self.unsent = None;
         self.shut_down = false;
@@ -1199,11 +1199,11 @@ struct Leaked {
     one_sided: Vec<(u64, u64, bool)>,
 }
 
-fn local_params(settings: &SendSettings, connection: u64) -> LocalParams {
+fn local_params(settings: &SendSettings, limits: &LinkLimits, connection: u64) -> LocalParams {
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
-        features: wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS,
+        features: wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS | limits.features(),
         require_features: 0,
         receive_size: 0,
         receive_depth: 0,

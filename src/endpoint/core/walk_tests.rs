@@ -63,9 +63,15 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    );
     (flags, 1u32..6, 1u32..6, 3u32..12).prop_map(|(flags, depth, headers, slots)| {
-        let (rdm, cells, endpoint_scope, notify) = flags;
+        let (rdm, cells, endpoint_scope, notify, short_cq_data) = flags;
         Setup {
             net: NetConfig {
                 form: if rdm { Form::Rdm } else { Form::Msg },
@@ -75,6 +81,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                     ContextKind::Opaque
                 },
                 endpoint_scope,
+                short_cq_data,
                 ..NetConfig::default()
             },
             depth,

@@ -207,6 +207,7 @@ fn limits(info: &Info) -> LinkLimits {
             ContextKind::Opaque
         },
         shared_receives: 0,
+        short_marks: false,
         rma: RmaLimits::of(info),
     }
 }

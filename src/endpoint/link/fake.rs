@@ -42,6 +42,8 @@ pub(crate) struct NetConfig {
     pub(crate) contexts: ContextKind,
     /// Registrations belong to endpoints.
     pub(crate) endpoint_scope: bool,
+    /// Messages carry 4 bytes of CQ data and no more.
+    pub(crate) short_cq_data: bool,
     /// One-sided operations.
     pub(crate) rma: Option<RmaLimits>,
 }
@@ -54,6 +56,7 @@ impl Default for NetConfig {
             max_message: 1 << 20,
             contexts: ContextKind::Opaque,
             endpoint_scope: false,
+            short_cq_data: false,
             rma: Some(RmaLimits {
                 iov_limit: 4,
                 max_bytes: 1 << 20,
@@ -877,6 +880,7 @@ impl Net {
             max_message,
             contexts,
             rma,
+            short_cq_data,
             ..
         } = state.config;
         FakeLink {
@@ -887,6 +891,7 @@ impl Net {
                 max_message,
                 contexts,
                 shared_receives: u32::MAX,
+                short_marks: short_cq_data && form == Form::Rdm,
                 rma,
             },
             tail: (state.links.len() as u64 - 1).to_le_bytes(),
@@ -1365,6 +1370,10 @@ impl Link for FakeLink {
         }
         if post.iov.len() > self.limits.iov_limit {
             state.offence(format!("{} segments", post.iov.len()));
+        }
+        let too_long = |data| data > u64::from(u32::MAX);
+        if state.config.short_cq_data && post.data.is_some_and(too_long) {
+            state.offence(format!("{:?} in 4 bytes of CQ data", post.data));
         }
         let runs = post.iov.iter().zip(post.desc);
         let runs = runs.map(|(v, d)| (v.iov_base.expose_provenance(), v.iov_len, d.addr()));

@@ -149,6 +149,7 @@ impl RdmLink {
                     ContextKind::Opaque
                 },
                 shared_receives: end.receives,
+                short_marks: domain.fabric().has_short_cq_data(),
                 rma: None,
             },
             sizes: settings.queue_sizes(sizes),
@@ -192,7 +193,8 @@ impl RdmLink {
         })
     }
 
-    fn join(&mut self, peer: PeerAddr) -> Result<RdmConn, Error> {
+    /// `short`: for an index that fits a short mark.
+    fn join(&mut self, peer: PeerAddr, short: bool) -> Result<RdmConn, Error> {
         let ep = self.ep.as_ref();
         let raw = ep.ok_or_else(|| Error::fabric("fi_endpoint", libc::ESHUTDOWN))?;
         let raw = raw.as_ptr();
@@ -201,7 +203,12 @@ impl RdmLink {
         let number = self.book.take(peer, || av.insert(&peer))?;
         let live = &self.live;
         let taken = |index| live.values().any(|life| life.key == index as ConnKey);
-        let index = self.indices.allot(taken);
+        let indices = if short {
+            wire::SHORT_INDEX_MASK
+        } else {
+            wire::INDEX_MASK
+        };
+        let index = self.indices.allot(indices, taken);
         Ok(RdmConn {
             index,
             peer,
@@ -303,6 +310,8 @@ pub(crate) struct RdmRequest {
 /// What the link itself needs of a hello.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestHello {
+    /// It needs short marks.
+    short: bool,
     incarnation: u64,
     connection: u64,
 }
@@ -363,7 +372,8 @@ impl Link for RdmLink {
         if self.ep.is_none() {
             self.open_again()?;
         }
-        self.join(*peer)
+        // Whether the peer needs a short one is known when it is too late.
+        self.join(*peer, true)
     }
 
     /// The hello is a message of the core's: there is nothing to start.
@@ -373,7 +383,7 @@ impl Link for RdmLink {
 
     fn prepare_accept(&mut self, request: RdmRequest) -> Result<RdmConn, (RdmRequest, Error)> {
         self.supersede(&request.peer);
-        match self.join(request.peer) {
+        match self.join(request.peer, request.hello.short || self.limits.short_marks) {
             Ok(conn) => {
                 let life = Life {
                     key: conn.key(),
@@ -535,10 +545,12 @@ impl Link for RdmLink {
         // A hello that is not understood is refused by whoever judges it, if it says where to.
         let hello = Hello::parse(words).map_or_else(
             |_| RequestHello {
+                short: false,
                 incarnation: 0,
                 connection: Hello::peek_connection(words).unwrap_or(0),
             },
             |hello| RequestHello {
+                short: hello.features & wire::FEATURE_SHORT_MARKS != 0,
                 incarnation: hello.incarnation,
                 connection: hello.connection,
             },
@@ -592,13 +604,14 @@ impl Indices {
         }
     }
 
-    /// The next one that is free. Index 0 is nobody's: hellos carry it.
-    fn allot(&mut self, taken: impl Fn(u32) -> bool) -> u32 {
+    /// The next one within these bits that is free. Index 0 is nobody's: hellos carry it.
+    fn allot(&mut self, mask: u32, taken: impl Fn(u32) -> bool) -> u32 {
         loop {
             self.last = (self.last + 1) & wire::INDEX_MASK;
-            // Far fewer connections than indices: this ends.
-            if self.last != 0 && !taken(self.last) {
-                return self.last;
+            let index = self.last & mask;
+            // Fewer connections than indices (`max_connections`): this ends.
+            if index != 0 && !taken(index) {
+                return index;
             }
         }
     }
@@ -640,12 +653,21 @@ mod tests {
         let mut indices = Indices {
             last: wire::INDEX_MASK - 2,
         };
-        let first = indices.allot(|_| false);
+        let all = wire::INDEX_MASK;
+        let first = indices.allot(all, |_| false);
         assert_eq!(first, wire::INDEX_MASK - 1);
-        assert_eq!(indices.allot(|_| false), wire::INDEX_MASK);
-        assert_eq!(indices.allot(|i| i == 1), 2, "0 is nobody's, 1 is taken");
+        assert_eq!(indices.allot(all, |_| false), wire::INDEX_MASK);
+        assert_eq!(
+            indices.allot(all, |i| i == 1),
+            2,
+            "0 is nobody's, 1 is taken"
+        );
         for _ in 0..100_000 {
-            assert_ne!(indices.allot(|_| false), first);
+            assert_ne!(indices.allot(all, |_| false), first);
+        }
+        for _ in 0..100_000 {
+            let index = indices.allot(wire::SHORT_INDEX_MASK, |i| i == 7);
+            assert!(index > 0 && index != 7 && index <= wire::SHORT_INDEX_MASK);
         }
         let begins: std::collections::HashSet<_> =
             (0..100).map(|seed| Indices::new(seed).last).collect();
