@@ -150,9 +150,13 @@ impl Fabric {
 
     /// Messages over FI_EP_RDM carry less than the 8 bytes of CQ data that marks are meant for.
     pub(crate) fn has_short_cq_data(&self) -> bool {
+        self.endpoint_kind == EndpointKind::Rdm && self.cq_data() < size_of::<u64>()
+    }
+
+    /// Bytes of CQ data that are used.
+    pub(crate) fn cq_data(&self) -> usize {
         let bytes = self.info.domain().cq_data_size;
-        self.endpoint_kind == EndpointKind::Rdm
-            && bytes.min(self.settings.cq_data) < size_of::<u64>()
+        bytes.min(self.settings.cq_data)
     }
 
     /// The process that opened it, and everything under it.
@@ -181,7 +185,7 @@ impl Fabric {
             .ok_or_else(|| Error::fabric("fi_fabric", rc))?;
         let fabric = Self {
             raw,
-            rma: RmaLimits::of(&info),
+            rma: RmaLimits::of(&info, provider, endpoint_kind),
             info,
             provider,
             endpoint_kind,

@@ -17,7 +17,7 @@ pub(crate) struct Row {
     pub(crate) kind: EndpointKind,
     node: Option<&'static str>,
     /// Bytes of CQ data that it may use: 4 is what efa and psm3 have.
-    cq_data: usize,
+    pub(crate) cq_data: usize,
 }
 
 const LOOPBACK: Option<&str> = Some("127.0.0.1");

@@ -289,6 +289,7 @@ impl<L: Link> ReceiveCore<L> {
     pub(crate) fn stats(&self) -> ReceiveStats {
         ReceiveStats {
             in_flight: self.one_sided_in_flight().into(),
+            quarantined: self.exposed.quarantined() as u64,
             ..self.stats
         }
     }
@@ -911,6 +912,7 @@ impl<L: Link> ReceiveCore<L> {
                     .sleep(Instant::now() + Duration::from_millis(100))?;
             }
         }
+        self.close_shared(&mut events);
         Ok(events)
     }
 
@@ -933,7 +935,10 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.closed += u64::from(conn.established);
         self.close_scoped_windows(id, &conn.link);
         if self.shared.is_some() {
-            self.leave_shared(id, conn.posted, conn.controls, conn.link);
+            let goodbye = conn.machine.peer_said_goodbye();
+            let operations = self.give_up_one_sided(id, events);
+            self.quarantine_windows(id, goodbye, events);
+            self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
         } else {
             match self.link.close(conn.link) {
                 // The slab lets go of what the provider does not report by itself.
@@ -1268,7 +1273,7 @@ impl<L: Link> Drop for ReceiveCore<L> {
         for id in ids {
             self.close_one(id);
         }
-        self.close_shared();
+        self.close_shared(&mut Vec::new());
         self.abandon_one_sided();
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);

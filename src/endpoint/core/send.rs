@@ -1106,7 +1106,7 @@ impl<L: Link> SendCore<L> {
         let mut one_sided: Vec<_> = self.one_sided.drain().collect();
         one_sided.sort_unstable_by_key(|op| op.sequence);
         for op in one_sided {
-            self.on_one_sided(op, Some(cancelled()), events);
+            self.on_one_sided_unreported(op, cancelled(), events);
         }
     }
 
@@ -1232,7 +1232,11 @@ impl<L: Link> Drop for SendCore<L> {
                 let sends: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
                 let sends = sends.into_iter().map(|op| self.end(op).0);
                 let mut keys: Vec<_> = sends.collect();
-                keys.extend(self.one_sided.drain().map(|op| op.key));
+                let rma = self.link.limits().rma;
+                for op in self.one_sided.drain() {
+                    keys.push(op.key);
+                    drop(op.give_back(rma.as_ref()));
+                }
                 keys
             }
             Err(CloseFailed(_)) => {

@@ -20,13 +20,13 @@ use crate::endpoint::event::Level;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
-    CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion, LinkConn, LinkLimits,
-    PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost, SendPost,
+    CloseFailed, CmData, CmEvent, Completions, ConnKey, IOV_MAX, Link, LinkCompletion, LinkConn,
+    LinkLimits, PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
-use crate::fabric::PeerAddr;
+use crate::fabric::{EndpointKind, PeerAddr, Provider};
 use crate::in_flight::ContextKind;
 use crate::memory::{Access, RawRegistration, Registrar, Scope, ScopeGuard};
 
@@ -63,7 +63,43 @@ impl Default for NetConfig {
                 immediate_bytes: 8,
                 virtual_addresses: false,
                 key_bytes: 8,
+                ordered: true,
+                reads_outlive_close: false,
+                holds_registrations: false,
             }),
+        }
+    }
+}
+
+impl NetConfig {
+    /// As the provider table describes a provider, with the kind of endpoint that it has by default.
+    pub(crate) fn of(row: &Provider) -> Self {
+        let kind = row.endpoints[0];
+        let base = Self::default();
+        let rma = base.rma.map(|rma| RmaLimits {
+            iov_limit: row.iov_limit.min(IOV_MAX),
+            immediate_bytes: row.cq_data,
+            // FI_MR_BASIC providers; those with offsets are what the default is.
+            virtual_addresses: !row.offset_windows && !row.endpoint_scope,
+            ordered: kind == EndpointKind::Msg,
+            reads_outlive_close: row.reads_outlive_close,
+            holds_registrations: row.holds_registrations,
+            ..rma
+        });
+        Self {
+            form: match kind {
+                EndpointKind::Msg => Form::Msg,
+                EndpointKind::Rdm => Form::Rdm,
+            },
+            iov_limit: row.iov_limit.min(IOV_MAX),
+            contexts: match row.context_cells {
+                true => ContextKind::Cells,
+                false => ContextKind::Opaque,
+            },
+            endpoint_scope: row.endpoint_scope,
+            short_cq_data: row.cq_data < size_of::<u64>(),
+            rma,
+            ..base
         }
     }
 }
@@ -477,9 +513,15 @@ impl State {
         true
     }
 
+    /// RDM form: an endpoint is reached as long as it is open, whatever became of the connection.
     fn reachable_peer(&self, conn: ConnKey) -> Option<ConnKey> {
         let peer = self.conns[conn].peer?;
-        (self.conns[peer].phase == Phase::Connected).then_some(peer)
+        let state = &self.conns[peer];
+        let reached = match self.config.form {
+            Form::Msg => state.phase == Phase::Connected,
+            Form::Rdm => state.phase != Phase::Closed || self.links[state.link].shared.is_some(),
+        };
+        reached.then_some(peer)
     }
 
     /// As tcp: who wrote with the weaker level hears of success; then the connection is gone.
@@ -489,6 +531,9 @@ impl State {
                 .rma
                 .is_some_and(|rma| rma.level == Level::Delivered || rma.access == Access::READ);
             self.finish_send(conn, &sent, confirmed.then_some(libc::ECANCELED));
+        }
+        if self.config.form == Form::Rdm {
+            return;
         }
         for end in [conn, peer] {
             self.flush(end, libc::ECANCELED);
@@ -1463,7 +1508,8 @@ impl Link for FakeLink {
         let mut state = self.net.state();
         let from = tail.first_chunk().map(|tail| u64::from_le_bytes(*tail));
         let is_its = |conn: &ConnState| Some(conn.link as u64) == from;
-        let Some(initiator) = state.conns.iter().position(is_its) else {
+        // Its latest: the ones before are over.
+        let Some(initiator) = state.conns.iter().rposition(is_its) else {
             return;
         };
         let hello = hello.to_vec();

@@ -26,14 +26,15 @@ use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn,
-    LinkLimits, PostRefused, RmaPost, SendPost,
+    LinkLimits, PostRefused, RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::rdm_hello::{self, HelloTail};
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::FabricErrno;
 use crate::fabric::{
-    Av, Cq, Domain, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_layout, in_use, local_info,
+    Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_layout,
+    in_use, local_info,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
@@ -138,6 +139,10 @@ impl RdmLink {
         let cq = Arc::new(Cq::open(domain, sizes.0 + sizes.1)?);
         let end = End::open(domain, &info, settings.queue_sizes(sizes), &cq)?;
         let tx = info.tx();
+        let mut rma = RmaLimits::of(&info, domain.fabric().provider(), EndpointKind::Rdm);
+        if let Some(rma) = &mut rma {
+            rma.immediate_bytes = rma.immediate_bytes.min(domain.fabric().cq_data());
+        }
         let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
         Ok(Self {
             limits: LinkLimits {
@@ -150,7 +155,7 @@ impl RdmLink {
                 },
                 shared_receives: end.receives,
                 short_marks: domain.fabric().has_short_cq_data(),
-                rma: None,
+                rma,
             },
             sizes: settings.queue_sizes(sizes),
             inject_size: tx.inject_size,
@@ -476,22 +481,22 @@ impl Link for RdmLink {
         unsafe { self.post_shared_receive(base, len, desc, context) }
     }
 
-    /// Not reached: the link's limits say that it has no one-sided operations.
-    unsafe fn post_write(
-        &mut self,
-        _conn: &RdmConn,
-        _post: &RmaPost<'_>,
-    ) -> Result<(), PostRefused> {
-        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    #[inline]
+    unsafe fn post_write(&mut self, conn: &RdmConn, post: &RmaPost<'_>) -> Result<(), PostRefused> {
+        let Some(ep) = &self.ep else {
+            return Err(closed());
+        };
+        // SAFETY: the caller's promises; the endpoint is of no connected type.
+        unsafe { ep.write(conn.number, post) }
     }
 
-    /// As [`post_write`](Self::post_write).
-    unsafe fn post_read(
-        &mut self,
-        _conn: &RdmConn,
-        _post: &RmaPost<'_>,
-    ) -> Result<(), PostRefused> {
-        Err(PostRefused::Errno(FabricErrno::new(libc::ENOSYS)))
+    #[inline]
+    unsafe fn post_read(&mut self, conn: &RdmConn, post: &RmaPost<'_>) -> Result<(), PostRefused> {
+        let Some(ep) = &self.ep else {
+            return Err(closed());
+        };
+        // SAFETY: the caller's promises; the endpoint is of no connected type.
+        unsafe { ep.read(conn.number, post) }
     }
 
     #[inline]

@@ -178,6 +178,11 @@ impl<L: Link> ReceiveCore<L> {
         while let Some((buffer, len)) = self.conns.get_mut(id).and_then(|c| c.early.take_next()) {
             self.on_received(id, buffer, len, Some(mark.into()), events);
         }
+        self.take_late_bye(id, events);
+    }
+
+    /// The goodbye that waited, if everything is here now that was sent before it.
+    pub(super) fn take_late_bye(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
@@ -215,7 +220,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// A control message is over whose connection is, too. With its last one, the address goes.
+    /// A control message, or an operation, is over whose connection is, too. With its last one, the address goes.
     pub(super) fn on_orphan(&mut self, id: ConnectionId) {
         let Some(shared) = &mut self.shared else {
             return;
@@ -232,7 +237,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// RDM form: its receives stay posted, for others; its control messages in flight stay in the slab until they are over.
+    /// RDM form: its receives stay posted, for others; its control messages and operations in flight stay in the slab until they are over.
     pub(super) fn leave_shared(
         &mut self,
         id: ConnectionId,
@@ -337,7 +342,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// RDM form: the endpoint of all connections, with everything that is in flight on it.
-    pub(super) fn close_shared(&mut self) {
+    pub(super) fn close_shared(&mut self, events: &mut Vec<ReceiveEvent>) {
         let Some(mut shared) = self.shared.take() else {
             return;
         };
@@ -347,14 +352,16 @@ impl<L: Link> ReceiveCore<L> {
         if self.link.close_all().is_err() {
             shared.pool_desc.leak();
             shared.control_desc.leak();
-            let leaked = (self.in_flight.len() + self.one_sided.len()) as u64;
+            let operations = (self.in_flight.len() + self.one_sided.len()) as u64;
+            let leaked = operations + self.exposed.leak_everything();
             self.leaked = true;
             stats::count_leaked(leaked);
         }
         // Operations whose buffers are registered by these go first.
         if !self.leaked {
             drop(self.in_flight.take_where(|_| true));
-            drop(self.one_sided.take_where(|_| true));
+            self.return_one_sided(events);
+            self.release_quarantine(events);
         }
     }
 }

@@ -60,6 +60,8 @@ impl WindowSettings {
 pub(super) struct Account {
     posts: u64,
     in_flight: u32,
+    /// RDM form: operations of connections that are over, which the provider has not reported.
+    given_up: u32,
     next_late: Option<Instant>,
     /// Connections on which an operation was refused for now.
     blocked: Vec<ConnectionId>,
@@ -131,6 +133,28 @@ impl<L: Link> ReceiveCore<L> {
             .release_all(id, |event| events.push(told(id, event)));
     }
 
+    /// RDM form: the connection is over, its endpoint is not. A peer that said goodbye uses nothing any more.
+    pub(super) fn quarantine_windows(
+        &mut self,
+        id: ConnectionId,
+        goodbye: bool,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if goodbye {
+            return self.release_windows(id, events);
+        }
+        let rma = self.link.limits().rma.as_ref();
+        let hold = rma.is_some_and(|rma| rma.holds_registrations);
+        self.exposed
+            .quarantine(id, hold, |event| events.push(told(id, event)));
+    }
+
+    /// RDM form: the endpoint of all connections is closed.
+    pub(super) fn release_quarantine(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.exposed
+            .release_quarantine(|id, event| events.push(told(id, event)));
+    }
+
     /// Registrations that belong to the provider's endpoint are closed before it; the memory stays until it is closed.
     pub(super) fn close_scoped_windows(&mut self, id: ConnectionId, conn: &L::Conn) {
         if conn.registrar().is_some() {
@@ -158,6 +182,7 @@ impl<L: Link> ReceiveCore<L> {
             conn.count_reposted();
             events.push(told(id, WindowEvent::PeerWrote { window, data }));
         }
+        self.take_late_bye(id, events);
         self.touch(id);
     }
 
@@ -320,7 +345,7 @@ impl<L: Link> ReceiveCore<L> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&conn.machine, id, rma, wanted)?;
         blocked?;
-        if self.account.in_flight >= self.settings.windows.operations {
+        if self.account.in_flight + self.account.given_up >= self.settings.windows.operations {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         Ok(remote)
@@ -392,7 +417,12 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         if op.told {
-            // Its connection would not close, and its outcome was told then.
+            // The outcome was told when its connection ended.
+            if self.shared.is_some() {
+                self.account.given_up -= 1;
+                self.on_orphan(id);
+                events.extend(op.give_back(None).map(|event| told(id, event)));
+            }
             return;
         }
         self.account.in_flight -= 1;
@@ -443,24 +473,65 @@ impl<L: Link> ReceiveCore<L> {
         errno: FabricErrno,
         events: &mut Vec<ReceiveEvent>,
     ) -> u64 {
+        let error = CompletionError {
+            provider_message: "fi_close refused; the memory is leaked".to_owned(),
+            ..CompletionError::new(errno.get())
+        };
+        self.tell_unfinished(id, &error, events);
+        self.exposed.leak_all(id)
+    }
+
+    /// RDM form: the connection is over, but not its operations. Their outcomes are told now, though the provider has their memory until it
+    /// reports them, or until the endpoint is closed. How many.
+    pub(super) fn give_up_one_sided(
+        &mut self,
+        id: ConnectionId,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> u32 {
+        let error = CompletionError {
+            provider_message: "the connection is over; the provider still has the memory"
+                .to_owned(),
+            ..CompletionError::new(libc::ECANCELED)
+        };
+        let operations = self.tell_unfinished(id, &error, events);
+        self.account.given_up += operations;
+        operations
+    }
+
+    /// The operations of a connection stay in the slab, and their outcomes are told. How many.
+    fn tell_unfinished(
+        &mut self,
+        id: ConnectionId,
+        error: &CompletionError,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> u32 {
         let mut keys = Vec::new();
         for (conn, op) in self.one_sided.iter_mut() {
             if *conn == id && !std::mem::replace(&mut op.told, true) {
+                op.posted = None;
                 keys.push((op.sequence, op.key, op.is_write()));
             }
         }
         keys.sort_unstable();
-        self.account.in_flight -= keys.len() as u32;
-        self.stats.failed += keys.len() as u64;
-        let operations = keys.len() as u64;
+        let operations = keys.len() as u32;
+        self.account.in_flight -= operations;
+        self.stats.failed += u64::from(operations);
         for (_, key, write) in keys {
-            let error = CompletionError {
-                provider_message: "fi_close refused; the memory is leaked".to_owned(),
-                ..CompletionError::new(errno.get())
-            };
-            events.push(told(id, OneSided::leaked(key, write, error)));
+            events.push(told(id, OneSided::leaked(key, write, error.clone())));
         }
-        operations + self.exposed.leak_all(id)
+        operations
+    }
+
+    /// RDM form: the endpoint is closed, and what the provider did not report is over.
+    pub(super) fn return_one_sided(&mut self, events: &mut Vec<ReceiveEvent>) {
+        let rma = self.link.limits().rma;
+        let mut over = self.one_sided.take_where(|_| true);
+        over.sort_unstable_by_key(|(_, op)| op.sequence);
+        for (id, op) in over {
+            let returned = op.give_back(rma.as_ref());
+            events.extend(returned.map(|event| told(id, event)));
+        }
+        self.account.given_up = 0;
     }
 
     /// Operations whose outcome nobody hears, because the endpoint is dropped.
@@ -524,7 +595,7 @@ impl<L: Link> ReceiveCore<L> {
     /// Tells whose operations were refused for now that they may be taken.
     pub(super) fn tell_writable(&mut self, events: &mut Vec<ReceiveEvent>) {
         if self.account.blocked.is_empty()
-            || self.account.in_flight >= self.settings.windows.operations
+            || self.account.in_flight + self.account.given_up >= self.settings.windows.operations
         {
             return;
         }

@@ -221,16 +221,32 @@ impl<L: Link> SendCore<L> {
         error: Option<CompletionError>,
         events: &mut Vec<SendEvent>,
     ) {
+        self.count_one_sided(op.window, error.as_ref());
+        events.push(SendEvent::Window(op.finish(error)));
+    }
+
+    /// The endpoint is closed, and the provider did not say what became of an operation.
+    pub(super) fn on_one_sided_unreported(
+        &mut self,
+        op: OneSided,
+        error: CompletionError,
+        events: &mut Vec<SendEvent>,
+    ) {
+        self.count_one_sided(op.window, Some(&error));
+        let rma = self.link.limits().rma.as_ref();
+        events.push(SendEvent::Window(op.finish_unreported(rma, error)));
+    }
+
+    fn count_one_sided(&mut self, window: WindowId, error: Option<&CompletionError>) {
         self.data_in_flight -= 1;
-        self.machine.on_window_done(op.window);
-        match &error {
+        self.machine.on_window_done(window);
+        match error {
             None => self.stats.completed += 1,
             Some(error) => {
                 self.stats.failed += 1;
                 self.machine.on_lost(Some(error.errno));
             }
         }
-        events.push(SendEvent::Window(op.finish(error)));
     }
 
     /// The peer revoked one of its windows: the application hears of it, the machine of who still uses it.
