@@ -274,11 +274,11 @@ impl ReceiveConfig {
     /// Messages that say in 4 bytes of CQ data whose they are and which one (docs/wire.md, short marks).
     fn check_short_marks(&self) -> Result<(), Error> {
         if self.depth > SHORT_DEPTH_MAX {
-            let reason = "must be at most 16384 messages, as the provider has 4 bytes of CQ data";
+            let reason = "must be at most 8192 messages, as the provider has 4 bytes of CQ data";
             return Err(config("depth", self.depth.to_string(), reason));
         }
         if self.max_connections > SHORT_INDEX_MASK - 1 {
-            let reason = "must be at most 65534, as the provider has 4 bytes of CQ data";
+            let reason = "must be at most 32766, as the provider has 4 bytes of CQ data";
             return Err(config(
                 "max_connections",
                 self.max_connections.to_string(),
@@ -419,6 +419,7 @@ impl ReceiveEndpoint {
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
+            sends: None,
             patience: config.patience,
             watch: config.watch,
         };

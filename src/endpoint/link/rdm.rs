@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -70,8 +70,8 @@ pub(crate) struct RdmLink {
     /// Most bytes that the provider takes by `fi_inject`.
     inject_size: usize,
     listens: bool,
-    indices: Indices,
-    /// Connections of a listener, by the peer's address, with the hello's words for which it is.
+    indices: Box<Indices>,
+    /// Connections that a listener accepted, by the peer's address, with the hello's words for which it is.
     live: HashMap<PeerAddr, Life>,
     events: VecDeque<CmEvent<RdmRequest>>,
     refusals: VecDeque<Refusing>,
@@ -161,7 +161,7 @@ impl RdmLink {
             inject_size: tx.inject_size,
             info,
             listens,
-            indices: Indices::new(crate::endpoint::incarnation()),
+            indices: Box::new(Indices::new(crate::endpoint::incarnation())),
             live: HashMap::new(),
             events: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -206,14 +206,11 @@ impl RdmLink {
         check_layout(&self.local, &peer)?;
         let av = &self.av;
         let number = self.book.take(peer, || av.insert(&peer))?;
-        let live = &self.live;
-        let taken = |index| live.values().any(|life| life.key == index as ConnKey);
-        let indices = if short {
-            wire::SHORT_INDEX_MASK
-        } else {
-            wire::INDEX_MASK
+        let indices = match short {
+            true => wire::SHORT_INDEX_MASK,
+            false => wire::INDEX_MASK,
         };
-        let index = self.indices.allot(indices, taken);
+        let index = self.indices.allot(indices);
         Ok(RdmConn {
             index,
             peer,
@@ -436,6 +433,7 @@ impl Link for RdmLink {
     }
 
     fn close(&mut self, conn: RdmConn) -> Result<(), CloseFailed> {
+        self.indices.free(conn.index);
         if !self.listens {
             return self.close_all();
         }
@@ -597,6 +595,7 @@ impl Link for RdmLink {
 #[derive(Debug)]
 struct Indices {
     last: u32,
+    taken: HashSet<u32>,
 }
 
 impl Indices {
@@ -606,19 +605,24 @@ impl Indices {
             seed.rotate_left(24) ^ crate::endpoint::next_connection().wrapping_mul(0x9E37_79B9);
         Self {
             last: (seed ^ (seed >> 32)) as u32 & wire::INDEX_MASK,
+            taken: HashSet::new(),
         }
     }
 
     /// The next one within these bits that is free. Index 0 is nobody's: hellos carry it.
-    fn allot(&mut self, mask: u32, taken: impl Fn(u32) -> bool) -> u32 {
+    fn allot(&mut self, mask: u32) -> u32 {
         loop {
             self.last = (self.last + 1) & wire::INDEX_MASK;
             let index = self.last & mask;
             // Fewer connections than indices (`max_connections`): this ends.
-            if index != 0 && !taken(index) {
+            if index != 0 && self.taken.insert(index) {
                 return index;
             }
         }
+    }
+
+    fn free(&mut self, index: u32) {
+        self.taken.remove(&index);
     }
 }
 
@@ -657,22 +661,16 @@ mod tests {
     fn an_index_is_not_used_again_soon_and_never_by_two() {
         let mut indices = Indices {
             last: wire::INDEX_MASK - 2,
+            taken: HashSet::from([1]),
         };
         let all = wire::INDEX_MASK;
-        let first = indices.allot(all, |_| false);
+        let first = indices.allot(all);
         assert_eq!(first, wire::INDEX_MASK - 1);
-        assert_eq!(indices.allot(all, |_| false), wire::INDEX_MASK);
-        assert_eq!(
-            indices.allot(all, |i| i == 1),
-            2,
-            "0 is nobody's, 1 is taken"
-        );
+        assert_eq!(indices.allot(all), wire::INDEX_MASK);
+        assert_eq!(indices.allot(all), 2, "0 is nobody's, 1 is taken");
+        indices.free(first);
         for _ in 0..100_000 {
-            assert_ne!(indices.allot(all, |_| false), first);
-        }
-        for _ in 0..100_000 {
-            let index = indices.allot(wire::SHORT_INDEX_MASK, |i| i == 7);
-            assert!(index > 0 && index != 7 && index <= wire::SHORT_INDEX_MASK);
+            assert_ne!(indices.allot(all), first);
         }
         let begins: std::collections::HashSet<_> =
             (0..100).map(|seed| Indices::new(seed).last).collect();

@@ -550,8 +550,9 @@ impl Connection {
     #[inline]
     pub(crate) fn data_mark(&self) -> Option<u32> {
         match (self.form, &self.peer) {
-            (Form::Rdm, Some(peer)) => Some(wire::data_mark(
+            (Form::Rdm, Some(peer)) => Some(wire::mark(
                 self.has_short_marks(),
+                ControlKind::DATA,
                 index_of(peer.connection),
             )),
             _ => None,

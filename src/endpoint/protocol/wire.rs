@@ -631,22 +631,28 @@ pub(crate) const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 /// The bit that says that a mark is a short one: kinds are below 128.
 const SHORT: u32 = 1 << 31;
 
-/// The connection index in a short mark; its numbers lie between.
-pub(crate) const SHORT_INDEX_MASK: u32 = (1 << 16) - 1;
+/// Where the low two bits of the kind lie in a short mark: those of [`ControlKind::DATA`] and of what else is numbered.
+const SHORT_KIND: u32 = 29;
+
+/// Where the number lies in a short mark.
+const SHORT_NUMBER: u32 = 15;
+
+/// The connection index in a short mark.
+pub(crate) const SHORT_INDEX_MASK: u32 = (1 << SHORT_NUMBER) - 1;
 
 /// Numbers of messages with short marks are modulo this.
-pub(crate) const SHORT_NUMBERS: u32 = 1 << 15;
+pub(crate) const SHORT_NUMBERS: u32 = 1 << (SHORT_KIND - SHORT_NUMBER);
 
 /// The most data messages that may be on the way with short marks: half of the numbers.
 pub(crate) const SHORT_DEPTH_MAX: u32 = SHORT_NUMBERS / 2;
 
-/// RDM form: the mark of data messages, without their numbers. Where a provider has but 4 bytes of CQ data (`short`), the
-/// number has to go in there, too.
-pub(crate) fn data_mark(short: bool, index: u32) -> u32 {
+/// RDM form: the mark of numbered messages of a kind (32 to 35), without their numbers. Where a provider has but 4 bytes of CQ
+/// data (`short`), the number has to go in there, too.
+pub(crate) fn mark(short: bool, kind: ControlKind, index: u32) -> u32 {
     if short {
-        SHORT | index & SHORT_INDEX_MASK
+        SHORT | u32::from(kind.0 & 3) << SHORT_KIND | index & SHORT_INDEX_MASK
     } else {
-        cq_data(ControlKind::DATA, index)
+        cq_data(kind, index)
     }
 }
 
@@ -659,7 +665,7 @@ pub(crate) fn is_short(mark: u32) -> bool {
 #[inline]
 pub(crate) fn numbered(mark: u32, number: u64) -> u64 {
     if is_short(mark) {
-        return u64::from(mark | (number as u32 % SHORT_NUMBERS) << 16);
+        return u64::from(mark | (number as u32 % SHORT_NUMBERS) << SHORT_NUMBER);
     }
     number << u32::BITS | u64::from(mark)
 }
@@ -668,7 +674,8 @@ pub(crate) fn numbered(mark: u32, number: u64) -> u64 {
 pub(crate) fn split_numbered(cq_data: u64) -> (u32, u32) {
     let (mark, high) = (cq_data as u32, (cq_data >> u32::BITS) as u32);
     if is_short(mark) && high == 0 {
-        return (mark & (SHORT | SHORT_INDEX_MASK), (mark & !SHORT) >> 16);
+        let number = mark >> SHORT_NUMBER & (SHORT_NUMBERS - 1);
+        return (mark & !(number << SHORT_NUMBER), number);
     }
     (mark, high)
 }
@@ -681,7 +688,8 @@ pub(crate) fn cq_data(kind: ControlKind, index: u32) -> u32 {
 /// Kind and connection index of a message that came with CQ data.
 pub(crate) fn split_cq_data(cq_data: u32) -> (ControlKind, u32) {
     if is_short(cq_data) {
-        return (ControlKind::DATA, cq_data & SHORT_INDEX_MASK);
+        let kind = ControlKind::DATA.0 | (cq_data >> SHORT_KIND & 3) as u8;
+        return (ControlKind(kind), cq_data & SHORT_INDEX_MASK);
     }
     (ControlKind((cq_data >> 24) as u8), cq_data & INDEX_MASK)
 }
