@@ -274,7 +274,7 @@ impl ReceiveConfig {
     /// Messages that say in 4 bytes of CQ data whose they are and which one (docs/wire.md, short marks).
     fn check_short_marks(&self) -> Result<(), Error> {
         if self.depth > SHORT_DEPTH_MAX {
-            let reason = "must be at most 8192 messages, as the provider has 4 bytes of CQ data";
+            let reason = "must be at most 4096 messages, as the provider has 4 bytes of CQ data";
             return Err(config("depth", self.depth.to_string(), reason));
         }
         if self.max_connections > SHORT_INDEX_MASK - 1 {
@@ -415,11 +415,14 @@ impl ReceiveEndpoint {
             max_connections: config.max_connections,
             max_message: max_message as u64,
             ask: config.accept == AcceptPolicy::Ask,
+
+            accepts: true,
             handshake_timeout: config.handshake_timeout,
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
             sends: None,
+            publishing: false,
             patience: config.patience,
             watch: config.watch,
         };

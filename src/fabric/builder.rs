@@ -90,7 +90,7 @@ impl FabricBuilder {
     }
 
     /// The most bytes of remote CQ data that a message over `FI_EP_RDM` carries, 4 or 8. Default 8, or what the provider has. With 4, a
-    /// listener grants at most 8,192 messages ahead, and has at most 32,766 connections. To try here what EFA and PSM3 will do; the peer may have another setting.
+    /// listener grants at most 4,096 messages ahead, and has at most 32,766 connections. To try here what EFA and PSM3 will do; the peer may have another setting.
     #[must_use]
     pub fn cq_data_limit(mut self, bytes: usize) -> Self {
         self.settings.cq_data = bytes;

@@ -23,15 +23,18 @@ impl fmt::Display for EndpointKind {
     }
 }
 
-/// How a header and a payload become one message; chosen once at open.
+/// How a header and a payload become one message, without a copy of the payload; chosen once, when the endpoint is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shape {
-    /// One vectored send: header slot first, payload segments after it.
+    /// One vectored send: header slot first, payload segments after it. Takes a provider with two segments a message at least.
     Iov,
-    /// Header room in front of the payload: one contiguous run.
+    /// The header is written right in front of the payload, and both are one run of bytes: for providers with one segment a message. The
+    /// payload is one [`Buffer`](crate::buffer::Buffer) of a pool with [headroom](crate::buffer::SharedBufferConfig::headroom), from its
+    /// start, or one fragment of a [ring with headroom](crate::buffer::RingConfig::headroom). Clones of a buffer go out at once with equal headers only.
     Headroom,
-    /// Header and payload as two messages.
+    /// Header and payload are two messages. Takes any payload, and costs a second operation, a second receive buffer of the peer's for
+    /// each of its credits, and both of them as long as the message is held there.
     TwoMessages,
 }
 
@@ -80,13 +83,15 @@ pub struct Provider {
     pub wait_fd: bool,
     /// After `fi_close(ep)` it reports what was in flight; where it does not, we fail those operations ourselves.
     pub reports_after_close: bool,
-    /// `FI_MORE` batches posts.
+    /// `FI_MORE` batches posts: what is flagged waits for the next post, and goes to the card together with it.
     pub uses_more: bool,
     /// Bytes of remote CQ data that a message can carry, in the newest version that we know; the opened provider's own answer
     /// wins. Connections need 4; with less than 8, one over `FI_EP_RDM` takes fewer messages ahead, and writes carry no data.
     pub cq_data: usize,
     /// Contexts of operations must be cells that it may write into (`FI_CONTEXT`, `FI_CONTEXT2`).
     pub context_cells: bool,
+    /// `FI_INJECT` saves more than the copy that it takes.
+    pub inject_pays: bool,
     /// `FI_MR_VIRT_ADDR` is not offered to it: with it, a peer that shares the machine reaches memory by its address, and no key is
     /// looked at (`shm`).
     pub offset_windows: bool,
@@ -140,6 +145,8 @@ pub const PROVIDERS: &[Provider] = &[
         uses_more: false,
         cq_data: 8,
         context_cells: false,
+        // It copies sends as short as those that can be injected in any case.
+        inject_pays: false,
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
@@ -157,9 +164,12 @@ pub const PROVIDERS: &[Provider] = &[
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
-        uses_more: false,
         cq_data: 4,
         context_cells: false,
+        // It takes the flag and does not look at it, up to 2.5.
+        uses_more: false,
+        // The bytes go to the card with the command (IBV_SEND_INLINE).
+        inject_pays: true,
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
@@ -215,13 +225,19 @@ pub const PROVIDERS: &[Provider] = &[
     Provider {
         reports_after_close: false,
         cq_data: 4,
+        uses_more: true,
+        // Injected messages take a buffer and a copy that others do without.
+        inject_pays: false,
         ..rdm("efa", 4, false, "small messages", Evidence::Documented)
     },
     // fi_cxi.7 and prov/cxi: FI_MR_ENDPOINT always, FI_WAIT_FD, CXIP_REMOTE_CQ_DATA_SZ 8, one segment, injects 192 B.
     Provider {
         endpoint_scope: true,
         reports_after_close: false,
+        // `fi_cxi.7`: queued commands are submitted with the next one that is not flagged, and not before.
         uses_more: true,
+        // As efa; short messages go with the command in any case.
+        inject_pays: false,
         ..rdm("cxi", 1, true, "small messages", Evidence::Documented)
     },
     // fi_psm3.7 and psmx3_attr.c: FI_CONTEXT; PSMX3_IOV_MAX_COUNT 13; 8 bytes of CQ data only without FI_MSG, else 4. Its wait objects are
@@ -230,6 +246,7 @@ pub const PROVIDERS: &[Provider] = &[
         reports_after_close: false,
         cq_data: 4,
         context_cells: true,
+        inject_pays: true,
         ..rdm("psm3", 13, false, "small messages", Evidence::Documented)
     },
     // fi_opx.7 and fi_opx.h: FI_OPX_IOV_LIMIT 1, FI_OPX_REMOTE_CQ_DATA_SIZE 4, FI_ASYNC_IOV (and FI_CONTEXT2 in 1.17), no FI_ORDER_SAS.
@@ -237,6 +254,7 @@ pub const PROVIDERS: &[Provider] = &[
         reports_after_close: false,
         cq_data: 4,
         context_cells: true,
+        inject_pays: true,
         refused: Some(
             "promises no order of messages (FI_ORDER_SAS), which connections over FI_EP_RDM need",
         ),
@@ -261,6 +279,7 @@ const fn rdm(
         uses_more: false,
         cq_data: 8,
         context_cells: false,
+        inject_pays: false,
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use self::shared::{Early, LateBye, NOBODY, ORPHANS_MAX, Shared, share};
 use crate::Error;
-use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
+use crate::buffer::{Buffer, BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
 use crate::endpoint::core::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
@@ -27,7 +27,7 @@ use crate::endpoint::link::{
 };
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{
-    Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+    Action, Arrival, CloseReason, Connection, Form, LocalParams, SUBSCRIPTION_MESSAGES_MAX, State,
 };
 use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::protocol::reorder::Reorder;
@@ -43,15 +43,14 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
-// Until the public endpoints over them are there.
-#[cfg_attr(not(test), allow(dead_code))]
 mod dialing;
-#[cfg_attr(not(test), allow(dead_code))]
 mod sends;
+mod subscriptions;
 mod windows;
 
-pub(crate) use sends::SendsSettings;
 use sends::{ConnSends, Sends};
+pub(crate) use sends::{KEPT, SendsSettings};
+pub(crate) use subscriptions::SubscriptionNews;
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -79,12 +78,16 @@ pub(crate) struct ReceiveSettings {
     pub(crate) max_connections: u32,
     pub(crate) max_message: u64,
     pub(crate) ask: bool,
+    /// Takes connections; else it only makes some.
+    pub(crate) accepts: bool,
     pub(crate) handshake_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
     /// None: it sends nothing.
     pub(crate) sends: Option<SendsSettings>,
+    /// Its peers subscribe, or publish; others are refused.
+    pub(crate) publishing: bool,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
 }
@@ -100,6 +103,18 @@ pub(crate) struct Receives {
     pub(crate) max: u32,
 }
 
+impl Receives {
+    /// Those of a connection on which a credit stands for so many.
+    pub(crate) fn with(self, per_credit: u32) -> Self {
+        let scaled = |receives: u32| self.reserve + (receives - self.reserve) * per_credit;
+        Self {
+            reserve: self.reserve,
+            min: scaled(self.min),
+            max: scaled(self.max),
+        }
+    }
+}
+
 impl ReceiveSettings {
     /// How many receives a connection has.
     pub(crate) fn receives(&self, form: Form) -> Receives {
@@ -107,7 +122,11 @@ impl ReceiveSettings {
             .sends
             .as_ref()
             .map_or(0, |_| SendsSettings::grants(form));
-        let reserve = self.windows.reserve() + grants;
+        let subscriptions = match self.publishing {
+            true => SUBSCRIPTION_MESSAGES_MAX as u32,
+            false => 0,
+        };
+        let reserve = self.windows.reserve() + grants + subscriptions;
         Receives {
             reserve,
             min: reserve + self.depth.min(1),
@@ -167,6 +186,8 @@ struct Conn<C> {
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
+    /// A header that came by itself, and waits for its payload.
+    lone_header: Option<Box<Option<Buffer>>>,
     sends: Option<Box<ConnSends>>,
     /// RDM form: messages that came before their turn, and a goodbye that did.
     early: Reorder<Early>,
@@ -192,9 +213,14 @@ impl<C> Conn<C> {
         [machine, bye].into_iter().flatten().min()
     }
 
+    /// Data messages that the receives posted now can hold.
+    fn credits(&self) -> u32 {
+        self.posted.saturating_sub(self.reserve) / self.machine.receives_per_credit()
+    }
+
     /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
     fn count_reposted(&mut self) {
-        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(self.reserve));
+        let covered = self.machine.received() + u64::from(self.credits());
         let new = covered.saturating_sub(self.covered);
         if new > 0 {
             self.covered = covered;
@@ -269,6 +295,10 @@ pub(crate) struct ReceiveCore<L: Link> {
     /// One-sided operations of this side.
     account: Account,
     sends: Option<Sends>,
+    /// For the layer above, which takes it after each poll.
+    subscription_news: Vec<(ConnectionId, SubscriptionNews)>,
+    /// When the layer above wants to be polled.
+    layer_deadline: Option<Instant>,
     receives: Receives,
     exposed: ExposedWindows,
     link: L,
@@ -344,6 +374,8 @@ impl<L: Link> ReceiveCore<L> {
             wait,
             account: Account::default(),
             sends,
+            subscription_news: Vec::new(),
+            layer_deadline: None,
             receives,
             exposed,
             link,
@@ -580,16 +612,25 @@ impl<L: Link> ReceiveCore<L> {
             }
         }
         match conn.machine.on_message(data) {
-            Some(Arrival::Data) => {
-                let received = conn.machine.on_data(len as u64).ok();
-                let split = received.and_then(|sequence| {
+            Some(arrival @ (Arrival::Data | Arrival::Payload)) => {
+                let alone = arrival == Arrival::Payload;
+                let lone_header = conn.lone_header.as_mut().and_then(|header| header.take());
+                let received = if alone {
+                    conn.machine.on_payload(len as u64)
+                } else {
+                    conn.machine.on_data(len as u64)
+                };
+                let split = received.ok().and_then(|sequence| {
+                    if alone {
+                        return Some((sequence, 0..0));
+                    }
                     let parts = wire::split(conn.header_mode, &buffer[..len]);
                     parts
                         .map_err(|error| conn.machine.violate(error))
                         .ok()
-                        .map(|parts| (sequence, parts))
+                        .map(|(header, _)| (sequence, header))
                 });
-                if let Some((sequence, (header, payload))) = split {
+                if let Some((sequence, header)) = split {
                     // The first message may come before the event queue says that the connection stands.
                     if !conn.established {
                         self.tell_established(id, events);
@@ -597,15 +638,19 @@ impl<L: Link> ReceiveCore<L> {
                     self.stats.messages += 1;
                     self.stats.bytes += len as u64;
                     let buffer = buffer.freeze(len);
-                    events.push(ReceiveEvent::Message(Message {
-                        connection: id,
-                        // The machine counts what came before.
-                        sequence: sequence + 1,
-                        header,
-                        payload,
-                        buffer,
-                    }));
+                    let size = lone_header.as_ref().map_or(0, |header| header.len());
+                    self.stats.bytes += size as u64;
+                    // The machine counts what came before.
+                    let number = sequence + 1;
+                    let message = Message::new(id, number, header, buffer, lone_header);
+                    events.push(ReceiveEvent::Message(message));
                 }
+            }
+            Some(Arrival::Header) => {
+                // Kept for its payload: two receives stand for a credit of such a peer.
+                let taken = conn.machine.on_header(len as u64);
+                **conn.lone_header.get_or_insert_default() =
+                    taken.ok().map(|()| buffer.freeze(len));
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
@@ -652,8 +697,14 @@ impl<L: Link> ReceiveCore<L> {
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
-                // Not offered by this side.
-                Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
+                Action::SubscriptionAsked(request) => {
+                    self.subscription_news
+                        .push((id, SubscriptionNews::Asked(request)));
+                }
+                Action::SubscriptionAnswered { request, answer } => {
+                    let news = SubscriptionNews::Answered(request, answer);
+                    self.subscription_news.push((id, news));
+                }
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -749,22 +800,22 @@ impl<L: Link> ReceiveCore<L> {
     fn judge(&self, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
         let open = (self.conns.len() + self.waiting.len()) as u64;
-        if self.closing || self.failed.is_some() {
+        if self.closing || self.failed.is_some() || !self.settings.accepts {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
         if open >= u64::from(limit) {
             let details = [limit.into(), 0];
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
+        let params = self.params(0, 0);
+        let judge = Connection::accept(self.link.form(), params, data.as_slice(), Instant::now());
         let free = self.free_receives() as u64;
-        if free < self.receives.min.into() {
-            let details = [free, self.receives.min.into()];
+        let need = self.receives.with(judge.receives_per_credit()).min;
+        if free < need.into() {
+            let details = [free, need.into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
-        let params = self.params(0, 0);
-        match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now())
-            .close_reason()
-        {
+        match judge.close_reason() {
             Some(CloseReason::RefusedPeer(refusal)) => Err(refusal),
             _ => Ok(()),
         }
@@ -806,9 +857,10 @@ impl<L: Link> ReceiveCore<L> {
                 return tracing::warn!(%error, "a connection could not be made");
             }
         };
-        let want = self.first_target();
+        let receives = self.receives.with(conn.machine.receives_per_credit());
+        let want = self.first_target(receives);
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < self.receives.min {
+        if conn.posted < receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
             self.conns.put(id, conn);
@@ -816,7 +868,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         // The credits promised are receives that are posted, less the reserve.
         conn.target = conn.posted;
-        let credits = conn.posted.saturating_sub(conn.reserve);
+        let credits = conn.credits();
         conn.covered = u64::from(credits);
         conn.machine = Connection::accept(
             self.link.form(),
@@ -834,6 +886,7 @@ impl<L: Link> ReceiveCore<L> {
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
+        let per_credit = machine.receives_per_credit();
         // Of one that this side makes, the answer says it.
         let header_mode = machine
             .peer()
@@ -859,8 +912,9 @@ impl<L: Link> ReceiveCore<L> {
             covered: 0,
             unsent: None,
             header_mode,
+            lone_header: None,
             sends,
-            early: Reorder::new(self.settings.depth),
+            early: Reorder::new(self.settings.depth * per_credit),
             late_bye: None,
             pool_desc,
             control_desc,
@@ -869,7 +923,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
-    fn first_target(&self) -> u32 {
+    fn first_target(&self, receives: Receives) -> u32 {
         let others = self.settings.max_connections
             - 1
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
@@ -877,10 +931,8 @@ impl<L: Link> ReceiveCore<L> {
         let share = self
             .free_receives()
             .saturating_sub(kept)
-            .max(self.receives.min as usize);
-        self.receives
-            .max
-            .min(u32::try_from(share).unwrap_or(u32::MAX))
+            .max(receives.min as usize);
+        receives.max.min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
     /// Receives that a new connection could have.
@@ -903,7 +955,10 @@ impl<L: Link> ReceiveCore<L> {
                 .map_or(HeaderMode::Raw, Sends::header_mode),
             require_header_mode: self.settings.header_mode,
             features: self.features(),
-            require_features: 0,
+            require_features: match self.settings.publishing {
+                true => wire::FEATURE_PUBLISH,
+                false => 0,
+            },
             receive_size: match self.settings.depth {
                 0 => 0,
                 _ => self.settings.max_message,
@@ -921,11 +976,15 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Windows take receives that only an endpoint with windows has.
     fn features(&self) -> u32 {
-        let windows = match self.settings.windows.enabled() {
-            true => wire::FEATURE_WINDOWS,
-            false => 0,
-        };
-        wire::FEATURE_HEARTBEAT | windows | self.link.limits().features()
+        let mut features =
+            wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES | self.link.limits().features();
+        if self.settings.windows.enabled() {
+            features |= wire::FEATURE_WINDOWS;
+        }
+        if self.settings.publishing {
+            features |= wire::FEATURE_PUBLISH;
+        }
+        features
     }
 
     fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
@@ -953,10 +1012,7 @@ impl<L: Link> ReceiveCore<L> {
         conn.header_mode = peer.map_or(HeaderMode::Raw, |hello| hello.header_mode);
         // Of an endpoint that also sends, what its peer takes is told.
         let (max_message, credits) = match &self.sends {
-            None => (
-                self.settings.max_message,
-                conn.posted.saturating_sub(conn.reserve),
-            ),
+            None => (self.settings.max_message, conn.credits()),
             Some(sends) => (
                 sends
                     .outgoing()
@@ -964,13 +1020,19 @@ impl<L: Link> ReceiveCore<L> {
                 peer.map_or(0, |hello| hello.credits),
             ),
         };
+        // What one run of memory was to the peer, nobody sees here.
+        let taken = match conn.machine.has_two_messages() {
+            true => Shape::TwoMessages,
+            false => Shape::Iov,
+        };
         let info = ConnectionInfo {
             peer: conn.link.peer(),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
             max_message,
             credits,
             header_mode: conn.header_mode,
-            shape: Shape::Iov,
+            shape: self.sends.as_ref().map_or(taken, |s| s.outgoing().shape()),
+            inject: self.sends.as_ref().map_or(0, |s| s.outgoing().inject()),
             kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
@@ -1365,6 +1427,7 @@ impl<L: Link> ReceiveCore<L> {
     fn set_timer(&self) {
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let all = self.armed.into_iter().chain(retry);
+        let all = all.chain(self.layer_deadline);
         self.wait
             .set_deadline(all.chain(self.link.next_deadline()).min());
     }

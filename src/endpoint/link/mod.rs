@@ -50,6 +50,12 @@ pub(crate) struct LinkLimits {
     pub(crate) shared_receives: u32,
     /// RDM form: data messages have short marks, as the provider has no room for long ones in its CQ data.
     pub(crate) short_marks: bool,
+    /// Bytes of the largest message that can be injected.
+    pub(crate) inject_size: usize,
+    /// Injecting saves more than it costs.
+    pub(crate) inject_pays: bool,
+    /// Posts that are followed by another wait for it.
+    pub(crate) uses_more: bool,
     /// One-sided operations, if there are any.
     pub(crate) rma: Option<RmaLimits>,
 }

@@ -116,6 +116,17 @@ impl RdmLink {
         Self::with(domain, info, (tx, rx), settings, false)
     }
 
+    /// A link for many connections that this side makes, over one endpoint, with room for the operations of all together.
+    pub(crate) fn dial(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        let info = settings.info(domain.fabric())?;
+        Self::with(domain, info, (tx, rx), settings, true)
+    }
+
     /// A link that listens, with room for the operations of all connections together.
     pub(crate) fn listen(
         domain: &Arc<Domain>,
@@ -155,6 +166,9 @@ impl RdmLink {
                 },
                 shared_receives: end.receives,
                 short_marks: domain.fabric().has_short_cq_data(),
+                inject_size: tx.inject_size,
+                inject_pays: domain.fabric().provider().inject_pays,
+                uses_more: domain.fabric().provider().uses_more,
                 rma,
             },
             sizes: settings.queue_sizes(sizes),

@@ -39,6 +39,8 @@ pub(crate) const FEATURE_PUBLISH: u32 = 1 << 2;
 
 /// RDM form: the speaker's provider has 4 bytes of CQ data, not 8: data messages carry short marks, in both directions.
 pub(crate) const FEATURE_SHORT_MARKS: u32 = 1 << 5;
+/// Feature bit: headers may travel in messages of their own, and the speaker has a second receive for each credit.
+pub(crate) const FEATURE_TWO_MESSAGES: u32 = 1 << 4;
 
 /// First bytes of a hello, a hello-ack and a refusal.
 const MAGIC: [u8; 4] = *b"FbCt";
@@ -595,6 +597,10 @@ impl ControlKind {
     pub(crate) const REFUSAL: Self = Self(18);
     /// RDM form: not a control message but data, marked so that the connection can be found.
     pub(crate) const DATA: Self = Self(32);
+    /// Not a control message but the header of the data message that comes next.
+    pub(crate) const HEADER: Self = Self(34);
+    /// Not a control message but the payload whose header came just before.
+    pub(crate) const PAYLOAD: Self = Self(35);
     /// Not a message at all: the immediate data of a one-sided write.
     pub(crate) const WRITTEN: Self = Self(33);
 }
@@ -615,6 +621,8 @@ impl fmt::Debug for ControlKind {
             Self::HELLO_ACK => "HELLO_ACK",
             Self::REFUSAL => "REFUSAL",
             Self::DATA => "DATA",
+            Self::HEADER => "HEADER",
+            Self::PAYLOAD => "PAYLOAD",
             Self::WRITTEN => "WRITTEN",
             Self(other) => return write!(f, "ControlKind({other})"),
         };
@@ -643,8 +651,8 @@ pub(crate) const SHORT_INDEX_MASK: u32 = (1 << SHORT_NUMBER) - 1;
 /// Numbers of messages with short marks are modulo this.
 pub(crate) const SHORT_NUMBERS: u32 = 1 << (SHORT_KIND - SHORT_NUMBER);
 
-/// The most data messages that may be on the way with short marks: half of the numbers.
-pub(crate) const SHORT_DEPTH_MAX: u32 = SHORT_NUMBERS / 2;
+/// The most data messages that may be granted with short marks: each may be two, and together they are half of the numbers.
+pub(crate) const SHORT_DEPTH_MAX: u32 = SHORT_NUMBERS / 4;
 
 /// RDM form: the mark of numbered messages of a kind (32 to 35), without their numbers. Where a provider has but 4 bytes of CQ
 /// data (`short`), the number has to go in there, too.
