@@ -301,31 +301,26 @@ impl<L: Link> SubscribeCore<L> {
     }
 
     fn on_message(&mut self, mut message: Message, events: &mut Vec<SubscribeEvent>) {
-        let Some(&publisher) = self.by_connection.get(&message.connection) else {
+        let Some(&publisher) = self.by_connection.get(&message.connection()) else {
             return;
         };
         let Some(found) = self.publishers.get_mut(&publisher) else {
             return;
         };
-        let part = match found.raw {
-            true => &mut message.payload,
-            false => &mut message.header,
-        };
-        let front = Publication::parse(&message.buffer[part.clone()]);
-        let Publication { tag, number } = match front {
+        let Publication { tag, number } = match Publication::parse(message.front(found.raw)) {
             Ok(front) => front,
             Err(error) => {
                 let reason = CloseReason::Violation(Violation::from(error));
-                return self.core.abort_connection(message.connection, reason);
+                return self.core.abort_connection(message.connection(), reason);
             }
         };
-        part.start += PUBLICATION_LEN;
+        message.cut_front(found.raw, PUBLICATION_LEN);
         let Some(missed) = found.wanted.on_publication(tag, number) else {
             self.stats.strays += 1;
             return;
         };
         self.stats.received += 1;
-        self.stats.bytes += (message.header.len() + message.payload.len()) as u64;
+        self.stats.bytes += (message.header().len() + message.payload().len()) as u64;
         self.stats.missed += missed;
         events.push(SubscribeEvent::Publication {
             publisher,

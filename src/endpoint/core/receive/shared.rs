@@ -62,13 +62,12 @@ pub(super) fn share<L: Link>(
     }))
 }
 
-/// A message and its length.
-pub(super) type Early = (BufferMut, usize);
+/// A message, its length and its mark.
+pub(super) type Early = (BufferMut, usize, u32);
 
 /// A goodbye whose sender says that it sent more than has come so far.
 pub(super) struct LateBye {
     message: Early,
-    mark: u32,
     claims: u64,
     pub(super) until: Instant,
 }
@@ -77,9 +76,9 @@ impl<C> Conn<C> {
     /// What was sent before the goodbye has not come in time: then it never will.
     pub(super) fn give_up_on_early(&mut self, now: Instant) {
         if let Some(bye) = self.late_bye.take_if(|bye| bye.until <= now) {
-            let (buffer, len) = bye.message;
+            let (buffer, len, mark) = bye.message;
             let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
-            self.machine.on_control(bye.mark, body, now);
+            self.machine.on_control(mark, body, now);
         }
     }
 }
@@ -128,8 +127,10 @@ impl<L: Link> ReceiveCore<L> {
         };
         self.use_promise(id);
         match kind {
-            ControlKind::DATA => self.on_numbered(id, number, (buffer, len), mark, events),
-            ControlKind::BYE => self.on_bye(id, (buffer, len), mark, events),
+            ControlKind::DATA | ControlKind::HEADER | ControlKind::PAYLOAD => {
+                self.on_numbered(id, number, (buffer, len, mark), events);
+            }
+            ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),
         }
     }
@@ -156,7 +157,6 @@ impl<L: Link> ReceiveCore<L> {
         id: ConnectionId,
         number: u32,
         message: Early,
-        mark: u32,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(conn) = self.conns.get_mut(id) else {
@@ -166,7 +166,9 @@ impl<L: Link> ReceiveCore<L> {
             let what = "a message with the number of another, or of one that it may not send yet";
             return conn.machine.violate(Violation::OutOfTurn(what));
         }
-        while let Some((buffer, len)) = self.conns.get_mut(id).and_then(|c| c.early.take_next()) {
+        while let Some((buffer, len, mark)) =
+            self.conns.get_mut(id).and_then(|c| c.early.take_next())
+        {
             self.on_received(id, buffer, len, Some(mark.into()), events);
         }
         self.take_late_bye(id, events);
@@ -179,8 +181,8 @@ impl<L: Link> ReceiveCore<L> {
         };
         let received = conn.machine.received();
         if let Some(bye) = conn.late_bye.take_if(|bye| bye.claims <= received) {
-            let (buffer, len) = bye.message;
-            self.on_received(id, buffer, len, Some(bye.mark.into()), events);
+            let (buffer, len, mark) = bye.message;
+            self.on_received(id, buffer, len, Some(mark.into()), events);
         }
     }
 
@@ -188,8 +190,7 @@ impl<L: Link> ReceiveCore<L> {
     fn on_bye(
         &mut self,
         id: ConnectionId,
-        (buffer, len): Early,
-        mark: u32,
+        (buffer, len, mark): Early,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(conn) = self.conns.get_mut(id) else {
@@ -201,8 +202,7 @@ impl<L: Link> ReceiveCore<L> {
                 if last_sequence > conn.machine.received() && conn.late_bye.is_none() =>
             {
                 conn.late_bye = Some(LateBye {
-                    message: (buffer, len),
-                    mark,
+                    message: (buffer, len, mark),
                     claims: last_sequence,
                     until: Instant::now() + self.settings.close_timeout,
                 });
