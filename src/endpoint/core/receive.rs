@@ -976,7 +976,8 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Windows take receives that only an endpoint with windows has.
     fn features(&self) -> u32 {
-        let mut features = wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES;
+        let mut features =
+            wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES | self.link.limits().features();
         if self.settings.windows.enabled() {
             features |= wire::FEATURE_WINDOWS;
         }

@@ -220,6 +220,7 @@ fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
             ContextKind::Opaque
         },
         shared_receives: 0,
+        short_marks: false,
         inject_size: tx.inject_size,
         inject_pays: fabric.provider().inject_pays,
         uses_more: fabric.provider().uses_more,
