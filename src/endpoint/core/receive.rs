@@ -116,6 +116,11 @@ impl Receives {
 }
 
 impl ReceiveSettings {
+    /// Control messages of one connection that can be on the way at once.
+    pub(crate) fn controls(&self) -> u32 {
+        self.windows.controls() + u32::from(self.publishing)
+    }
+
     /// How many receives a connection has.
     pub(crate) fn receives(&self, form: Form) -> Receives {
         let grants = self
@@ -319,7 +324,7 @@ impl<L: Link> ReceiveCore<L> {
             Form::Rdm => ORPHANS_MAX as u32,
         };
         let connections = settings.max_connections + orphans;
-        let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
+        let controls = CONTROL_SENDS.max(settings.controls() * connections);
         let control = match link.form() {
             Form::Msg => ControlBuffers::new(controls)?,
             Form::Rdm => ControlBuffers::for_hellos(controls)?,

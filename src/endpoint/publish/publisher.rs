@@ -483,7 +483,7 @@ impl PublishEndpoint {
         let slots = receives * config.max_connections + SPARE_BUFFERS;
         let pool = SharedBufferManager::allocate(slots, slot_size)?;
         let total = config.depth * config.max_connections;
-        let controls = settings.windows.controls() * config.max_connections + CONTROL_SENDS;
+        let controls = settings.controls() * config.max_connections + CONTROL_SENDS;
         let link = ProviderLink::listen(
             domain,
             &addr,

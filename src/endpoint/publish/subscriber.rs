@@ -274,7 +274,7 @@ impl SubscribeEndpoint {
         };
         let settings = config.settings(max_message);
         let receives = settings.receives(form).max;
-        let controls = settings.windows.controls() * config.max_publishers + CONTROL_SENDS;
+        let controls = settings.controls() * config.max_publishers + CONTROL_SENDS;
         let link = ProviderLink::dial(
             domain,
             controls as usize,
