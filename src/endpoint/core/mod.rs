@@ -7,6 +7,8 @@ mod future_tests;
 #[cfg(all(test, not(loom)))]
 mod hub_tests;
 #[cfg(all(test, not(loom)))]
+mod hub_walk_tests;
+#[cfg(all(test, not(loom)))]
 mod hubs;
 pub(crate) mod iov;
 #[cfg_attr(not(test), allow(dead_code))]

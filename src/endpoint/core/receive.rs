@@ -198,6 +198,13 @@ impl<C> Conn<C> {
         self.machine.next_action()
     }
 
+    /// How the peer tells headers from payloads, as it said in its hello or its answer.
+    fn learn_header_mode(&mut self) {
+        if let Some(hello) = self.machine.peer() {
+            self.header_mode = hello.header_mode;
+        }
+    }
+
     /// When it wants to be looked at.
     fn next_deadline(&self) -> Option<Instant> {
         let bye = self.late_bye.as_ref().map(|bye| bye.until);
@@ -597,6 +604,10 @@ impl<L: Link> ReceiveCore<L> {
                 None => return,
             }
         }
+        if !conn.established {
+            // The answer may be as new as this message, and not told of yet.
+            conn.learn_header_mode();
+        }
         match conn.machine.on_message(data) {
             Some(arrival @ (Arrival::Data | Arrival::Payload)) => {
                 let alone = arrival == Arrival::Payload;
@@ -867,10 +878,6 @@ impl<L: Link> ReceiveCore<L> {
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
         let per_credit = machine.receives_per_credit();
-        // Of one that this side makes, the answer says it.
-        let header_mode = machine
-            .peer()
-            .map_or(HeaderMode::Raw, |hello| hello.header_mode);
         let sends = match &self.sends {
             Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
             None => None,
@@ -891,7 +898,7 @@ impl<L: Link> ReceiveCore<L> {
             kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
-            header_mode,
+            header_mode: HeaderMode::Raw,
             lone_header: None,
             sends,
             early: Reorder::new(self.settings.depth * per_credit),
@@ -982,8 +989,8 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.stats.connections += 1;
         let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
+        conn.learn_header_mode();
         let peer = conn.machine.peer();
-        conn.header_mode = peer.map_or(HeaderMode::Raw, |hello| hello.header_mode);
         // Of an endpoint that also sends, what its peer takes is told.
         let (max_message, credits) = match &self.sends {
             None => (self.settings.max_message, conn.credits()),
