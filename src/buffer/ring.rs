@@ -139,6 +139,13 @@ impl RingRegion {
                 reason,
             });
         }
+        if headroom >= region.len() {
+            return Err(MemoryError::TooSmall {
+                what: "a ring with headroom",
+                need_bytes: headroom + 1,
+                have_bytes: region.len(),
+            });
+        }
         if headroom > 0 && !region.is_host() {
             return Err(MemoryError::NotHost {
                 what: "a ring with headroom",
@@ -209,7 +216,8 @@ impl RingRegion {
     fn skip(&mut self, len: usize) -> usize {
         let size = self.capacity();
         let left = size - (self.head % size as u64) as usize;
-        if self.headroom == 0 || self.headroom + len <= left {
+        // A piece without bytes lies somewhere, too: behind its room.
+        if self.headroom == 0 || self.headroom + len.max(1) <= left {
             return 0;
         }
         if !self.records.is_empty() {

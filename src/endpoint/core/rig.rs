@@ -79,6 +79,7 @@ impl Default for Setup {
             receive_slots: 16,
             max_connections: 2,
             ask: false,
+
             handshake_timeout: LONG,
             asked_mode: None,
             reconnect: ReconnectPolicy::off(),
@@ -508,7 +509,12 @@ pub(crate) fn payload_pool(net: &Net, number: usize, slots: u32) -> SharedBuffer
 }
 
 /// The same with room for headers.
-fn pool_with_room(net: &Net, number: usize, slots: u32, headroom: usize) -> SharedBufferManager {
+pub(crate) fn pool_with_room(
+    net: &Net,
+    number: usize,
+    slots: u32,
+    headroom: usize,
+) -> SharedBufferManager {
     let stride = (SLOT_BYTES + headroom).next_multiple_of(64);
     let bytes = (slots as usize + 1) * stride + 64;
     let (base, keep) = net.keep_alive(number, bytes);
@@ -548,11 +554,14 @@ pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         max_connections: setup.max_connections,
         max_message: SLOT_BYTES as u64 * 2,
         ask: setup.ask,
+
+        accepts: true,
         handshake_timeout: setup.handshake_timeout,
         close_timeout: LONG,
         header_mode: setup.asked_mode,
         windows: setup.windows,
         sends: None,
+        publishing: false,
         patience: Patience::ENDLESS,
         watch: TcpWatch::default(),
     }

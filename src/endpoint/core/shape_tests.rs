@@ -7,7 +7,7 @@ use crate::endpoint::core::rig::{Rig, Setup, send_settings};
 use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::event::{Inject, Level, SendEvent};
 use crate::endpoint::link::PostRefused;
-use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
+use crate::endpoint::link::fake::{FakeLink, FakeWait, NetConfig, some_addr};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::error::{Blocked, Error, FabricErrno, SendErrorKind};

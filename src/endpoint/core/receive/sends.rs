@@ -408,6 +408,11 @@ impl<L: Link> ReceiveCore<L> {
         if blocked == Blocked::HeaderSlots {
             self.arm_headers();
         }
+        if blocked == Blocked::HeaderRoom {
+            // Another endpoint may hold the room, which tells nobody when it is free.
+            self.retry = true;
+            self.set_timer();
+        }
     }
 
     /// Another endpoint may hold all the slots: its release must wake us. Released between the refusal and the arming: nobody would.

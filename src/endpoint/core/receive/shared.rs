@@ -162,7 +162,16 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        if conn.early.put(number, message).is_err() {
+        let is_short = wire::is_short(message.2);
+        if is_short != conn.machine.has_short_marks() {
+            let what = "a message with a mark of the other length";
+            return conn.machine.violate(Violation::OutOfTurn(what));
+        }
+        let put = match is_short {
+            false => conn.early.put(number, message),
+            true => conn.early.put_modulo(number, wire::SHORT_NUMBERS, message),
+        };
+        if put.is_err() {
             let what = "a message with the number of another, or of one that it may not send yet";
             return conn.machine.violate(Violation::OutOfTurn(what));
         }
