@@ -13,7 +13,6 @@ mod hub_walk_tests;
 #[cfg(all(test, not(loom)))]
 mod hubs;
 pub(crate) mod iov;
-#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) mod outgoing;
 pub(crate) mod pair;
 pub(crate) mod receive;

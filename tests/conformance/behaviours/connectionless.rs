@@ -107,6 +107,8 @@ struct Application {
     owed: u64,
     failed: u64,
     down: Vec<PeerId>,
+    /// Messages that are to come, all in all.
+    expected: u64,
 }
 
 impl Application {
@@ -158,12 +160,13 @@ impl Application {
 
     /// Sends and receives so many to and from each.
     fn exchange(&mut self, peers: &[PeerAddr]) {
-        let begin = self.checker.messages;
         let ends: Vec<_> = peers
             .iter()
             .map(|to| (*to, self.next.get(to).copied().unwrap_or_default() + EACH))
             .collect();
+        // The others may have begun before.
         let wanted = EACH * peers.len() as u64;
+        self.expected += wanted;
         drive("the exchange", 3 * SOON, || {
             for (to, end) in &ends {
                 let done = |this: &Self| this.next.get(to).is_some_and(|next| next >= end);
@@ -171,12 +174,10 @@ impl Application {
             }
             self.poll();
             let sent = ends.iter().all(|(to, end)| self.next.get(to) == Some(end));
-            sent && self.owed == 0 && self.checker.messages - begin >= wanted
+            sent && self.owed == 0 && self.checker.messages >= self.expected
         });
-        child::tell(format!(
-            "exchanged {wanted} {}",
-            self.checker.messages - begin
-        ));
+        let got = wanted + self.checker.messages - self.expected;
+        child::tell(format!("exchanged {wanted} {got}"));
     }
 }
 
@@ -209,6 +210,7 @@ pub(crate) fn exchange(told: &Told) {
         owed: 0,
         failed: 0,
         down: Vec::new(),
+        expected: 0,
     };
     let (orders, heard) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
