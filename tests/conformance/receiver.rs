@@ -41,12 +41,14 @@ pub(crate) fn receive(told: &Told) {
     });
     let (mut checker, mut held, mut ends) = (Checker::default(), Vec::new(), 0);
     let (mut events, mut hold) = (Vec::new(), told.number("hold", 0) as usize);
+    let slowness = Duration::from_millis(told.number("slow", 0));
     drive("the ends of all connections", 3 * SOON, || {
         receiver.poll(&mut events).expect("polls");
         for event in events.drain(..) {
             match event {
                 ReceiveEvent::Message(message) => {
                     checker.check(message.header(), message.payload());
+                    std::thread::sleep(slowness);
                     if held.len() < hold {
                         held.push(message);
                         child::tell(format!("held {}", held.len()));
@@ -57,6 +59,7 @@ pub(crate) fn receive(told: &Told) {
                     child::tell(format!("over {reason}"));
                     ends += 1;
                 }
+                ReceiveEvent::Starved { .. } => child::tell("starved"),
                 _ => {}
             }
         }

@@ -103,7 +103,7 @@ fn add_pair(
 fn side_by_side() -> usize {
     let asked = std::env::var("FABRICAST_JOBS").ok();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    asked.map_or(cores + 1, |text| {
+    asked.map_or(2 * cores, |text| {
         text.parse().expect("FABRICAST_JOBS is a number")
     })
 }

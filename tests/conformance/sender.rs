@@ -10,20 +10,39 @@ use crate::common::{SOON, after, buffer, child, drive, pattern, pool, send_end};
 use crate::message::header;
 use crate::told::{Told, mode};
 
+/// What a told sender asks of its endpoint.
+pub(crate) fn config(told: &Told) -> SendConfig {
+    let level = match told.text("level") {
+        Some("delivered") => Level::Delivered,
+        _ => Level::Sent,
+    };
+    SendConfig::default()
+        .level(level)
+        .header_mode(mode(told.text("mode").unwrap_or("prefixed")))
+        .connect_timeout(Duration::from_millis(told.number("connect", 5000)))
+        .send_deadline(Some(Duration::from_millis(told.number("deadline", 30_000))))
+        .lost_after(Some(Duration::from_millis(told.number("lost", 60_000))))
+}
+
 pub(crate) struct Sender {
-    endpoint: SendEndpointZeroCopy,
+    pub(crate) endpoint: SendEndpointZeroCopy,
     who: u64,
     sizes: Vec<usize>,
-    posted: u64,
-    completed: u64,
-    failed: u64,
+    pub(crate) posted: u64,
+    pub(crate) completed: u64,
+    pub(crate) failed: u64,
     blocked: u64,
-    events: Vec<SendEvent>,
-    pool: SharedBufferManager,
+    /// What happened and is no outcome.
+    pub(crate) events: Vec<SendEvent>,
+    pub(crate) pool: SharedBufferManager,
 }
 
 impl Sender {
     pub(crate) fn connect(told: &Told) -> Self {
+        Self::with(told, config(told))
+    }
+
+    pub(crate) fn with(told: &Told, config: SendConfig) -> Self {
         let domain = told.domain();
         let sizes = told.text("sizes").unwrap_or("1");
         let sizes: Vec<usize> = sizes
@@ -31,16 +50,6 @@ impl Sender {
             .map(|n| n.parse().expect("a size"))
             .collect();
         let largest = *sizes.iter().max().expect("a size");
-        let level = match told.text("level") {
-            Some("delivered") => Level::Delivered,
-            _ => Level::Sent,
-        };
-        let config = SendConfig::default()
-            .level(level)
-            .header_mode(mode(told.text("mode").unwrap_or("prefixed")))
-            .connect_timeout(Duration::from_millis(told.number("connect", 5000)))
-            .send_deadline(Some(Duration::from_millis(told.number("deadline", 30_000))))
-            .lost_after(Some(Duration::from_millis(told.number("lost", 60_000))));
         let pool = pool(&domain, 16, largest.max(64));
         let endpoint = SendEndpointZeroCopy::connect(&domain, told.to(), config).expect("begins");
         Self {
@@ -102,6 +111,16 @@ impl Sender {
         send_end(&self.events)
     }
 
+    /// Says goodbye and reports.
+    pub(crate) fn finish(mut self) {
+        self.endpoint.begin_close(after(SOON));
+        drive("the goodbye", 2 * SOON, || {
+            self.poll();
+            self.ended().is_some()
+        });
+        self.report(self.ended());
+    }
+
     pub(crate) fn report(&self, reason: Option<CloseReason>) {
         let Self {
             posted,
@@ -118,7 +137,8 @@ impl Sender {
     }
 }
 
-/// Sends `n` messages, then closes politely; with `flood`, sends until the connection ends; with `rude`, drops.
+/// Sends `n` messages, then closes politely; with `flood`, sends until the connection ends; with `rude`, drops; with `gated`, waits
+/// for a word before it sends.
 pub(crate) fn send(told: &Told) {
     let mut sender = Sender::connect(told);
     if let Err(error) = sender.endpoint.wait_connected() {
@@ -127,6 +147,9 @@ pub(crate) fn send(told: &Told) {
         return sender.report(sender.endpoint.close_reason());
     }
     child::tell("connected");
+    if told.text("gated").is_some() {
+        let _ = child::hear();
+    }
     let (n, flood) = (told.number("n", 0), told.number("flood", 0));
     let mut told_of_flood = false;
     let idle = Duration::from_millis(told.number("idle", 60_000));
@@ -168,14 +191,7 @@ pub(crate) fn send(told: &Told) {
         let _ = child::hear();
         return;
     }
-    let begun = Instant::now();
-    sender.endpoint.begin_close(after(SOON));
-    drive("the goodbye", 2 * SOON, || {
-        sender.poll();
-        sender.ended().is_some()
-    });
-    assert!(begun.elapsed() < 2 * SOON);
-    sender.report(sender.ended());
+    sender.finish();
 }
 
 /// Sends until it is refused for want of credit, tells, and goes on when it is told to.
@@ -198,12 +214,7 @@ pub(crate) fn stall(told: &Told) {
         sender.poll();
         sender.completed == n
     });
-    sender.endpoint.begin_close(after(SOON));
-    drive("the goodbye", 2 * SOON, || {
-        sender.poll();
-        sender.ended().is_some()
-    });
-    sender.report(sender.ended());
+    sender.finish();
 }
 
 /// Only begins to connect.

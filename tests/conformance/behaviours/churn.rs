@@ -21,7 +21,15 @@ pub(crate) fn churn(on: &On) -> Shown {
     }
     receiver.say("drop");
     let received = receiver.expect("received", 2 * SOON);
-    assert!(received.starts_with("120 "), "{received}");
+    // What a rude one sent last may be lost with it.
+    let messages = received
+        .split(' ')
+        .next()
+        .and_then(|n| n.parse::<u64>().ok());
+    assert!(
+        messages.is_some_and(|n| (90..=120).contains(&n)),
+        "{received}"
+    );
     receiver.finish(SOON);
     Shown::Works
 }

@@ -4,12 +4,19 @@
 //! others don't; a line in each of the two lists below. A row that can't do it answers [`Shown::Hole`], with the reason in words
 //! for whoever reads the table: never by doing nothing.
 
+mod asynchronous;
 mod churn;
+mod coalesced;
+mod header;
 mod killed;
+mod liveness;
 mod messages;
 mod mixed;
+mod reconnect;
 mod refusal;
 mod rude;
+mod shared_pool;
+mod slow_peer;
 
 use crate::on::On;
 use crate::table::Shown;
@@ -30,6 +37,14 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("killed sender", killed::killed_sender),
     ("restart", killed::restarted_receiver),
     ("churn", churn::churn),
+    ("headers", header::headers),
+    ("shared pool", shared_pool::shared_pool),
+    ("slow peer", slow_peer::slow_peer),
+    ("liveness", liveness::liveness),
+    ("reconnect", reconnect::reconnect),
+    ("coalesced", coalesced::coalesced),
+    ("flush interval", coalesced::flush_interval),
+    ("async", asynchronous::one_round_trip),
 ];
 
 /// What one version of the library is asked to do with another.
@@ -44,4 +59,15 @@ pub(crate) const ROLES: &[Role] = &[
     ("send", crate::sender::send),
     ("stall", crate::sender::stall),
     ("ask", crate::sender::ask),
+    ("framed receive", header::receive),
+    ("framed send", header::send),
+    ("close", slow_peer::close),
+    ("watch", liveness::watch),
+    ("cut", reconnect::cut),
+    ("send again", reconnect::send_again),
+    ("unpack", coalesced::unpack),
+    ("pack", coalesced::pack),
+    ("one message", coalesced::one_message),
+    ("async receive", asynchronous::receive),
+    ("async send", asynchronous::send),
 ];
