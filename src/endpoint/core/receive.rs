@@ -13,9 +13,7 @@ use self::shared::{Early, LateBye, NOBODY, ORPHANS_MAX, Shared, share};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
-use crate::endpoint::core::control::{
-    CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
-};
+use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, HeldDescriptor, post_control};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -51,9 +49,12 @@ pub(crate) use windows::WindowSettings;
 /// that a dead peer is noticed while every message is held.
 pub(crate) const RESERVE: u32 = 2;
 
-/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
-/// refusal; what is said of windows comes on top (`WindowSettings::controls`).
-const CONTROLS_PER_CONNECTION: u32 = 6;
+/// Control messages of one connection that are on the way at once, for which there are buffers: the next one waits until the last one is
+/// sent. It costs nothing, since they leave in order, and a thousand connections little memory.
+const CONTROLS_AT_ONCE: u32 = 1;
+
+/// With the refusal that ends a connection of the RDM form, which waits for nothing.
+pub(crate) const CONTROLS_PER_CONNECTION: u32 = CONTROLS_AT_ONCE + 1;
 
 /// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
@@ -122,7 +123,7 @@ struct Conn<C> {
     kernel_bytes: KernelBytes,
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
-    /// A control message that the provider's full queue did not take.
+    /// A control message that waits: for the last one to be sent, or for room in the provider's full queue.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
     /// RDM form: messages that came before their turn, and a goodbye that did.
@@ -134,12 +135,18 @@ struct Conn<C> {
 }
 
 impl<C> Conn<C> {
-    /// While one control message waits there is no next one, except that the connection may end.
+    /// While one control message waits there is no next one.
     fn next_action(&mut self) -> Option<Action> {
-        if self.unsent.is_some() && self.machine.state() != State::Closed {
-            return None;
+        match self.unsent {
+            Some(_) => self.machine.next_news(),
+            None => self.machine.next_action(),
         }
-        self.machine.next_action()
+    }
+
+    /// What waited and can be offered again; it is of no use any more when the connection is over.
+    fn take_unsent(&mut self) -> Option<(u32, ControlBody)> {
+        let unsent = self.unsent.take();
+        unsent.filter(|_| self.machine.state() != State::Closed)
     }
 
     /// When it wants to be looked at.
@@ -235,12 +242,10 @@ impl<L: Link> ReceiveCore<L> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
-        let orphans = match link.form() {
-            Form::Msg => 0,
-            Form::Rdm => ORPHANS_MAX as u32,
+        let controls = match link.form() {
+            Form::Msg => CONTROLS_AT_ONCE * settings.max_connections,
+            Form::Rdm => CONTROLS_PER_CONNECTION * (settings.max_connections + ORPHANS_MAX as u32),
         };
-        let connections = settings.max_connections + orphans;
-        let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
         let control = ControlBuffers::new(controls)?;
         let shared = share(&link, &pool, &control)?;
         let capacity = u32::try_from(pool.slots())
@@ -537,7 +542,7 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Does what one connection asks for.
     fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let unsent = self.conns.get_mut(id).and_then(|conn| conn.unsent.take());
+        let unsent = self.conns.get_mut(id).and_then(Conn::take_unsent);
         if let Some((cq_data, body)) = unsent {
             self.send_control(id, cq_data, &body);
         }
@@ -1112,6 +1117,14 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && conn.controls >= CONTROLS_AT_ONCE
+            && conn.machine.state() != State::Closed
+        {
+            // Offered again when that is sent (`on_completion`).
+            conn.unsent = Some((cq_data, *body));
+            return;
+        }
         let sent = self.try_send_control(id, cq_data, body);
         let Some(conn) = self.conns.get_mut(id) else {
             return;

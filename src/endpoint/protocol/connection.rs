@@ -992,6 +992,20 @@ impl Connection {
 
     /// The next thing to do, in the only order that makes sense; `None` when there is nothing for now.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
+        if let Some(news) = self.next_news() {
+            return Some(news);
+        }
+        if self.state == State::Closed {
+            return None;
+        }
+        // Before a goodbye: what it says of windows is said before it.
+        self.next_window()
+            .or_else(|| self.next_subscription())
+            .or_else(|| self.next_control())
+    }
+
+    /// The same while a control message waits to be sent: the handshake, what the application is to hear, and the end.
+    pub(crate) fn next_news(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
             return Some(*action);
         }
@@ -1010,14 +1024,8 @@ impl Connection {
         ) {
             return Some(Action::PeerClosing { reason: bye.reason });
         }
-        if self.state == State::Closed {
-            let told = !std::mem::take(&mut self.pending.close);
-            return self.reason.filter(|_| !told).map(Action::Close);
-        }
-        // Before a goodbye: what it says of windows is said before it.
-        self.next_window()
-            .or_else(|| self.next_subscription())
-            .or_else(|| self.next_control())
+        let closed = std::mem::take(&mut self.pending.close);
+        self.reason.filter(|_| closed).map(Action::Close)
     }
 
     fn next_subscription(&mut self) -> Option<Action> {
