@@ -97,6 +97,9 @@ pub struct ReceiveStats {
     pub peer_writes: u64,
     /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie.
     pub stray_writes: u64,
+    /// Windows of connections that are over whose peers did not give them back: the endpoint keeps their memory until it is closed
+    /// (FI_EP_RDM only). They count against the setting `windows`.
+    pub quarantined: u64,
     /// Reads of the completion queue.
     pub cq_reads: u64,
     /// Of these, reads that found nothing.

@@ -11,8 +11,10 @@ use common::{
     SOON, Watchdog, after, any_port, buffer, domain, drive, outcomes, pattern, pool, receive_ends,
     send_end,
 };
-use fabricast::endpoint::{Level, ReceiveConfig, SendConfig};
-use fabricast::{PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::endpoint::{
+    Access, Destination, Level, ReceiveConfig, SendConfig, WindowDescriptor, WindowEvent,
+};
+use fabricast::{PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 
 const NAME: &str = "sender_and_receiver_may_have_different_versions";
 
@@ -82,6 +84,115 @@ fn send(addr: PeerAddr, level: Level) {
     child::tell(format!("sent {done} {reason}"));
 }
 
+/// A window of a megabyte that the other version writes and reads.
+fn own() {
+    let domain = domain().expect("a library");
+    child::tell(format!("library {}", domain.report().library));
+    let config = ReceiveConfig::default()
+        .max_message(4096)
+        .windows(1)
+        .max_connections(1);
+    let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
+    child::tell(format!("port {}", receiver.local_addr()));
+    let (mut events, mut window, mut wrote) = (Vec::new(), None, 0_u64);
+    drive("the end", 3 * SOON, || {
+        receiver.poll(&mut events).expect("polls");
+        for event in &events {
+            match event {
+                ReceiveEvent::Connected { connection, .. } => {
+                    let region = Region::host(MAX_MESSAGE).build().expect("memory");
+                    let slice = region.slice(0..MAX_MESSAGE).expect("inside");
+                    let exposed = receiver.expose(*connection, slice, Access::all());
+                    let exposed = exposed.expect("exposed");
+                    let bytes = exposed.descriptor().to_bytes().map(|byte| byte.to_string());
+                    child::tell(format!("window {}", bytes.join(".")));
+                    window = Some(exposed);
+                }
+                ReceiveEvent::Window {
+                    event: WindowEvent::PeerWrote { data, .. },
+                    ..
+                } => {
+                    assert_eq!(u64::from(*data), wrote);
+                    wrote += 1;
+                }
+                _ => {}
+            }
+        }
+        let over = !receive_ends(&events).is_empty();
+        if !over {
+            events.clear();
+        }
+        over
+    });
+    let (_, reason) = receive_ends(&events)[0];
+    child::tell(format!("received {wrote} {reason}"));
+}
+
+/// Writes each size with immediate data, reads it back, and compares.
+fn operate(addr: PeerAddr) {
+    let domain = domain().expect("a library");
+    child::tell(format!("library {}", domain.report().library));
+    let pool = pool(&domain, 8, MAX_MESSAGE);
+    let config = SendConfig::default();
+    let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
+    sender.wait_connected().expect("connects");
+    let line = child::hear().expect("a descriptor");
+    let bytes = line.split('.').map(|byte| byte.parse().expect("a byte"));
+    let descriptor = WindowDescriptor::parse(&bytes.collect::<Vec<u8>>()).expect("ours");
+    let window = sender.open_window(&descriptor).expect("opened");
+    let mut events = Vec::new();
+    let mut done = 0_u64;
+    for (key, size) in (0..).zip(SIZES.into_iter().filter(|size| *size > 0)) {
+        let bytes = pattern(key, size);
+        let payload = buffer(&pool, &bytes);
+        sender
+            .write_with_data(payload, window.at(3), key as u32, key)
+            .expect("posted");
+        let into = pool.try_acquire().expect("a buffer");
+        let mut into = Some(Destination::buffer(into, size));
+        drive("an operation", SOON, || {
+            sender.poll(&mut events).expect("polls");
+            let mut over = false;
+            for event in events.drain(..) {
+                match event {
+                    SendEvent::Window(WindowEvent::Written { .. }) => {
+                        let into = into.take().expect("one write");
+                        sender.read(into, window.at(3), key).expect("posted");
+                    }
+                    SendEvent::Window(WindowEvent::Read { into, .. }) => {
+                        let buffer = into.into_buffer().expect("a buffer");
+                        assert!(buffer[..size] == bytes, "{size} bytes");
+                        over = true;
+                    }
+                    SendEvent::Connected(_) | SendEvent::Writable => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            over
+        });
+        done += 1;
+    }
+    let ends = sender.close(after(SOON)).expect("closes");
+    let reason = send_end(&ends).expect("ended");
+    child::tell(format!("sent {done} {reason}"));
+}
+
+fn run_one_sided(uses: &str, owns: &str) {
+    let env = |library| [("FABRICAST_LIBFABRIC", library)];
+    let mut owner = Child::with_env(NAME, "own", "", &env(owns));
+    let owning = owner.expect("library", SOON);
+    let addr = owner.expect("port", SOON);
+    let mut user = Child::with_env(NAME, "operate", addr, &env(uses));
+    let using = user.expect("library", SOON);
+    println!("one-sided: {using} to {owning}");
+    user.say(&owner.expect("window", SOON));
+    let expected = format!("{} finished: both sides said goodbye", SIZES.len() - 1);
+    assert_eq!(user.expect("sent", 3 * SOON), expected);
+    assert_eq!(owner.expect("received", SOON), expected);
+    owner.finish(SOON);
+    user.finish(SOON);
+}
+
 /// One run; `first` and `second` are values of FABRICAST_LIBFABRIC, empty for the system's library.
 fn run(sends: &str, receives: &str, role: &str) {
     let env = |library| [("FABRICAST_LIBFABRIC", library)];
@@ -109,6 +220,8 @@ fn sender_and_receiver_may_have_different_versions() {
     match child::role().as_deref() {
         Some("receive") => return receive(),
         Some("send") => return send(address(), Level::Sent),
+        Some("own") => return own(),
+        Some("operate") => return operate(address()),
         Some("deliver") => return send(address(), Level::Delivered),
         Some(other) => panic!("no role {other}"),
         None => {}
@@ -125,4 +238,6 @@ fn sender_and_receiver_may_have_different_versions() {
         run(&first, &second, role);
         run(&second, &first, role);
     }
+    run_one_sided(&first, &second);
+    run_one_sided(&second, &first);
 }

@@ -11,13 +11,39 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
-use common::{Watchdog, after, domain, drive, millis, rounds};
+use common::{Watchdog, after, drive, millis, rounds};
 use fabricast::buffer::RegionSlice;
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, LocalWindow, ReceiveConfig, SendConfig, WindowDescriptor,
     WindowEvent,
 };
-use fabricast::{ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
+use fabricast::fabric::EndpointKind;
+use fabricast::{
+    Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
+};
+
+/// The two forms of connections. Those over FI_EP_RDM go by sockets, so that a process can be stopped in the middle of an operation.
+const MSG: EndpointKind = EndpointKind::Msg;
+const RDM: EndpointKind = EndpointKind::Rdm;
+
+/// `None`, after a line that says why, where there is no such thing.
+fn domain(kind: EndpointKind) -> Option<Arc<Domain>> {
+    let first = common::domain()?;
+    if kind == MSG {
+        return Some(first);
+    }
+    let open = |provider: &str| {
+        let builder = Fabric::builder().provider(provider).endpoint_kind(RDM);
+        builder.node("127.0.0.1").open()
+    };
+    match open("net").or_else(|_| open("tcp")) {
+        Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+    }
+}
 
 /// Bytes of the window.
 fn window_bytes() -> usize {
@@ -63,7 +89,8 @@ fn first_byte(slice: *const u8) -> u8 {
 
 /// Connects, writes or reads all of the window that it is told, tells the outcome, and stays until its connection is over.
 fn peer(read: bool) {
-    let domain = domain().expect("the parent has libfabric");
+    let kind = if child::argument() == "rdm" { RDM } else { MSG };
+    let domain = domain(kind).expect("the parent has libfabric");
     let addr = child::hear()
         .expect("an address")
         .parse()
@@ -127,8 +154,8 @@ struct Owner {
 
 impl Owner {
     /// A child that is stopped in the middle of its operation. `None`: there is no libfabric.
-    fn with_stopped_peer(test: &'static str, read: bool) -> Option<Self> {
-        let domain = domain()?;
+    fn with_stopped_peer(test: &'static str, read: bool, kind: EndpointKind) -> Option<Self> {
+        let domain = domain(kind)?;
         let config = ReceiveConfig::default()
             .slots(64)
             .depth(8)
@@ -136,7 +163,11 @@ impl Owner {
             .windows(4);
         let mut receiver =
             ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");
-        let mut child = Child::start(test, if read { "read" } else { "write" }, "");
+        let mut child = Child::start(
+            test,
+            if read { "read" } else { "write" },
+            if kind == RDM { "rdm" } else { "msg" },
+        );
         child.say(&receiver.local_addr().to_string());
         let mut events = Vec::new();
         let mut connection = None;
@@ -213,8 +244,8 @@ impl Owner {
 }
 
 /// The handle is dropped while the peer is stopped: the memory stays until the operation is over and the peer has confirmed.
-fn dropped_window(test: &'static str, read: bool) {
-    let Some(mut owner) = Owner::with_stopped_peer(test, read) else {
+fn dropped_window(test: &'static str, read: bool, kind: EndpointKind) {
+    let Some(mut owner) = Owner::with_stopped_peer(test, read, kind) else {
         return;
     };
     let Owner {
@@ -265,8 +296,8 @@ fn dropped_window(test: &'static str, read: bool) {
 
 /// The revocation is not confirmed in time: the connection is closed, the memory is freed while the peer is still stopped, and what the
 /// peer does afterwards reaches nobody.
-fn revoked_window(test: &'static str, read: bool) {
-    let Some(mut owner) = Owner::with_stopped_peer(test, read) else {
+fn revoked_window(test: &'static str, read: bool, kind: EndpointKind) {
+    let Some(mut owner) = Owner::with_stopped_peer(test, read, kind) else {
         return;
     };
     let deadline = after(millis(150));
@@ -297,9 +328,59 @@ fn revoked_window(test: &'static str, read: bool) {
     child.finish(SLOW);
 }
 
+/// The same where the endpoint serves other connections, too, and stays: the memory stays with it, until it is closed.
+fn quarantined_window(test: &'static str, read: bool, kind: EndpointKind) {
+    let Some(owner) = Owner::with_stopped_peer(test, read, kind) else {
+        return;
+    };
+    let Owner {
+        mut receiver,
+        window,
+        region,
+        gone,
+        mut child,
+        mut events,
+        ..
+    } = owner;
+    assert!(receiver.revoke(window, after(millis(150))));
+    drive("the deadline", SLOW, || {
+        receiver.poll(&mut events).expect("polls");
+        !common::receive_ends(&events).is_empty()
+    });
+    let kept = |event: &ReceiveEvent| {
+        matches!(
+            event,
+            ReceiveEvent::Window {
+                event: WindowEvent::Quarantined { .. },
+                ..
+            }
+        )
+    };
+    assert!(events.iter().any(kept), "{events:?}");
+    events.clear();
+    assert_eq!(receiver.stats().quarantined, 1);
+    child.go_on();
+    // What it had begun may still land. What it hears of it is its provider's business; then its connection is over.
+    let mut told = Vec::new();
+    drive("its end", SLOW, || {
+        receiver.poll(&mut events).expect("polls");
+        told.extend(child.heard());
+        told.last().is_some_and(|line| line == "over")
+    });
+    assert!(
+        !gone.load(Ordering::SeqCst) && region.upgrade().is_some(),
+        "freed while the endpoint is open"
+    );
+    child.finish(SLOW);
+    let last = receiver.close(after(SLOW)).expect("closes");
+    assert!(!gone.load(Ordering::SeqCst), "it is in the event");
+    drop(last);
+    assert!(gone.load(Ordering::SeqCst) && region.upgrade().is_none());
+}
+
 /// The owner's endpoint is dropped while the peer is stopped.
-fn dropped_endpoint(test: &'static str, read: bool) {
-    let Some(owner) = Owner::with_stopped_peer(test, read) else {
+fn dropped_endpoint(test: &'static str, read: bool, kind: EndpointKind) {
+    let Some(owner) = Owner::with_stopped_peer(test, read, kind) else {
         return;
     };
     assert!(!owner.is_gone() && owner.connection == owner.window.connection());
@@ -324,7 +405,7 @@ fn dropped_endpoint(test: &'static str, read: bool) {
 }
 
 macro_rules! stop_tests {
-    ($($name:ident: $what:ident, $read:literal;)*) => {
+    ($($name:ident: $what:ident, $read:literal, $kind:ident;)*) => {
         $(
             #[test]
             fn $name() {
@@ -333,17 +414,23 @@ macro_rules! stop_tests {
                 }
                 let _alone = common::alone();
                 let _watchdog = Watchdog::with(stringify!($name), 3 * SLOW);
-                $what(stringify!($name), $read);
+                $what(stringify!($name), $read, $kind);
             }
         )*
     };
 }
 
 stop_tests! {
-    stopped_writing_and_the_window_dropped: dropped_window, false;
-    stopped_reading_and_the_window_dropped: dropped_window, true;
-    stopped_writing_and_the_window_revoked: revoked_window, false;
-    stopped_reading_and_the_window_revoked: revoked_window, true;
-    stopped_writing_and_the_endpoint_dropped: dropped_endpoint, false;
-    stopped_reading_and_the_endpoint_dropped: dropped_endpoint, true;
+    stopped_writing_and_the_window_dropped: dropped_window, false, MSG;
+    stopped_reading_and_the_window_dropped: dropped_window, true, MSG;
+    stopped_writing_and_the_window_revoked: revoked_window, false, MSG;
+    stopped_reading_and_the_window_revoked: revoked_window, true, MSG;
+    stopped_writing_and_the_endpoint_dropped: dropped_endpoint, false, MSG;
+    stopped_reading_and_the_endpoint_dropped: dropped_endpoint, true, MSG;
+    rdm_stopped_writing_and_the_window_dropped: dropped_window, false, RDM;
+    rdm_stopped_reading_and_the_window_dropped: dropped_window, true, RDM;
+    rdm_stopped_writing_and_the_window_revoked: quarantined_window, false, RDM;
+    rdm_stopped_reading_and_the_window_revoked: quarantined_window, true, RDM;
+    rdm_stopped_writing_and_the_endpoint_dropped: dropped_endpoint, false, RDM;
+    rdm_stopped_reading_and_the_endpoint_dropped: dropped_endpoint, true, RDM;
 }

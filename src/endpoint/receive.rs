@@ -398,6 +398,7 @@ impl ReceiveEndpoint {
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
+            sends: None,
             patience: config.patience,
             watch: config.watch,
         };

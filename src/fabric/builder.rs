@@ -141,18 +141,30 @@ impl FabricBuilder {
         };
         let find =
             |hints: &Info| Info::find(library, self.node.as_deref(), None, flags, Some(hints));
-        // One-sided operations where there are some; without them, all else works. They go over connected endpoints only.
-        if kind == EndpointKind::Msg {
-            hints.head_mut().caps |= sys::FI_RMA;
-        }
+        // One-sided operations where there are some; without them, all else works.
+        hints.head_mut().caps |= sys::FI_RMA;
         let found = find(&hints).or_else(|_| {
             hints.head_mut().caps &= !sys::FI_RMA;
             find(&hints)
         });
-        let found = match found {
-            Ok(found) => found,
-            Err(errno) => return Ok(Err(errno)),
-        };
+        let usable = found.map(|found| self.usable(found, kind));
+        Ok(match usable {
+            Ok(Some((_, row))) if row.offset_windows => {
+                hints.set_provider(row.name)?;
+                hints.set_mr_mode(MR_MODES & !sys::FI_MR_VIRT_ADDR);
+                find(&hints).and_then(|found| self.usable(found, kind).ok_or(sys::FI_ENODATA))
+            }
+            Ok(usable) => usable.ok_or(sys::FI_ENODATA),
+            Err(errno) => Err(errno),
+        })
+    }
+
+    /// The first that we know and was asked for.
+    fn usable(
+        &self,
+        found: impl IntoIterator<Item = Info>,
+        kind: EndpointKind,
+    ) -> Option<(Info, &'static Provider)> {
         let usable = |info: Info| {
             // tcp ignores the hint, and answers with whatever interfaces there are.
             let is_wanted = |name: &String| info.domain_name() == *name;
@@ -164,8 +176,7 @@ impl FabricBuilder {
                 .filter(|_| self.interface.iter().all(is_wanted))
                 .map(|row| (info, row))
         };
-        let usable = found.into_iter().find_map(usable);
-        Ok(usable.ok_or(sys::FI_ENODATA))
+        found.into_iter().find_map(usable)
     }
 
     /// A provider that we know and can't use is refused in words, before libfabric is asked; so is a kind of endpoint

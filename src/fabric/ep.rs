@@ -294,11 +294,11 @@ impl Ep {
     ///
     /// # Safety
     ///
-    /// * The endpoint is connected: providers crash on a write before that.
+    /// * A connected endpoint is connected: providers crash on a write before that.
     /// * Each segment points to initialised memory that stays valid, registered and unwritten until the completion of
     ///   the context was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
-    pub(crate) unsafe fn write(&self, post: &RmaPost<'_>) -> Result<(), PostRefused> {
+    pub(crate) unsafe fn write(&self, peer: FiAddr, post: &RmaPost<'_>) -> Result<(), PostRefused> {
         let mut flags = sys::FI_COMPLETION;
         if post.data.is_some() {
             flags |= sys::FI_REMOTE_CQ_DATA;
@@ -307,7 +307,7 @@ impl Ep {
             flags |= sys::FI_DELIVERY_COMPLETE;
         }
         let remote = rma_iov(post);
-        let msg = rma_msg(post, &remote);
+        let msg = rma_msg(peer, post, &remote);
         // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
         posted(unsafe { sys::fi_writemsg(self.as_ptr(), &raw const msg, flags) })
     }
@@ -316,13 +316,13 @@ impl Ep {
     ///
     /// # Safety
     ///
-    /// * The endpoint is connected: providers crash on a read before that.
+    /// * A connected endpoint is connected: providers crash on a read before that.
     /// * Each segment points to memory that stays valid, registered and untouched until the completion of the context
     ///   was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
-    pub(crate) unsafe fn read(&self, post: &RmaPost<'_>) -> Result<(), PostRefused> {
+    pub(crate) unsafe fn read(&self, peer: FiAddr, post: &RmaPost<'_>) -> Result<(), PostRefused> {
         let remote = rma_iov(post);
-        let msg = rma_msg(post, &remote);
+        let msg = rma_msg(peer, post, &remote);
         // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
         posted(unsafe { sys::fi_readmsg(self.as_ptr(), &raw const msg, sys::FI_COMPLETION) })
     }
@@ -381,12 +381,12 @@ fn rma_iov(post: &RmaPost<'_>) -> sys::fi_rma_iov {
     }
 }
 
-fn rma_msg(post: &RmaPost<'_>, remote: &sys::fi_rma_iov) -> sys::fi_msg_rma {
+fn rma_msg(peer: FiAddr, post: &RmaPost<'_>, remote: &sys::fi_rma_iov) -> sys::fi_msg_rma {
     sys::fi_msg_rma {
         msg_iov: post.iov.as_ptr(),
         desc: post.desc.as_ptr().cast_mut(),
         iov_count: post.iov.len(),
-        addr: 0,
+        addr: peer.get(),
         rma_iov: remote,
         rma_iov_count: 1,
         context: post.context as *mut c_void,

@@ -174,7 +174,7 @@ impl Fabric {
             .ok_or_else(|| Error::fabric("fi_fabric", rc))?;
         let fabric = Self {
             raw,
-            rma: RmaLimits::of(&info),
+            rma: RmaLimits::of(&info, provider, endpoint_kind),
             info,
             provider,
             endpoint_kind,

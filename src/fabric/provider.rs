@@ -82,6 +82,15 @@ pub struct Provider {
     pub reports_after_close: bool,
     /// `FI_MORE` batches posts.
     pub uses_more: bool,
+    /// `FI_MR_VIRT_ADDR` is not offered to it: with it, a peer that shares the machine reaches memory by its address, and no key is
+    /// looked at (`shm`).
+    pub offset_windows: bool,
+    /// The owner of a window moves the bytes of a read into the reader's memory by itself, even after the reader's endpoint was
+    /// closed: what is read into then must never be freed.
+    pub reads_outlive_close: bool,
+    /// It goes on using a registration that was closed in the middle of an operation: those of connections that are over stay open
+    /// until their endpoint is closed.
+    pub holds_registrations: bool,
     /// Bytes that it copies by itself, in words.
     pub copies: &'static str,
     /// Where the facts come from.
@@ -124,6 +133,9 @@ pub const PROVIDERS: &[Provider] = &[
         wait_fd: true,
         reports_after_close: true,
         uses_more: false,
+        offset_windows: false,
+        reads_outlive_close: false,
+        holds_registrations: false,
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         evidence: Evidence::Tested,
         refused: None,
@@ -137,6 +149,9 @@ pub const PROVIDERS: &[Provider] = &[
         wait_fd: true,
         reports_after_close: true,
         uses_more: true,
+        offset_windows: false,
+        reads_outlive_close: false,
+        holds_registrations: false,
         copies: "none",
         evidence: Evidence::Documented,
         refused: None,
@@ -168,6 +183,9 @@ pub const PROVIDERS: &[Provider] = &[
     rdm("net", 4, false, "as tcp", Evidence::Tested),
     Provider {
         reports_after_close: false,
+        offset_windows: true,
+        reads_outlive_close: true,
+        holds_registrations: true,
         ..rdm(
             "shm",
             4,
@@ -203,6 +221,9 @@ const fn rdm(
         wait_fd,
         reports_after_close: true,
         uses_more: false,
+        offset_windows: false,
+        reads_outlive_close: false,
+        holds_registrations: false,
         copies,
         evidence,
         refused: None,

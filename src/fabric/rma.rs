@@ -3,6 +3,7 @@
 use libfabric_sys as sys;
 
 use super::info::Info;
+use super::provider::{EndpointKind, Provider};
 
 /// The limits of one-sided operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,22 +18,35 @@ pub(crate) struct RmaLimits {
     pub(crate) virtual_addresses: bool,
     /// Bytes of a key.
     pub(crate) key_bytes: usize,
+    /// No message overtakes a write, as on a connected endpoint. Elsewhere every write is confirmed: who answers a revocation must know
+    /// that its writes are over, not only that they left.
+    pub(crate) ordered: bool,
+    /// The column [`Provider::reads_outlive_close`].
+    pub(crate) reads_outlive_close: bool,
+    /// The column [`Provider::holds_registrations`].
+    pub(crate) holds_registrations: bool,
 }
 
 impl RmaLimits {
     /// `None` where the provider has no one-sided operations.
-    pub(crate) fn of(info: &Info) -> Option<Self> {
-        let needed = sys::FI_RMA;
-        if info.caps() & needed != needed {
+    pub(crate) fn of(info: &Info, row: &Provider, kind: EndpointKind) -> Option<Self> {
+        if info.caps() & sys::FI_RMA == 0 {
             return None;
         }
         let (tx, domain) = (info.tx(), info.domain());
+        // One without key would let everybody reach everything.
+        if row.offset_windows && domain.mr_mode & sys::FI_MR_VIRT_ADDR != 0 {
+            return None;
+        }
         Some(Self {
             iov_limit: tx.iov_limit,
             max_bytes: info.max_message(),
             immediate_bytes: domain.cq_data_size,
             virtual_addresses: domain.mr_mode & sys::FI_MR_VIRT_ADDR != 0,
             key_bytes: domain.mr_key_size,
+            ordered: kind == EndpointKind::Msg,
+            reads_outlive_close: row.reads_outlive_close,
+            holds_registrations: row.holds_registrations,
         })
     }
 }

@@ -16,6 +16,7 @@ pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
         .slots(told.number("slots", 32) as u32)
         .depth(told.number("depth", 8) as u32)
         .max_connections(told.number("peers", 4) as u32)
+        .windows(told.number("windows", 0) as u32)
         .handshake_timeout(Duration::from_secs(2));
     if let Some(asked) = told.text("asks") {
         config = config.header_mode(mode(asked));

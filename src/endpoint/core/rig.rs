@@ -499,6 +499,7 @@ pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         close_timeout: LONG,
         header_mode: setup.asked_mode,
         windows: setup.windows,
+        sends: None,
         patience: Patience::ENDLESS,
         watch: TcpWatch::default(),
     }

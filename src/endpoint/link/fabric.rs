@@ -24,7 +24,7 @@ use crate::endpoint::protocol::connection::Form;
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
 use crate::fabric::{
-    Cq, Domain, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent, in_use,
+    Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent, in_use,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
@@ -74,7 +74,7 @@ impl FabricLink {
         let eq = Arc::new(Eq::open(fabric)?);
         let cq = Arc::new(Cq::open(domain, tx + rx)?);
         Ok(Self {
-            limits: limits(&info),
+            limits: limits(fabric, &info),
             info,
             settings: *settings,
             queue_sizes: settings.queue_sizes((tx, rx)),
@@ -195,7 +195,7 @@ impl Drop for FabricLink {
     }
 }
 
-fn limits(info: &Info) -> LinkLimits {
+fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
     let tx = info.tx();
     let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
     LinkLimits {
@@ -207,7 +207,7 @@ fn limits(info: &Info) -> LinkLimits {
             ContextKind::Opaque
         },
         shared_receives: 0,
-        rma: RmaLimits::of(info),
+        rma: RmaLimits::of(info, fabric.provider(), EndpointKind::Msg),
     }
 }
 
@@ -434,7 +434,7 @@ impl Link for FabricLink {
         post: &RmaPost<'_>,
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises; cores write on established connections only.
-        unsafe { conn.ep.write(post) }
+        unsafe { conn.ep.write(FiAddr::UNSPECIFIED, post) }
     }
 
     #[inline]
@@ -444,7 +444,7 @@ impl Link for FabricLink {
         post: &RmaPost<'_>,
     ) -> Result<(), PostRefused> {
         // SAFETY: the caller's promises; cores read on established connections only.
-        unsafe { conn.ep.read(post) }
+        unsafe { conn.ep.read(FiAddr::UNSPECIFIED, post) }
     }
 
     #[inline]

@@ -736,7 +736,9 @@ impl Connection {
     /// What stands in the way; then nothing changes.
     pub(crate) fn on_window_posted(&mut self, immediate: bool) -> Result<(), Blocked> {
         if immediate {
-            return self.on_data_posted().map(drop);
+            self.on_data_posted()?;
+            self.windows().on_immediate_posted();
+            return Ok(());
         }
         self.may_use_window()?;
         self.posted += 1;
@@ -747,6 +749,7 @@ impl Connection {
     pub(crate) fn on_window_undone(&mut self, immediate: bool) {
         if immediate {
             self.send.undo();
+            self.windows().on_immediate_undone();
         }
         self.on_data_done();
     }
@@ -814,7 +817,7 @@ impl Connection {
         }
     }
 
-    /// A data message is about to be posted: takes its credit and gives its number, counted from 0.
+    /// A data message is about to be posted: takes its credit and gives its number, counted from 0, writes with immediate data left out.
     ///
     /// # Errors
     ///
@@ -825,7 +828,11 @@ impl Connection {
         let taken = self.send.take();
         debug_assert!(taken, "may_send saw a credit");
         self.posted += 1;
-        Ok(sequence)
+        let immediates = self
+            .windows
+            .as_ref()
+            .map_or(0, |windows| windows.immediates());
+        Ok(sequence - immediates)
     }
 
     /// The provider did not take the message of the last `on_data_posted` (-FI_EAGAIN).
@@ -1148,6 +1155,11 @@ impl Connection {
     #[cfg(test)]
     pub(crate) fn posted(&self) -> u64 {
         self.posted
+    }
+
+    /// The peer said goodbye: everything that it began is over, and it begins nothing more.
+    pub(crate) fn peer_said_goodbye(&self) -> bool {
+        self.peer_bye.is_some()
     }
 
     /// Why it is over, once it is.

@@ -34,9 +34,14 @@ struct Exposed {
 
 /// The windows of all connections of an endpoint. Each is freed by [`release`](Self::release), or when the endpoint's connection is
 /// closed ([`release_all`](Self::release_all)), and never before.
+///
+/// Where connections share an endpoint, the end of one closes nothing: windows that its peer did not give back stay in quarantine until
+/// the endpoint is closed ([`release_quarantine`](Self::release_quarantine)).
 #[derive(Debug)]
 pub(crate) struct ExposedWindows {
     windows: HashMap<(ConnectionId, WindowId), Exposed>,
+    /// Of connections that are over.
+    quarantine: Vec<((ConnectionId, WindowId), Exposed)>,
     /// What peers name a window by in the immediate data of a write. Drawn at random: a peer that is told one can't guess another's.
     marks: HashMap<u32, (ConnectionId, WindowId)>,
     limit: u32,
@@ -47,6 +52,7 @@ impl ExposedWindows {
     pub(crate) fn new(limit: u32, wait: &Arc<EndpointWait>) -> Self {
         Self {
             windows: HashMap::new(),
+            quarantine: Vec::new(),
             marks: HashMap::new(),
             limit,
             bell: Arc::new(Bell::new(wait)),
@@ -91,7 +97,7 @@ impl ExposedWindows {
                 },
             });
         }
-        if self.windows.len() >= self.limit as usize {
+        if self.len() >= self.limit as usize {
             return Err(WindowError::TooManyWindows { limit: self.limit });
         }
         if machine.peer().is_some() && !machine.has_windows() {
@@ -208,17 +214,9 @@ impl ExposedWindows {
         connection: ConnectionId,
         window: WindowId,
     ) -> Option<WindowEvent> {
-        let Exposed {
-            registration,
-            memory,
-            mark,
-            abandoned,
-            ..
-        } = self.windows.remove(&(connection, window))?;
-        self.marks.remove(&mark);
-        drop(registration);
-        let wanted = !abandoned.load(Ordering::Relaxed);
-        wanted.then_some(WindowEvent::Released { window, memory })
+        let exposed = self.windows.remove(&(connection, window))?;
+        self.marks.remove(&exposed.mark);
+        exposed.release(window)
     }
 
     /// The provider's endpoint of the connection is closed, which ends all use of its windows.
@@ -246,6 +244,54 @@ impl ExposedWindows {
         windows.len() as u64
     }
 
+    /// A connection is over, and its endpoint goes on serving others: its peer may reach the windows until that is closed. `hold`: their
+    /// registrations stay open, too.
+    pub(crate) fn quarantine(
+        &mut self,
+        connection: ConnectionId,
+        hold: bool,
+        mut tell: impl FnMut(WindowEvent),
+    ) {
+        for window in self.of(connection) {
+            let Some(mut exposed) = self.windows.remove(&(connection, window)) else {
+                continue;
+            };
+            self.marks.remove(&exposed.mark);
+            if !hold {
+                exposed.registration = None;
+            }
+            if !exposed.abandoned.load(Ordering::Relaxed) {
+                tell(WindowEvent::Quarantined { window });
+            }
+            self.quarantine.push(((connection, window), exposed));
+        }
+    }
+
+    /// The endpoint that connections shared is closed.
+    pub(crate) fn release_quarantine(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
+        for ((connection, window), exposed) in self.quarantine.drain(..) {
+            if let Some(event) = exposed.release(window) {
+                tell(connection, event);
+            }
+        }
+    }
+
+    /// The endpoint that connections shared would not close: peers may use all memory for ever.
+    pub(crate) fn leak_everything(&mut self) -> u64 {
+        let leaked = self.len() as u64;
+        std::mem::take(&mut self.windows)
+            .into_values()
+            .for_each(std::mem::forget);
+        self.quarantine.drain(..).for_each(std::mem::forget);
+        self.marks.clear();
+        leaked
+    }
+
+    /// How many windows of connections that are over wait for the end of the endpoint.
+    pub(crate) fn quarantined(&self) -> usize {
+        self.quarantine.len()
+    }
+
     /// The windows of one connection, in the order in which they were exposed.
     fn of(&self, connection: ConnectionId) -> Vec<WindowId> {
         let all = self.windows.keys();
@@ -259,6 +305,21 @@ impl ExposedWindows {
 
     /// How many windows are exposed, those that wait for their end included.
     pub(crate) fn len(&self) -> usize {
-        self.windows.len()
+        self.windows.len() + self.quarantine.len()
+    }
+}
+
+impl Exposed {
+    /// Nobody can reach it: the event for the application, if it still has an interest.
+    fn release(self, window: WindowId) -> Option<WindowEvent> {
+        let Self {
+            registration,
+            memory,
+            abandoned,
+            ..
+        } = self;
+        drop(registration);
+        let wanted = !abandoned.load(Ordering::Relaxed);
+        wanted.then_some(WindowEvent::Released { window, memory })
     }
 }

@@ -61,6 +61,50 @@ impl OneSided {
         }
     }
 
+    /// The provider's endpoint is closed, and it never said what became of the operation: it is over, and so is the use of its memory. Not
+    /// so where the peer moves the bytes of a read by itself ([`RmaLimits::reads_outlive_close`]): its memory is given up, for ever.
+    pub(crate) fn finish_unreported(
+        self,
+        rma: Option<&RmaLimits>,
+        error: CompletionError,
+    ) -> WindowEvent {
+        if self.outlives_close(rma) {
+            let key = self.key;
+            self.leak();
+            return Self::leaked(key, false, error);
+        }
+        self.finish(Some(error))
+    }
+
+    /// The provider is done with an operation whose outcome was told when its connection ended: what is given back. With `rma`, it is done
+    /// because its endpoint is closed.
+    pub(crate) fn give_back(self, rma: Option<&RmaLimits>) -> Option<WindowEvent> {
+        if self.outlives_close(rma) {
+            self.leak();
+            return None;
+        }
+        let key = self.key;
+        self.told.then(|| match self.local {
+            Local::Write(payload) => WindowEvent::WriteReturned {
+                key,
+                payload: payload.into_payload(),
+            },
+            Local::Read(into) => WindowEvent::ReadReturned {
+                key,
+                into: into.into_destination(),
+            },
+        })
+    }
+
+    fn outlives_close(&self, rma: Option<&RmaLimits>) -> bool {
+        !self.is_write() && rma.is_some_and(|rma| rma.reads_outlive_close)
+    }
+
+    fn leak(self) {
+        std::mem::forget(self);
+        crate::stats::count_leaked(1);
+    }
+
     pub(crate) fn is_write(&self) -> bool {
         matches!(self.local, Local::Write(_))
     }
@@ -226,13 +270,15 @@ pub(crate) fn post<L: Link, T>(
         let refused = PostRefused::Errno(FabricErrno::new(libc::ENOTCONN));
         return Err((refused, in_flight.abort(context)));
     }
+    let ordered = link.limits().rma.as_ref().is_some_and(|rma| rma.ordered);
+    let level = if ordered { how.level } else { Level::Delivered };
     let post = RmaPost {
         iov: iov.iov(),
         desc: iov.desc(),
         remote: how.remote,
         context,
         data: how.immediate,
-        level: how.level,
+        level,
     };
     let posted = if how.write {
         // SAFETY: the slab owns the payload, which keeps the memory alive, registered and unwritten, until the completion was read

@@ -15,7 +15,7 @@ use crate::endpoint::event::{Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, Step};
 use crate::endpoint::link::{PostRefused, RmaLimits};
-use crate::endpoint::protocol::connection::{CloseReason, Violation};
+use crate::endpoint::protocol::connection::{CloseReason, Form, Violation};
 use crate::endpoint::protocol::wire::{self, Control, ControlKind, Hello, HelloKind, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowError, WindowEvent};
@@ -708,4 +708,266 @@ proptest! {
 #[test]
 fn the_setup_has_windows() {
     assert!(setup().windows.enabled() && LONG > std::time::Duration::ZERO);
+}
+
+// ---- FI_EP_RDM: connections that share an endpoint -----------------------------------------------------------------------
+
+fn rdm_setup() -> Setup {
+    let base = NetConfig::default();
+    let rma = base.rma.map(|rma| RmaLimits {
+        ordered: false,
+        ..rma
+    });
+    Setup {
+        net: NetConfig {
+            form: Form::Rdm,
+            rma,
+            ..base
+        },
+        receive_slots: 32,
+        ..setup()
+    }
+}
+
+#[test]
+fn over_rdm_bytes_move_and_data_keep_their_order_among_writes_with_data() {
+    let mut rig = rdm_setup().connected();
+    let slice = memory(&rig, WINDOW_MEMORY);
+    let (_local, remote) = expose(&mut rig, slice.clone(), Access::all());
+    write(&mut rig, &remote, 0x1234, None).unwrap();
+    read(&mut rig, &remote, 2).unwrap();
+    rig.settle();
+    assert_eq!(rig.reads, [(2, 0x1234_u64.to_le_bytes())]);
+    // A write with data has no number of its own: were it counted among the messages, those behind it would wait for ever.
+    for round in 0..20 {
+        write(&mut rig, &remote, 100 + round, Some(5)).unwrap();
+        rig.send(200 + round).unwrap();
+        rig.settle();
+        rig.held.clear();
+    }
+    assert_eq!(rig.received, (200..220).collect::<Vec<_>>());
+    assert_eq!(far_events(&mut rig).len(), 20);
+    rig.sender().begin_close(far_future());
+    rig.settle();
+    assert_eq!(rig.ended, Some(CloseReason::Finished));
+    rig.check_all_back();
+}
+
+#[test]
+fn over_rdm_a_goodbye_gives_windows_back() {
+    let mut rig = rdm_setup().connected();
+    let (_local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::all());
+    write(&mut rig, &remote, 1, None).unwrap();
+    rig.settle();
+    rig.sender().begin_close(far_future());
+    rig.settle();
+    let heard = far_events(&mut rig);
+    assert!(
+        matches!(heard[..], [WindowEvent::Released { .. }]),
+        "{heard:?}"
+    );
+    assert_eq!(rig.receiver().windows(), 0);
+}
+
+/// The peer's provider is in the middle of a write when its connection is given up: the endpoint, which serves others, goes on taking it.
+#[test]
+fn over_rdm_a_lost_peer_s_windows_stay_until_the_endpoint_is_closed() {
+    for hold in [false, true] {
+        let mut setup = rdm_setup();
+        setup.windows.windows = 2;
+        if let Some(rma) = &mut setup.net.rma {
+            rma.holds_registrations = hold;
+        }
+        let mut rig = setup.connected();
+        let id = connection(&rig);
+        let slice = memory(&rig, WINDOW_MEMORY);
+        let base = slice.as_ptr().addr();
+        let (local, remote) = expose(&mut rig, slice, Access::WRITE);
+        let (dropped, _) = far_window(&mut rig, 34, Access::WRITE);
+        drop(dropped);
+        write(&mut rig, &remote, 1, None).unwrap();
+        assert!(rig.net.begin_one_sided(rig.conn));
+        rig.receiver().begin_close(id, Instant::now());
+        rig.poll_receiver();
+        rig.poll_receiver();
+        let heard = far_events(&mut rig);
+        let kept = |event: &WindowEvent| matches!(event, WindowEvent::Quarantined { window } if *window == local.id());
+        assert!(matches!(&heard[..], [one] if kept(one)), "{heard:?}");
+        let stats = rig.receiver().stats();
+        assert_eq!((stats.quarantined, rig.receiver().windows()), (2, 2));
+        assert!(!rig.receiver().revoke(local, far_future()), "nobody to ask");
+        let closed = |step: &Step| matches!(step, Step::MrClosed { base: of, .. } if *of == base);
+        assert_eq!(rig.net.log().iter().any(closed), !hold);
+        // The rest of the write lands.
+        rig.net.deliver(usize::MAX);
+        assert!(!is_freed(&rig, WINDOW_MEMORY) && !is_freed(&rig, 34));
+        rig.net.check();
+        rig.settle();
+        let last = rig.receiver().close(far_future()).unwrap();
+        let back = last.iter().filter(|event| {
+            matches!(
+                event,
+                ReceiveEvent::Window {
+                    event: WindowEvent::Released { .. },
+                    ..
+                }
+            )
+        });
+        assert_eq!(back.count(), 1, "the one that is wanted: {last:?}");
+        assert!(is_freed(&rig, 34) && !is_freed(&rig, WINDOW_MEMORY));
+        drop(last);
+        assert!(is_freed(&rig, WINDOW_MEMORY));
+        rig.end();
+    }
+}
+
+/// The receiver's own operations outlive their connection; each has its outcome at once, and its memory comes when it is over.
+#[test]
+fn over_rdm_operations_are_failed_at_once_and_given_back_later() {
+    for by_close in [false, true] {
+        let mut rig = rdm_setup().connected();
+        let id = connection(&rig);
+        let slice = memory(&rig, WINDOW_MEMORY);
+        let local = rig.sender().expose(slice.into(), Access::all()).unwrap();
+        let remote = rig.receiver().open_window(id, &local.descriptor()).unwrap();
+        let own = memory(&rig, 34);
+        own.region().register_with(rig.net.far()).unwrap();
+        let payload = Payload::from(own.slice(0..8).unwrap());
+        rig.receiver()
+            .write(payload, remote.at(0), None, Level::Delivered, 7)
+            .unwrap();
+        rig.receiver()
+            .read(own.slice(8..16).unwrap().into(), remote.at(0), 8)
+            .unwrap();
+        drop(own);
+        rig.receiver().begin_close(id, Instant::now());
+        rig.poll_receiver();
+        rig.poll_receiver();
+        let heard = far_events(&mut rig);
+        let [
+            WindowEvent::WriteFailed {
+                key: 7, payload, ..
+            },
+            WindowEvent::ReadFailed {
+                key: 8, into: None, ..
+            },
+        ] = &heard[..]
+        else {
+            panic!("{heard:?}");
+        };
+        assert!(payload.segments().is_empty());
+        let stats = rig.receiver().stats();
+        assert_eq!((stats.posted, stats.failed, stats.in_flight), (2, 2, 0));
+        assert!(!is_freed(&rig, 34), "the provider has it");
+        let returned = if by_close {
+            let last = rig.receiver().close(far_future()).unwrap();
+            last.into_iter()
+                .filter_map(|event| match event {
+                    ReceiveEvent::Window { event, .. } => Some(event),
+                    _ => None,
+                })
+                .collect()
+        } else {
+            rig.net.deliver(usize::MAX);
+            rig.poll_receiver();
+            far_events(&mut rig)
+        };
+        assert!(
+            matches!(
+                returned[..],
+                [
+                    WindowEvent::WriteReturned { key: 7, .. },
+                    WindowEvent::ReadReturned { key: 8, .. }
+                ]
+            ),
+            "{returned:?}"
+        );
+        drop(returned);
+        rig.receiver = None;
+        assert!(is_freed(&rig, 34));
+        rig.net.check();
+        drop(local);
+    }
+}
+
+#[test]
+fn what_a_peer_may_fill_after_the_close_is_never_freed() {
+    for dropped in [false, true] {
+        let mut setup = rdm_setup();
+        if let Some(rma) = &mut setup.net.rma {
+            rma.reads_outlive_close = true;
+        }
+        let mut rig = setup.connected();
+        let near = rig.near;
+        rig.net.set_close(near, CloseMode::Silent);
+        let (_local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::all());
+        let own = memory(&rig, 34);
+        own.region().register_with(rig.net.near()).unwrap();
+        let into = own.slice(0..64).unwrap();
+        rig.sender().read(into.into(), remote.at(0), 5).unwrap();
+        let other = memory(&rig, 35);
+        other.region().register_with(rig.net.near()).unwrap();
+        let payload = Payload::from(other.slice(0..8).unwrap());
+        rig.sender()
+            .write(payload, remote.at(0), None, Level::Delivered, 6)
+            .unwrap();
+        drop((own, other));
+        if dropped {
+            rig.sender = None;
+        } else {
+            let mut events = Vec::new();
+            rig.sender().begin_close(Instant::now());
+            rig.sender().poll(&mut events).unwrap();
+            let leaked = |event: &&crate::endpoint::event::SendEvent| {
+                matches!(
+                    event,
+                    crate::endpoint::event::SendEvent::Window(WindowEvent::ReadFailed {
+                        key: 5,
+                        into: None,
+                        ..
+                    })
+                )
+            };
+            assert_eq!(events.iter().filter(leaked).count(), 1, "{events:?}");
+            drop(events);
+            rig.sender = None;
+        }
+        assert!(!is_freed(&rig, 34), "a read may still land");
+        assert!(is_freed(&rig, 35), "a write does not");
+        rig.receiver = None;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// The same over connections that share an endpoint: a window comes back, or is kept until the endpoint is closed.
+    #[test]
+    fn windows_in_any_order_over_rdm(steps in prop::collection::vec(any_move(), 0..120)) {
+        let mut rig = rdm_setup().connected();
+        let mut walk = Walk::default();
+        for step in steps {
+            walk.step(&mut rig, step);
+        }
+        for _ in 0..20 {
+            rig.settle();
+        }
+        let back = far_events(&mut rig);
+        let ends = back.iter().filter_map(|event| match event {
+            WindowEvent::Released { window, .. } | WindowEvent::Quarantined { window } => Some(*window),
+            _ => None,
+        });
+        let ends: Vec<_> = ends.collect();
+        let unique: HashSet<_> = ends.iter().copied().collect();
+        prop_assert_eq!(unique.len(), ends.len(), "one ended twice");
+        for id in &walk.revoked {
+            prop_assert!(unique.contains(id), "window {} did not come back", id);
+        }
+        rig.check_all_back();
+        drop(back);
+        rig.end();
+        for number in 1..=walk.next_memory {
+            prop_assert!(is_freed(&rig, 1000 + number), "memory {} is kept", number);
+        }
+    }
 }

@@ -442,7 +442,8 @@ pub enum WindowEvent {
     WriteFailed {
         /// The key that was given to it.
         key: u64,
-        /// The payload that was given to it; empty if it had to be leaked because the provider would not close.
+        /// The payload that was given to it; empty if the provider still has it: because its endpoint would not close, or because it
+        /// serves other connections, too (FI_EP_RDM, at a listener). In the latter case it comes with `WriteReturned`.
         payload: Payload,
         /// Why.
         error: CompletionError,
@@ -458,7 +459,8 @@ pub enum WindowEvent {
     ReadFailed {
         /// The key that was given to it.
         key: u64,
-        /// What was given to it; `None` if it had to be leaked because the provider would not close.
+        /// What was given to it; `None` if the provider still has it, as in `WriteFailed` (it comes with `ReadReturned`), or if the peer
+        /// may fill it at any time (`shm`): then it is leaked.
         into: Option<Destination>,
         /// Why.
         error: CompletionError,
@@ -473,6 +475,28 @@ pub enum WindowEvent {
     /// The peer has revoked a window of its own: no operation on it is taken any more; those in flight still complete.
     Revoked {
         /// Which of the peer's windows.
+        window: WindowId,
+    },
+    /// What a failed write was given: the provider, which still had it when its connection ended, is done with it (FI_EP_RDM, at a
+    /// listener). Not an outcome: that was told.
+    WriteReturned {
+        /// The key of the write.
+        key: u64,
+        /// Its payload.
+        payload: Payload,
+    },
+    /// The same for a read.
+    ReadReturned {
+        /// The key of the read.
+        key: u64,
+        /// Its destination.
+        into: Destination,
+    },
+    /// A connection that shares its endpoint with others ended (FI_EP_RDM, at a listener), and its peer did not give this window back. The
+    /// endpoint keeps the memory, which counts against [`ReceiveConfig::windows`](crate::endpoint::ReceiveConfig::windows), until it is
+    /// closed; then it comes with `Released`.
+    Quarantined {
+        /// Which window.
         window: WindowId,
     },
     /// Nobody can reach a window of this side any more: it was revoked, or its connection is closed. Its memory is back.

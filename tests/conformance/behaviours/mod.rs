@@ -12,6 +12,7 @@ mod killed;
 mod liveness;
 mod messages;
 mod mixed;
+mod one_sided;
 mod reconnect;
 mod refusal;
 mod rude;
@@ -45,6 +46,11 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("coalesced", coalesced::coalesced),
     ("flush interval", coalesced::flush_interval),
     ("async", asynchronous::one_round_trip),
+    ("write", one_sided::write),
+    ("read", one_sided::read),
+    ("write with data", one_sided::write_with_data),
+    ("receiver's own", one_sided::receiver_writes_and_reads),
+    ("revoke", one_sided::revoke),
 ];
 
 /// What one version of the library is asked to do with another.
@@ -70,4 +76,6 @@ pub(crate) const ROLES: &[Role] = &[
     ("one message", coalesced::one_message),
     ("async receive", asynchronous::receive),
     ("async send", asynchronous::send),
+    ("own", one_sided::own),
+    ("use", one_sided::use_it),
 ];

@@ -4,13 +4,14 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Conn, RESERVE, ReceiveCore};
+use super::{Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::outgoing;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
-use crate::endpoint::protocol::connection::{self, CloseReason, WINDOW_MESSAGES_MAX};
+use crate::endpoint::protocol::connection::{CloseReason, Form, WINDOW_MESSAGES_MAX};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
@@ -51,6 +52,8 @@ impl WindowSettings {
 pub(super) struct Account {
     posts: u64,
     in_flight: u32,
+    /// RDM form: operations of connections that are over, which the provider has not reported.
+    given_up: u32,
     next_late: Option<Instant>,
     /// Connections on which an operation was refused for now.
     blocked: Vec<ConnectionId>,
@@ -122,6 +125,28 @@ impl<L: Link> ReceiveCore<L> {
             .release_all(id, |event| events.push(told(id, event)));
     }
 
+    /// RDM form: the connection is over, its endpoint is not. A peer that said goodbye uses nothing any more.
+    pub(super) fn quarantine_windows(
+        &mut self,
+        id: ConnectionId,
+        goodbye: bool,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if goodbye {
+            return self.release_windows(id, events);
+        }
+        let rma = self.link.limits().rma.as_ref();
+        let hold = rma.is_some_and(|rma| rma.holds_registrations);
+        self.exposed
+            .quarantine(id, hold, |event| events.push(told(id, event)));
+    }
+
+    /// RDM form: the endpoint of all connections is closed.
+    pub(super) fn release_quarantine(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.exposed
+            .release_quarantine(|id, event| events.push(told(id, event)));
+    }
+
     /// Registrations that belong to the provider's endpoint are closed before it; the memory stays until it is closed.
     pub(super) fn close_scoped_windows(&mut self, id: ConnectionId, conn: &L::Conn) {
         if conn.registrar().is_some() {
@@ -149,6 +174,7 @@ impl<L: Link> ReceiveCore<L> {
             conn.count_reposted();
             events.push(told(id, WindowEvent::PeerWrote { window, data }));
         }
+        self.take_late_bye(id, events);
         self.touch(id);
     }
 
@@ -311,7 +337,7 @@ impl<L: Link> ReceiveCore<L> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&conn.machine, id, rma, wanted)?;
         blocked?;
-        if self.account.in_flight >= self.settings.windows.operations {
+        if self.account.in_flight + self.account.given_up >= self.settings.windows.operations {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         Ok(remote)
@@ -354,12 +380,12 @@ impl<L: Link> ReceiveCore<L> {
             &mut self.link,
             &conn.link,
             &mut conn.machine,
-            &mut self.one_sided,
-            (id, op),
+            &mut self.operations,
+            (id, Operation::OneSided(op)),
             iov,
             how,
         );
-        let (refused, (_, op)) = match sent {
+        let (refused, op) = match sent {
             Ok(()) => {
                 self.account.in_flight += 1;
                 self.stats.posted += 1;
@@ -368,7 +394,8 @@ impl<L: Link> ReceiveCore<L> {
                     late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
                 return Ok(());
             }
-            Err(refused) => refused,
+            Err((refused, (_, Operation::OneSided(op)))) => (refused, op),
+            Err(_) => unreachable!("what was given to the slab"),
         };
         self.retry |= refused == PostRefused::Again;
         Err((one_sided::refused_by_provider(refused, how.write), op))
@@ -383,7 +410,12 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         if op.told {
-            // Its connection would not close, and its outcome was told then.
+            // The outcome was told when its connection ended.
+            if self.link.form() == Form::Rdm {
+                self.account.given_up -= 1;
+                self.on_orphan(id);
+                events.extend(op.give_back(None).map(|event| told(id, event)));
+            }
             return;
         }
         self.account.in_flight -= 1;
@@ -408,8 +440,8 @@ impl<L: Link> ReceiveCore<L> {
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let uses = |(conn, op): &&(_, OneSided)| *conn == id && op.window == window;
-        let users = self.one_sided.iter().filter(uses).count();
+        let uses = |(conn, op): &&(_, Operation)| matches!(op, Operation::OneSided(op) if *conn == id && op.window == window);
+        let users = self.operations.iter().filter(uses).count();
         if let Some(conn) = self.conns.get_mut(id) {
             conn.machine.window_in_use(window, users as u32);
         }
@@ -417,10 +449,14 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// The provider's endpoint is closed: what it did not report is over.
-    pub(super) fn fail_one_sided(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let mut failed = self.one_sided.take_where(|(conn, _)| *conn == id);
-        failed.sort_unstable_by_key(|(_, op)| op.sequence);
-        for (_, op) in failed {
+    pub(super) fn fail_one_sided(
+        &mut self,
+        id: ConnectionId,
+        mut ops: Vec<OneSided>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        ops.sort_unstable_by_key(|op| op.sequence);
+        for op in ops {
             let cancelled = CompletionError::new(libc::ECANCELED);
             self.on_one_sided(id, op, Some(cancelled), events);
         }
@@ -434,24 +470,71 @@ impl<L: Link> ReceiveCore<L> {
         errno: FabricErrno,
         events: &mut Vec<ReceiveEvent>,
     ) -> u64 {
+        let error = CompletionError {
+            provider_message: "fi_close refused; the memory is leaked".to_owned(),
+            ..CompletionError::new(errno.get())
+        };
+        self.tell_unfinished(id, &error, events);
+        self.exposed.leak_all(id)
+    }
+
+    /// RDM form: the connection is over, but not its operations. Their outcomes are told now, though the provider has their memory until it
+    /// reports them, or until the endpoint is closed. How many.
+    pub(super) fn give_up_one_sided(
+        &mut self,
+        id: ConnectionId,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> u32 {
+        let error = CompletionError {
+            provider_message: "the connection is over; the provider still has the memory"
+                .to_owned(),
+            ..CompletionError::new(libc::ECANCELED)
+        };
+        let operations = self.tell_unfinished(id, &error, events);
+        self.account.given_up += operations;
+        operations
+    }
+
+    /// The operations of a connection stay in the slab, and their outcomes are told. How many.
+    fn tell_unfinished(
+        &mut self,
+        id: ConnectionId,
+        error: &CompletionError,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> u32 {
         let mut keys = Vec::new();
-        for (conn, op) in self.one_sided.iter_mut() {
-            if *conn == id && !std::mem::replace(&mut op.told, true) {
+        for (conn, op) in self.operations.iter_mut() {
+            if let Operation::OneSided(op) = op
+                && *conn == id
+                && !std::mem::replace(&mut op.told, true)
+            {
+                op.posted = None;
                 keys.push((op.sequence, op.key, op.is_write()));
             }
         }
         keys.sort_unstable();
-        self.account.in_flight -= keys.len() as u32;
-        self.stats.failed += keys.len() as u64;
-        let operations = keys.len() as u64;
+        let operations = keys.len() as u32;
+        self.account.in_flight -= operations;
+        self.stats.failed += u64::from(operations);
         for (_, key, write) in keys {
-            let error = CompletionError {
-                provider_message: "fi_close refused; the memory is leaked".to_owned(),
-                ..CompletionError::new(errno.get())
-            };
-            events.push(told(id, OneSided::leaked(key, write, error)));
+            events.push(told(id, OneSided::leaked(key, write, error.clone())));
         }
-        operations + self.exposed.leak_all(id)
+        operations
+    }
+
+    /// RDM form: the endpoint is closed, and what the provider did not report is over.
+    pub(super) fn return_one_sided(
+        &mut self,
+        mut over: Vec<(ConnectionId, OneSided)>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let rma = self.link.limits().rma;
+        over.sort_unstable_by_key(|(_, op)| op.sequence);
+        for (id, op) in over {
+            let returned = op.give_back(rma.as_ref());
+            events.extend(returned.map(|event| told(id, event)));
+        }
+        self.account.given_up = 0;
     }
 
     /// Operations whose outcome nobody hears, because the endpoint is dropped.
@@ -486,7 +569,10 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut earliest = None;
         let mut late = Vec::new();
-        for (conn, op) in self.one_sided.iter_mut() {
+        for (conn, op) in self.operations.iter_mut() {
+            let Operation::OneSided(op) = op else {
+                continue;
+            };
             let Some(due) = op.posted.map(|posted| posted + deadline) else {
                 continue;
             };
@@ -515,7 +601,7 @@ impl<L: Link> ReceiveCore<L> {
     /// Tells whose operations were refused for now that they may be taken.
     pub(super) fn tell_writable(&mut self, events: &mut Vec<ReceiveEvent>) {
         if self.account.blocked.is_empty()
-            || self.account.in_flight >= self.settings.windows.operations
+            || self.account.in_flight + self.account.given_up >= self.settings.windows.operations
         {
             return;
         }
@@ -556,10 +642,5 @@ fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {
     } else {
         conn.machine.may_use_window()
     };
-    may.map_err(|blocked| match (blocked, conn.machine.close_reason()) {
-        (_, Some(reason)) => SendErrorKind::Closed(reason),
-        (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
-        (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
-        (_, None) => SendErrorKind::Closing,
-    })
+    may.map_err(|blocked| outgoing::refusal(blocked, conn.machine.close_reason()))
 }

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::outgoing::lease_each;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{Link, LinkConn, PostRefused};
@@ -57,7 +58,8 @@ impl<L: Link> SendCore<L> {
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
-        let leases = match self.lease_each(&payload, &mut iov) {
+        let leased = lease_each(&payload, self.conn.as_ref(), &mut self.scoped, &mut iov);
+        let leases = match leased {
             Ok(leases) => leases,
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
@@ -221,16 +223,32 @@ impl<L: Link> SendCore<L> {
         error: Option<CompletionError>,
         events: &mut Vec<SendEvent>,
     ) {
+        self.count_one_sided(op.window, error.as_ref());
+        events.push(SendEvent::Window(op.finish(error)));
+    }
+
+    /// The endpoint is closed, and the provider did not say what became of an operation.
+    pub(super) fn on_one_sided_unreported(
+        &mut self,
+        op: OneSided,
+        error: CompletionError,
+        events: &mut Vec<SendEvent>,
+    ) {
+        self.count_one_sided(op.window, Some(&error));
+        let rma = self.link.limits().rma.as_ref();
+        events.push(SendEvent::Window(op.finish_unreported(rma, error)));
+    }
+
+    fn count_one_sided(&mut self, window: WindowId, error: Option<&CompletionError>) {
         self.data_in_flight -= 1;
-        self.machine.on_window_done(op.window);
-        match &error {
+        self.machine.on_window_done(window);
+        match error {
             None => self.stats.completed += 1,
             Some(error) => {
                 self.stats.failed += 1;
                 self.machine.on_lost(Some(error.errno));
             }
         }
-        events.push(SendEvent::Window(op.finish(error)));
     }
 
     /// The peer revoked one of its windows: the application hears of it, the machine of who still uses it.

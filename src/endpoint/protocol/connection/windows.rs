@@ -50,6 +50,8 @@ pub(super) struct Windows {
     current: Option<(Revocation, Stage)>,
     revoked: RevokedSet,
     answer: Option<Answer>,
+    /// Writes with immediate data that this side posted.
+    immediates: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -185,6 +187,19 @@ impl Windows {
         {
             *users = users.saturating_sub(1);
         }
+    }
+
+    /// Writes with immediate data so far: they use a credit each, but no number of the RDM form, since they can't carry one.
+    pub(super) fn immediates(&self) -> u64 {
+        self.immediates
+    }
+
+    pub(super) fn on_immediate_posted(&mut self) {
+        self.immediates += 1;
+    }
+
+    pub(super) fn on_immediate_undone(&mut self) {
+        self.immediates -= 1;
     }
 
     // ---- both ----------------------------------------------------------------------------------------------------
