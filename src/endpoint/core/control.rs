@@ -124,6 +124,9 @@ pub(crate) struct HeldDescriptor {
 // SAFETY: `desc` is an opaque value of the provider, which is opened with FI_THREAD_SAFE; we never dereference it.
 unsafe impl Send for HeldDescriptor {}
 
+// SAFETY: as above; a shared reference only reads it.
+unsafe impl Sync for HeldDescriptor {}
+
 impl HeldDescriptor {
     /// Registers the region, if it is not yet, and holds its descriptor.
     pub(crate) fn new(region: &Arc<Region>, registrar: &dyn Registrar) -> Result<Self, Error> {

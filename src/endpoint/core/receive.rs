@@ -6,10 +6,10 @@ mod shared;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use self::shared::{Early, LateBye, NOBODY, ORPHANS_MAX, Shared, share};
+use self::shared::{EarlyMessages, NOBODY, ORPHANS_MAX, Shared, share};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
@@ -28,7 +28,6 @@ use crate::endpoint::protocol::connection::{
     Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
 use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
-use crate::endpoint::protocol::reorder::Reorder;
 use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::one_sided::OneSided;
 
@@ -166,15 +165,19 @@ struct Conn<C> {
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
     /// A control message that waits: for the last one to be sent, or for room in the provider's full queue.
-    unsent: Option<(u32, ControlBody)>,
+    unsent: Option<Box<(u32, ControlBody)>>,
     header_mode: HeaderMode,
     sends: Option<Box<ConnSends>>,
-    /// RDM form: messages that came before their turn, and a goodbye that did.
-    early: Reorder<Early>,
-    late_bye: Option<LateBye>,
-    pool_desc: HeldDescriptor,
-    control_desc: HeldDescriptor,
+    /// In the RDM form.
+    early: Option<Box<EarlyMessages>>,
+    descriptors: Arc<Descriptors>,
     scoped: ScopedRegistrations,
+}
+
+/// Of the regions that connections receive into and send control messages from: those of the domain serve all connections.
+struct Descriptors {
+    pool: HeldDescriptor,
+    control: HeldDescriptor,
 }
 
 impl<C> Conn<C> {
@@ -187,14 +190,14 @@ impl<C> Conn<C> {
     }
 
     /// What waited and can be offered again; it is of no use any more when the connection is over.
-    fn take_unsent(&mut self) -> Option<(u32, ControlBody)> {
+    fn take_unsent(&mut self) -> Option<Box<(u32, ControlBody)>> {
         let unsent = self.unsent.take();
         unsent.filter(|_| self.machine.state() != State::Closed)
     }
 
     /// When it wants to be looked at.
     fn next_deadline(&self) -> Option<Instant> {
-        let bye = self.late_bye.as_ref().map(|bye| bye.until);
+        let bye = self.early.as_ref().and_then(|early| early.deadline());
         let machine = self.machine.next_deadline();
         [machine, bye].into_iter().flatten().min()
     }
@@ -267,6 +270,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     failed: Option<&'static str>,
     /// An endpoint would not close: the slab holds operations that the provider may still touch.
     leaked: bool,
+    /// Those of the domain, while a connection has them.
+    descriptors: Weak<Descriptors>,
     /// In the RDM form.
     shared: Option<Shared<L::Conn>>,
     pool: SharedBufferManager,
@@ -342,6 +347,7 @@ impl<L: Link> ReceiveCore<L> {
             closing: false,
             failed: None,
             leaked: false,
+            descriptors: Weak::new(),
             shared,
             pool,
             pool_waker,
@@ -637,7 +643,7 @@ impl<L: Link> ReceiveCore<L> {
     /// Does what one connection asks for.
     fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         let unsent = self.conns.get_mut(id).and_then(Conn::take_unsent);
-        if let Some((cq_data, body)) = unsent {
+        if let Some((cq_data, body)) = unsent.map(|unsent| *unsent) {
             self.send_control(id, cq_data, &body);
         }
         while let Some(action) = self.conns.get_mut(id).and_then(|conn| conn.next_action()) {
@@ -837,8 +843,20 @@ impl<L: Link> ReceiveCore<L> {
     fn make_conn(&mut self, link: L::Conn, machine: Connection) -> Result<Conn<L::Conn>, Error> {
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
-        let pool_desc = scoped.hold(self.pool.region(), registrar)?;
-        let control_desc = scoped.hold(self.control.region(), registrar)?;
+        let known = match link.registrar() {
+            Some(_) => None,
+            None => self.known_descriptors(),
+        };
+        let descriptors = match known {
+            Some(known) => known,
+            None => Arc::new(Descriptors {
+                pool: scoped.hold(self.pool.region(), registrar)?,
+                control: scoped.hold(self.control.region(), registrar)?,
+            }),
+        };
+        if link.registrar().is_none() {
+            self.descriptors = Arc::downgrade(&descriptors);
+        }
         // Of one that this side makes, the answer says it.
         let header_mode = machine
             .peer()
@@ -865,12 +883,20 @@ impl<L: Link> ReceiveCore<L> {
             unsent: None,
             header_mode,
             sends,
-            early: Reorder::new(self.settings.depth),
-            late_bye: None,
-            pool_desc,
-            control_desc,
+            early: self
+                .shared
+                .as_ref()
+                .map(|_| EarlyMessages::boxed(self.settings.depth)),
+            descriptors,
             scoped,
         })
+    }
+
+    /// What other connections use, unless the application has deregistered the pool since.
+    fn known_descriptors(&self) -> Option<Arc<Descriptors>> {
+        let scope = self.link.registrar().scope();
+        let known = self.descriptors.upgrade();
+        known.filter(|_| self.pool.region().is_registered(scope))
     }
 
     /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
@@ -1083,8 +1109,7 @@ impl<L: Link> ReceiveCore<L> {
                     self.release_windows(id, events);
                 }
                 Err(CloseFailed(errno)) => {
-                    conn.pool_desc.leak();
-                    conn.control_desc.leak();
+                    std::mem::forget(conn.descriptors);
                     conn.scoped.leak();
                     conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
@@ -1247,7 +1272,11 @@ impl<L: Link> ReceiveCore<L> {
         id: ConnectionId,
         mut buffer: BufferMut,
     ) -> Posted {
-        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
+        let (base, len, desc) = (
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            conn.descriptors.pool.desc(),
+        );
         let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
             return Posted::No;
         };
@@ -1271,7 +1300,7 @@ impl<L: Link> ReceiveCore<L> {
             && conn.machine.state() != State::Closed
         {
             // Offered again when that is sent (`on_completion`).
-            conn.unsent = Some((cq_data, *body));
+            conn.unsent = Some(Box::new((cq_data, *body)));
             return;
         }
         let sent = self.try_send_control(id, cq_data, body);
@@ -1280,7 +1309,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         match sent {
             Err(PostRefused::Again) if conn.machine.state() != State::Closed => {
-                conn.unsent = Some((cq_data, *body));
+                conn.unsent = Some(Box::new((cq_data, *body)));
                 self.unsent.push(id);
                 self.retry = true;
             }
@@ -1303,7 +1332,7 @@ impl<L: Link> ReceiveCore<L> {
             &mut self.link,
             &conn.link,
             &mut self.in_flight,
-            (&self.control, &conn.control_desc),
+            (&self.control, &conn.descriptors.control),
             (cq_data, body),
             |kind, _buffer| Op::ControlSend {
                 conn: id,
@@ -1413,8 +1442,7 @@ impl<L: Link> ReceiveCore<L> {
                 self.abandon_ops(ops);
             }
             Err(CloseFailed(errno)) => {
-                conn.pool_desc.leak();
-                conn.control_desc.leak();
+                std::mem::forget(conn.descriptors);
                 conn.scoped.leak();
                 conn.sends.iter_mut().for_each(|sends| sends.leak());
                 self.abandon_leaked(Some(id));

@@ -14,6 +14,7 @@ use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{ConnKey, Link};
 use crate::endpoint::protocol::connection::{Action, CloseReason, Form, Violation};
+use crate::endpoint::protocol::reorder::Reorder;
 use crate::endpoint::protocol::wire::{self, Control, ControlKind};
 use crate::error::CompletionError;
 use crate::stats;
@@ -63,20 +64,41 @@ pub(super) fn share<L: Link>(
 }
 
 /// A message and its length.
-pub(super) type Early = (BufferMut, usize);
+type Early = (BufferMut, usize);
+
+/// What came before its turn on one connection: messages, and a goodbye.
+pub(super) struct EarlyMessages {
+    messages: Reorder<Early>,
+    bye: Option<LateBye>,
+}
+
+impl EarlyMessages {
+    pub(super) fn boxed(window: u32) -> Box<Self> {
+        Box::new(Self {
+            messages: Reorder::new(window),
+            bye: None,
+        })
+    }
+
+    /// Until when the goodbye waits.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.bye.as_ref().map(|bye| bye.until)
+    }
+}
 
 /// A goodbye whose sender says that it sent more than has come so far.
-pub(super) struct LateBye {
+struct LateBye {
     message: Early,
     mark: u32,
     claims: u64,
-    pub(super) until: Instant,
+    until: Instant,
 }
 
 impl<C> Conn<C> {
     /// What was sent before the goodbye has not come in time: then it never will.
     pub(super) fn give_up_on_early(&mut self, now: Instant) {
-        if let Some(bye) = self.late_bye.take_if(|bye| bye.until <= now) {
+        let early = self.early.as_mut();
+        if let Some(bye) = early.and_then(|early| early.bye.take_if(|bye| bye.until <= now)) {
             let (buffer, len) = bye.message;
             let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
             self.machine.on_control(bye.mark, body, now);
@@ -159,26 +181,41 @@ impl<L: Link> ReceiveCore<L> {
         mark: u32,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(Conn {
+            machine,
+            early: Some(early),
+            ..
+        }) = self.conns.get_mut(id)
+        else {
             return;
         };
-        if conn.early.put(number, message).is_err() {
+        if early.messages.put(number, message).is_err() {
             let what = "a message with the number of another, or of one that it may not send yet";
-            return conn.machine.violate(Violation::OutOfTurn(what));
+            return machine.violate(Violation::OutOfTurn(what));
         }
-        while let Some((buffer, len)) = self.conns.get_mut(id).and_then(|c| c.early.take_next()) {
+        while let Some((buffer, len)) = self.next_in_turn(id) {
             self.on_received(id, buffer, len, Some(mark.into()), events);
         }
         self.take_late_bye(id, events);
     }
 
+    fn next_in_turn(&mut self, id: ConnectionId) -> Option<Early> {
+        let conn = self.conns.get_mut(id)?;
+        conn.early.as_mut()?.messages.take_next()
+    }
+
     /// The goodbye that waited, if everything is here now that was sent before it.
     pub(super) fn take_late_bye(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(Conn {
+            machine,
+            early: Some(early),
+            ..
+        }) = self.conns.get_mut(id)
+        else {
             return;
         };
-        let received = conn.machine.received();
-        if let Some(bye) = conn.late_bye.take_if(|bye| bye.claims <= received) {
+        let received = machine.received();
+        if let Some(bye) = early.bye.take_if(|bye| bye.claims <= received) {
             let (buffer, len) = bye.message;
             self.on_received(id, buffer, len, Some(bye.mark.into()), events);
         }
@@ -192,15 +229,20 @@ impl<L: Link> ReceiveCore<L> {
         mark: u32,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(Conn {
+            machine,
+            early: Some(early),
+            ..
+        }) = self.conns.get_mut(id)
+        else {
             return;
         };
         let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
         match Control::parse(ControlKind::BYE, body) {
             Ok(Control::Bye { last_sequence, .. })
-                if last_sequence > conn.machine.received() && conn.late_bye.is_none() =>
+                if last_sequence > machine.received() && early.bye.is_none() =>
             {
-                conn.late_bye = Some(LateBye {
+                early.bye = Some(LateBye {
                     message: (buffer, len),
                     mark,
                     claims: last_sequence,
