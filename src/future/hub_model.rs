@@ -104,6 +104,7 @@ fn info() -> ConnectionInfo {
         credits: 0,
         header_mode: HeaderMode::Raw,
         shape: Shape::Iov,
+        inject: 0,
         kernel_watch: crate::endpoint::KernelWatch::default(),
     }
 }

@@ -11,6 +11,7 @@ mod hubs;
 pub(crate) mod iov;
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) mod outgoing;
+pub(crate) mod pair;
 pub(crate) mod receive;
 #[cfg(all(test, not(loom)))]
 mod receive_scale_tests;
@@ -24,6 +25,8 @@ pub(crate) mod scoped;
 pub(crate) mod send;
 #[cfg(all(test, not(loom)))]
 mod send_tests;
+#[cfg(all(test, not(loom)))]
+mod shape_tests;
 pub(crate) mod shared_receives;
 #[cfg(all(test, not(loom)))]
 mod walk_tests;

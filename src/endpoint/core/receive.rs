@@ -9,10 +9,10 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use self::shared::{EarlyMessages, NOBODY, ORPHANS_MAX, Shared, share};
+use self::shared::{EarlyMessages, ORPHANS_MAX, Shared, share};
 use crate::Error;
-use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
-use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
+use crate::buffer::{Buffer, BufferMut, SharedBufferManager, WakerId};
+use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable, NOBODY};
 use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, HeldDescriptor, post_control};
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::scoped::ScopedRegistrations;
@@ -40,15 +40,14 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
-// Until the public endpoints over them are there.
-#[cfg_attr(not(test), allow(dead_code))]
 mod dialing;
+// Headers for several messages: until who publishes is here.
 #[cfg_attr(not(test), allow(dead_code))]
 mod sends;
 mod windows;
 
-pub(crate) use sends::SendsSettings;
 use sends::{ConnSends, Sends};
+pub(crate) use sends::{KEPT, SendsSettings};
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -98,6 +97,18 @@ pub(crate) struct Receives {
     pub(crate) min: u32,
     /// The most.
     pub(crate) max: u32,
+}
+
+impl Receives {
+    /// Those of a connection on which a credit stands for so many.
+    pub(crate) fn with(self, per_credit: u32) -> Self {
+        let scaled = |receives: u32| self.reserve + (receives - self.reserve) * per_credit;
+        Self {
+            reserve: self.reserve,
+            min: scaled(self.min),
+            max: scaled(self.max),
+        }
+    }
 }
 
 impl ReceiveSettings {
@@ -157,8 +168,8 @@ struct Conn<C> {
     established: bool,
     /// This side made it.
     dialed: bool,
-    /// When its machine wants to be looked at.
-    deadline: Option<Instant>,
+    /// Its machine wants to be looked at some time.
+    timed: bool,
     /// In the list of connections that were heard since the last look at the clock.
     heard: bool,
     kernel_bytes: KernelBytes,
@@ -167,6 +178,8 @@ struct Conn<C> {
     /// A control message that waits: for the last one to be sent, or for room in the provider's full queue.
     unsent: Option<Box<(u32, ControlBody)>>,
     header_mode: HeaderMode,
+    /// A header that came by itself, and waits for its payload.
+    lone_header: Option<Box<Option<Buffer>>>,
     sends: Option<Box<ConnSends>>,
     /// In the RDM form.
     early: Option<Box<EarlyMessages>>,
@@ -202,9 +215,14 @@ impl<C> Conn<C> {
         [machine, bye].into_iter().flatten().min()
     }
 
+    /// Data messages that the receives posted now can hold.
+    fn credits(&self) -> u32 {
+        self.posted.saturating_sub(self.reserve) / self.machine.receives_per_credit()
+    }
+
     /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
     fn count_reposted(&mut self) {
-        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(self.reserve));
+        let covered = self.machine.received() + u64::from(self.credits());
         let new = covered.saturating_sub(self.covered);
         if new > 0 {
             self.covered = covered;
@@ -484,6 +502,7 @@ impl<L: Link> ReceiveCore<L> {
             error,
         } = completion;
         match self.in_flight.finish(context) {
+            // RDM form: those that all connections share.
             Ok(Op::Receive {
                 conn: NOBODY,
                 buffer,
@@ -591,16 +610,25 @@ impl<L: Link> ReceiveCore<L> {
             }
         }
         match conn.machine.on_message(data) {
-            Some(Arrival::Data) => {
-                let received = conn.machine.on_data(len as u64).ok();
-                let split = received.and_then(|sequence| {
+            Some(arrival @ (Arrival::Data | Arrival::Payload)) => {
+                let alone = arrival == Arrival::Payload;
+                let lone_header = conn.lone_header.as_mut().and_then(|header| header.take());
+                let received = if alone {
+                    conn.machine.on_payload(len as u64)
+                } else {
+                    conn.machine.on_data(len as u64)
+                };
+                let split = received.ok().and_then(|sequence| {
+                    if alone {
+                        return Some((sequence, 0..0));
+                    }
                     let parts = wire::split(conn.header_mode, &buffer[..len]);
                     parts
                         .map_err(|error| conn.machine.violate(error))
                         .ok()
-                        .map(|parts| (sequence, parts))
+                        .map(|(header, _)| (sequence, header))
                 });
-                if let Some((sequence, (header, payload))) = split {
+                if let Some((sequence, header)) = split {
                     // The first message may come before the event queue says that the connection stands.
                     if !conn.established {
                         self.tell_established(id, events);
@@ -608,15 +636,19 @@ impl<L: Link> ReceiveCore<L> {
                     self.stats.messages += 1;
                     self.stats.bytes += len as u64;
                     let buffer = buffer.freeze(len);
-                    events.push(ReceiveEvent::Message(Message {
-                        connection: id,
-                        // The machine counts what came before.
-                        sequence: sequence + 1,
-                        header,
-                        payload,
-                        buffer,
-                    }));
+                    let size = lone_header.as_ref().map_or(0, |header| header.len());
+                    self.stats.bytes += size as u64;
+                    // The machine counts what came before.
+                    let number = sequence + 1;
+                    let message = Message::new(id, number, header, buffer, lone_header);
+                    events.push(ReceiveEvent::Message(message));
                 }
+            }
+            Some(Arrival::Header) => {
+                // Kept for its payload: two receives stand for a credit of such a peer.
+                let taken = conn.machine.on_header(len as u64);
+                **conn.lone_header.get_or_insert_default() =
+                    taken.ok().map(|()| buffer.freeze(len));
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
@@ -672,7 +704,7 @@ impl<L: Link> ReceiveCore<L> {
             // A later one is found when the timer runs out.
             self.timer_stale |=
                 deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
-            conn.deadline = deadline;
+            conn.timed = deadline.is_some();
             self.tell_send_writable(id, events);
         }
     }
@@ -767,15 +799,15 @@ impl<L: Link> ReceiveCore<L> {
             let details = [limit.into(), 0];
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
+        let params = self.params(0, 0);
+        let judge = Connection::accept(self.link.form(), params, data.as_slice(), Instant::now());
         let free = self.free_receives() as u64;
-        if free < self.receives.min.into() {
-            let details = [free, self.receives.min.into()];
+        let need = self.receives.with(judge.receives_per_credit()).min;
+        if free < need.into() {
+            let details = [free, need.into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
-        let params = self.params(0, 0);
-        match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now())
-            .close_reason()
-        {
+        match judge.close_reason() {
             Some(CloseReason::RefusedPeer(refusal)) => Err(refusal),
             _ => Ok(()),
         }
@@ -817,9 +849,10 @@ impl<L: Link> ReceiveCore<L> {
                 return tracing::warn!(%error, "a connection could not be made");
             }
         };
-        let want = self.first_target();
+        let receives = self.receives.with(conn.machine.receives_per_credit());
+        let want = self.first_target(receives);
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < self.receives.min {
+        if conn.posted < receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
             self.conns.put(id, conn);
@@ -827,7 +860,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         // The credits promised are receives that are posted, less the reserve.
         conn.target = conn.posted;
-        let credits = conn.posted.saturating_sub(conn.reserve);
+        let credits = conn.credits();
         conn.covered = u64::from(credits);
         conn.machine = Connection::accept(
             self.link.form(),
@@ -857,6 +890,7 @@ impl<L: Link> ReceiveCore<L> {
         if link.registrar().is_none() {
             self.descriptors = Arc::downgrade(&descriptors);
         }
+        let per_credit = machine.receives_per_credit();
         // Of one that this side makes, the answer says it.
         let header_mode = machine
             .peer()
@@ -876,17 +910,18 @@ impl<L: Link> ReceiveCore<L> {
             starved: false,
             established: false,
             dialed: false,
-            deadline: None,
+            timed: false,
             heard: false,
             kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
             header_mode,
+            lone_header: None,
             sends,
             early: self
                 .shared
                 .as_ref()
-                .map(|_| EarlyMessages::boxed(self.settings.depth)),
+                .map(|_| EarlyMessages::boxed(self.settings.depth * per_credit)),
             descriptors,
             scoped,
         })
@@ -900,7 +935,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
-    fn first_target(&self) -> u32 {
+    fn first_target(&self, receives: Receives) -> u32 {
         let others = self.settings.max_connections
             - 1
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
@@ -908,10 +943,8 @@ impl<L: Link> ReceiveCore<L> {
         let share = self
             .free_receives()
             .saturating_sub(kept)
-            .max(self.receives.min as usize);
-        self.receives
-            .max
-            .min(u32::try_from(share).unwrap_or(u32::MAX))
+            .max(receives.min as usize);
+        receives.max.min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
     /// Receives that a new connection could have.
@@ -952,10 +985,11 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Windows take receives that only an endpoint with windows has.
     fn features(&self) -> u32 {
+        let always = wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES;
         if self.settings.windows.enabled() {
-            wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS
+            always | wire::FEATURE_WINDOWS
         } else {
-            wire::FEATURE_HEARTBEAT
+            always
         }
     }
 
@@ -984,10 +1018,7 @@ impl<L: Link> ReceiveCore<L> {
         conn.header_mode = peer.map_or(HeaderMode::Raw, |hello| hello.header_mode);
         // Of an endpoint that also sends, what its peer takes is told.
         let (max_message, credits) = match &self.sends {
-            None => (
-                self.settings.max_message,
-                conn.posted.saturating_sub(conn.reserve),
-            ),
+            None => (self.settings.max_message, conn.credits()),
             Some(sends) => (
                 sends
                     .outgoing()
@@ -995,13 +1026,19 @@ impl<L: Link> ReceiveCore<L> {
                 peer.map_or(0, |hello| hello.credits),
             ),
         };
+        // What one run of memory was to the peer, nobody sees here.
+        let taken = match conn.machine.has_two_messages() {
+            true => Shape::TwoMessages,
+            false => Shape::Iov,
+        };
         let info = ConnectionInfo {
             peer: conn.link.peer(),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
             max_message,
             credits,
             header_mode: conn.header_mode,
-            shape: Shape::Iov,
+            shape: self.sends.as_ref().map_or(taken, |s| s.outgoing().shape()),
+            inject: self.sends.as_ref().map_or(0, |s| s.outgoing().inject()),
             kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
@@ -1087,7 +1124,7 @@ impl<L: Link> ReceiveCore<L> {
         if conn.hungry {
             self.hungry.retain(|hungry| *hungry != id);
         }
-        self.timer_stale |= conn.deadline.is_some();
+        self.timer_stale |= conn.timed;
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);

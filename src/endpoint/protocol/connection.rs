@@ -26,11 +26,13 @@ use crate::endpoint::protocol::wire::{
     WireError,
 };
 use crate::error::FabricErrno;
+use headers::Headers;
 pub(crate) use subscriptions::SUBSCRIPTION_MESSAGES_MAX;
 use subscriptions::{SubscriptionAction, Subscriptions};
 pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
 use windows::{WindowAction, Windows};
 
+mod headers;
 mod subscriptions;
 mod windows;
 
@@ -298,6 +300,10 @@ impl std::fmt::Display for Cause {
 pub(crate) enum Arrival {
     /// Data: for `on_data`.
     Data,
+    /// The header of the message behind it: for `on_header`.
+    Header,
+    /// The payload of the header in front of it: for `on_payload`.
+    Payload,
     /// With this CQ data: for `on_control`.
     Control(u32),
 }
@@ -377,6 +383,10 @@ struct Heartbeats {
     under_way: u8,
 }
 
+/// MSG form: the CQ data of a header that travels alone, and of the payload behind it.
+const LONE_HEADER: u32 = (ControlKind::HEADER.0 as u32) << wire::INDEX_BITS;
+const LONE_PAYLOAD: u32 = (ControlKind::PAYLOAD.0 as u32) << wire::INDEX_BITS;
+
 /// A question and an answer.
 const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 
@@ -404,6 +414,7 @@ pub(crate) struct Connection {
     /// Runs until this side may transmit.
     handshake_deadline: Option<Instant>,
     close_deadline: Option<Instant>,
+    headers: Headers,
     /// From the first time on that one side speaks of a window.
     windows: Option<Box<Windows>>,
     /// From the first message about one on.
@@ -413,7 +424,8 @@ pub(crate) struct Connection {
     silence: Option<Silence>,
     heartbeats: Heartbeats,
     pending: Pending,
-    reason: Option<CloseReason>,
+    /// Boxed: a listener has thousands of connections, and few of them are over.
+    reason: Option<Box<CloseReason>>,
 }
 
 impl Connection {
@@ -475,6 +487,7 @@ impl Connection {
             credit_under_way: false,
             handshake_deadline: Some(now + local.connect_timeout),
             close_deadline: None,
+            headers: Headers::default(),
             windows: None,
             subscriptions: None,
             own_close: false,
@@ -519,6 +532,8 @@ impl Connection {
     pub(crate) fn on_message(&mut self, cq_data: Option<u64>) -> Option<Arrival> {
         match (self.form, cq_data.map(u32::try_from)) {
             (Form::Msg, None) => Some(Arrival::Data),
+            (Form::Msg, Some(Ok(LONE_HEADER))) => Some(Arrival::Header),
+            (Form::Msg, Some(Ok(LONE_PAYLOAD))) => Some(Arrival::Payload),
             (Form::Msg, Some(Ok(cq_data))) => Some(Arrival::Control(cq_data)),
             (Form::Rdm, Some(Ok(cq_data))) => self.on_rdm_message(cq_data),
             // Anybody can send to an endpoint that is not connected.
@@ -537,6 +552,8 @@ impl Connection {
         let (kind, index) = wire::split_cq_data(cq_data);
         let arrival = match kind {
             ControlKind::DATA => Arrival::Data,
+            ControlKind::HEADER => Arrival::Header,
+            ControlKind::PAYLOAD => Arrival::Payload,
             _ => Arrival::Control(cq_data),
         };
         (index == self.own_index()).then_some(arrival)
@@ -769,7 +786,7 @@ impl Connection {
     ///
     /// [`Dropped`]: it must not reach the application.
     pub(crate) fn on_peer_wrote(&mut self) -> Result<u64, Dropped> {
-        self.on_data(0)
+        self.on_counted(0)
     }
 
     /// One data message of `len` bytes arrived. Gives its number, counted from 0.
@@ -777,7 +794,17 @@ impl Connection {
     /// # Errors
     ///
     /// [`Dropped`]: the message must not reach the application.
+    #[inline]
     pub(crate) fn on_data(&mut self, len: u64) -> Result<u64, Dropped> {
+        if self.headers.waiting.is_some() {
+            self.violate(Violation::OutOfTurn("data where a payload is due"));
+            return Err(Dropped);
+        }
+        self.on_counted(len)
+    }
+
+    /// Something arrived that uses a credit.
+    fn on_counted(&mut self, len: u64) -> Result<u64, Dropped> {
         self.on_arrival("data before the connection was established");
         if self.state == State::Closed {
             return Err(Dropped);
@@ -817,14 +844,15 @@ impl Connection {
         }
     }
 
-    /// A data message is about to be posted: takes its credit and gives its number, counted from 0, writes with immediate data left out.
+    /// A data message is about to be posted: takes its credit and gives its number, counted from 0, writes with immediate data left out and
+    /// headers that travel alone counted.
     ///
     /// # Errors
     ///
     /// As [`Connection::may_send`]; then nothing changes.
     pub(crate) fn on_data_posted(&mut self) -> Result<u64, Blocked> {
         self.may_send()?;
-        let sequence = self.send.used();
+        let number = self.send.used() + u64::from(self.headers.sent);
         let taken = self.send.take();
         debug_assert!(taken, "may_send saw a credit");
         self.posted += 1;
@@ -832,7 +860,7 @@ impl Connection {
             .windows
             .as_ref()
             .map_or(0, |windows| windows.immediates());
-        Ok(sequence - immediates)
+        Ok(number - immediates)
     }
 
     /// The provider did not take the message of the last `on_data_posted` (-FI_EAGAIN).
@@ -1032,7 +1060,7 @@ impl Connection {
             return Some(Action::PeerClosing { reason: bye.reason });
         }
         let closed = std::mem::take(&mut self.pending.close);
-        self.reason.filter(|_| closed).map(Action::Close)
+        self.close_reason().filter(|_| closed).map(Action::Close)
     }
 
     fn next_subscription(&mut self) -> Option<Action> {
@@ -1164,7 +1192,7 @@ impl Connection {
 
     /// Why it is over, once it is.
     pub(crate) fn close_reason(&self) -> Option<CloseReason> {
-        self.reason
+        self.reason.as_deref().copied()
     }
 
     fn on_hello(&mut self, hello: Hello) {
@@ -1238,6 +1266,9 @@ impl Connection {
         }
         if self.peer_bye.is_some() {
             return self.violate(Violation::OutOfTurn("a second goodbye"));
+        }
+        if self.headers.waiting.is_some() {
+            return self.violate(Violation::OutOfTurn("a goodbye where a payload is due"));
         }
         let received = self.receive.received();
         if bye.last_sequence < received {
@@ -1333,7 +1364,7 @@ impl Connection {
         self.transmit = false;
         self.handshake_deadline = None;
         self.close_deadline = None;
-        self.reason = Some(reason);
+        self.reason = Some(Box::new(reason));
         self.pending.close = true;
     }
 
@@ -1392,6 +1423,8 @@ fn send_control(control: &Control, peer: u64) -> Action {
 
 #[cfg(test)]
 mod explore;
+#[cfg(test)]
+mod headers_tests;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

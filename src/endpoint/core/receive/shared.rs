@@ -8,6 +8,7 @@ use std::time::Instant;
 use super::{Conn, Op, Operation, Posted, ReceiveCore};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::endpoint::core::conn_table::NOBODY;
 use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
 use crate::endpoint::core::shared_receives::SharedReceives;
 use crate::endpoint::event::ReceiveEvent;
@@ -25,9 +26,6 @@ pub(super) const ORPHANS_MAX: usize = 64;
 
 /// RDM form: receives that fail one after the other until the endpoint is given up.
 const FAILURES_MAX: u32 = 1000;
-
-/// RDM form: whose receives they are that all connections share.
-pub(super) const NOBODY: ConnectionId = ConnectionId(0);
 
 /// What a listener has in the RDM form: one endpoint for all connections, whose receives they share.
 pub(super) struct Shared<C> {
@@ -63,8 +61,8 @@ pub(super) fn share<L: Link>(
     }))
 }
 
-/// A message and its length.
-type Early = (BufferMut, usize);
+/// A message, its length and its mark.
+pub(super) type Early = (BufferMut, usize, u32);
 
 /// What came before its turn on one connection: messages, and a goodbye.
 pub(super) struct EarlyMessages {
@@ -89,7 +87,6 @@ impl EarlyMessages {
 /// A goodbye whose sender says that it sent more than has come so far.
 struct LateBye {
     message: Early,
-    mark: u32,
     claims: u64,
     until: Instant,
 }
@@ -99,9 +96,9 @@ impl<C> Conn<C> {
     pub(super) fn give_up_on_early(&mut self, now: Instant) {
         let early = self.early.as_mut();
         if let Some(bye) = early.and_then(|early| early.bye.take_if(|bye| bye.until <= now)) {
-            let (buffer, len) = bye.message;
+            let (buffer, len, mark) = bye.message;
             let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
-            self.machine.on_control(bye.mark, body, now);
+            self.machine.on_control(mark, body, now);
         }
     }
 }
@@ -150,8 +147,10 @@ impl<L: Link> ReceiveCore<L> {
         };
         self.use_promise(id);
         match kind {
-            ControlKind::DATA => self.on_numbered(id, number, (buffer, len), mark, events),
-            ControlKind::BYE => self.on_bye(id, (buffer, len), mark, events),
+            ControlKind::DATA | ControlKind::HEADER | ControlKind::PAYLOAD => {
+                self.on_numbered(id, number, (buffer, len, mark), events);
+            }
+            ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),
         }
     }
@@ -178,7 +177,6 @@ impl<L: Link> ReceiveCore<L> {
         id: ConnectionId,
         number: u32,
         message: Early,
-        mark: u32,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(Conn {
@@ -193,7 +191,7 @@ impl<L: Link> ReceiveCore<L> {
             let what = "a message with the number of another, or of one that it may not send yet";
             return machine.violate(Violation::OutOfTurn(what));
         }
-        while let Some((buffer, len)) = self.next_in_turn(id) {
+        while let Some((buffer, len, mark)) = self.next_in_turn(id) {
             self.on_received(id, buffer, len, Some(mark.into()), events);
         }
         self.take_late_bye(id, events);
@@ -216,8 +214,8 @@ impl<L: Link> ReceiveCore<L> {
         };
         let received = machine.received();
         if let Some(bye) = early.bye.take_if(|bye| bye.claims <= received) {
-            let (buffer, len) = bye.message;
-            self.on_received(id, buffer, len, Some(bye.mark.into()), events);
+            let (buffer, len, mark) = bye.message;
+            self.on_received(id, buffer, len, Some(mark.into()), events);
         }
     }
 
@@ -225,8 +223,7 @@ impl<L: Link> ReceiveCore<L> {
     fn on_bye(
         &mut self,
         id: ConnectionId,
-        (buffer, len): Early,
-        mark: u32,
+        (buffer, len, mark): Early,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(Conn {
@@ -243,8 +240,7 @@ impl<L: Link> ReceiveCore<L> {
                 if last_sequence > machine.received() && early.bye.is_none() =>
             {
                 early.bye = Some(LateBye {
-                    message: (buffer, len),
-                    mark,
+                    message: (buffer, len, mark),
                     claims: last_sequence,
                     until: Instant::now() + self.settings.close_timeout,
                 });
