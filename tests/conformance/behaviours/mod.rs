@@ -14,6 +14,7 @@ mod liveness;
 mod messages;
 mod mixed;
 mod one_sided;
+mod publish;
 mod reconnect;
 mod refusal;
 mod rude;
@@ -57,6 +58,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("write with data", one_sided::write_with_data),
     ("receiver's own", one_sided::receiver_writes_and_reads),
     ("revoke", one_sided::revoke),
+    ("publish", publish::publish),
 ];
 
 /// What one version of the library is asked to do with another.
@@ -85,4 +87,6 @@ pub(crate) const ROLES: &[Role] = &[
     ("exchange", connectionless::exchange),
     ("own", one_sided::own),
     ("use", one_sided::use_it),
+    ("publish", publish::publisher),
+    ("subscribe", publish::subscriber),
 ];
