@@ -218,7 +218,7 @@ pub(crate) fn exchange(told: &Told) {
             let _ = orders.send(order);
         }
     });
-    let mut next_order = |this: &mut Application| {
+    let next_order = |this: &mut Application| {
         let mut order = None;
         drive("an order", 6 * SOON, || {
             this.poll();
