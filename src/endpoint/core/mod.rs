@@ -9,9 +9,10 @@ mod future_tests;
 #[cfg(all(test, not(loom)))]
 mod hub_tests;
 #[cfg(all(test, not(loom)))]
+mod hub_walk_tests;
+#[cfg(all(test, not(loom)))]
 mod hubs;
 pub(crate) mod iov;
-#[cfg_attr(not(test), allow(dead_code))]
 pub(crate) mod outgoing;
 pub(crate) mod pair;
 pub(crate) mod receive;

@@ -7,6 +7,7 @@
 mod asynchronous;
 mod churn;
 mod coalesced;
+mod connectionless;
 mod header;
 mod killed;
 mod liveness;
@@ -50,6 +51,8 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("coalesced", coalesced::coalesced),
     ("flush interval", coalesced::flush_interval),
     ("async", asynchronous::one_round_trip),
+    ("connectionless", connectionless::all_to_all),
+    ("peer killed", connectionless::one_is_killed),
     ("write", one_sided::write),
     ("read", one_sided::read),
     ("write with data", one_sided::write_with_data),
@@ -81,6 +84,7 @@ pub(crate) const ROLES: &[Role] = &[
     ("one message", coalesced::one_message),
     ("async receive", asynchronous::receive),
     ("async send", asynchronous::send),
+    ("exchange", connectionless::exchange),
     ("own", one_sided::own),
     ("use", one_sided::use_it),
     ("publish", publish::publisher),

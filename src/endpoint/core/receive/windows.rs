@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONTROLS_PER_CONNECTION, Conn, Operation, RESERVE, ReceiveCore};
+use super::{Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing;
@@ -45,15 +45,6 @@ impl WindowSettings {
 
     pub(crate) fn enabled(&self) -> bool {
         self.windows > 0
-    }
-
-    /// Control messages of one connection that can be on the way at once.
-    pub(crate) fn controls(&self) -> u32 {
-        if self.enabled() {
-            CONTROLS_PER_CONNECTION + WINDOW_MESSAGES_MAX as u32
-        } else {
-            CONTROLS_PER_CONNECTION
-        }
     }
 
     /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer says of windows.
