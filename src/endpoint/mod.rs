@@ -45,7 +45,7 @@ pub use protocol::wire::{
     ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
     WindowDescriptor, WindowId, WireError,
 };
-pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
+pub use receive::{AcceptPolicy, LongMessages, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use windows::destination::Destination;
 pub use windows::window::{

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
-use crate::endpoint::core::send::{SendCore, SendSettings};
+use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::fd_limit;
@@ -403,7 +403,7 @@ impl SendEndpointZeroCopy {
             Headers::Own(config) => HeaderSlotManager::new(config)?,
             Headers::Shared(headers) => headers,
         };
-        let tx = (config.settings.depth + CONTROL_SENDS) as usize;
+        let tx = (config.settings.depth + CONTROL_SENDS + PIECES_MAX) as usize;
         let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
         let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
             .map_err(fd_limit::explain)?;

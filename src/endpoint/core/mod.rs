@@ -5,6 +5,8 @@ pub(crate) mod control;
 #[cfg(all(test, not(loom)))]
 mod future_tests;
 pub(crate) mod iov;
+#[cfg(all(test, not(loom)))]
+mod long_tests;
 pub(crate) mod receive;
 #[cfg(all(test, not(loom)))]
 mod receive_scale_tests;

@@ -24,7 +24,6 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
     LinkConn, PEER_WROTE, PostRefused,
 };
-use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{
     Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
 };
@@ -42,8 +41,10 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
+mod long;
 mod windows;
 
+use long::{Due, LongPool, LongReceive};
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -75,6 +76,8 @@ pub(crate) struct ReceiveSettings {
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
+    /// Where messages go that are too long for a receive; with `windows.long`.
+    pub(crate) long: Option<SharedBufferManager>,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
 }
@@ -126,7 +129,9 @@ struct Conn<C> {
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
     /// RDM form: messages that came before their turn, and a goodbye that did.
-    early: Reorder<Early>,
+    early: Reorder<Due<Early>>,
+    /// The long message that the peer writes.
+    long: Option<Box<LongReceive>>,
     late_bye: Option<LateBye>,
     pool_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
@@ -222,6 +227,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     /// One-sided operations of this side.
     account: Account,
     exposed: ExposedWindows,
+    long: Option<LongPool>,
     link: L,
 }
 
@@ -249,6 +255,11 @@ impl<L: Link> ReceiveCore<L> {
         let contexts = link.limits().contexts;
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
+        let long = settings
+            .long
+            .clone()
+            .filter(|_| link.limits().rma.is_some());
+        let long = long.map(|pool| LongPool::new(pool, &wait));
         let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
@@ -278,6 +289,7 @@ impl<L: Link> ReceiveCore<L> {
             wait,
             account: Account::default(),
             exposed,
+            long,
             link,
             settings,
         };
@@ -353,6 +365,7 @@ impl<L: Link> ReceiveCore<L> {
             self.touched.append(&mut self.unsent);
         }
         self.feed(events);
+        self.feed_long();
         self.act_on_touched(events);
         self.tell_writable(events);
         if std::mem::take(&mut self.timer_stale) {
@@ -488,36 +501,18 @@ impl<L: Link> ReceiveCore<L> {
         let len = len.min(buffer.len());
         match conn.machine.on_message(data) {
             Some(Arrival::Data) => {
-                let received = conn.machine.on_data(len as u64).ok();
-                let split = received.and_then(|sequence| {
-                    let parts = wire::split(conn.header_mode, &buffer[..len]);
-                    parts
-                        .map_err(|error| conn.machine.violate(error))
-                        .ok()
-                        .map(|parts| (sequence, parts))
-                });
-                if let Some((sequence, (header, payload))) = split {
-                    // The first message may come before the event queue says that the connection stands.
-                    if !conn.established {
-                        self.tell_established(id, events);
-                    }
-                    self.stats.messages += 1;
-                    self.stats.bytes += len as u64;
-                    let buffer = buffer.freeze(len);
-                    events.push(ReceiveEvent::Message(Message {
-                        connection: id,
-                        // The machine counts what came before.
-                        sequence: sequence + 1,
-                        header,
-                        payload,
-                        buffer,
-                    }));
+                if let Ok(sequence) = conn.machine.on_data(len as u64) {
+                    self.hand_out(id, sequence, buffer, len, events);
                 }
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
                 conn.machine.on_control(cq_data, body, Instant::now());
+                let whole = conn.machine.take_whole_long();
                 self.post_again(id, buffer);
+                if let Some(number) = whole {
+                    self.on_long_whole(id, number, events);
+                }
             }
             None => {}
         }
@@ -560,6 +555,9 @@ impl<L: Link> ReceiveCore<L> {
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
                 // Not offered by this side.
                 Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
+                Action::LongOffered { len } => self.on_long_offered(id, len),
+                // This side sends none.
+                Action::LongGranted { .. } | Action::LongRefused { .. } => {}
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -755,6 +753,7 @@ impl<L: Link> ReceiveCore<L> {
             unsent: None,
             header_mode,
             early: Reorder::new(self.settings.depth),
+            long: None,
             late_bye: None,
             pool_desc,
             control_desc,
@@ -808,11 +807,14 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Windows take receives that only an endpoint with windows has.
     fn features(&self) -> u32 {
+        let mut features = wire::FEATURE_HEARTBEAT;
         if self.settings.windows.enabled() {
-            wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS
-        } else {
-            wire::FEATURE_HEARTBEAT
+            features |= wire::FEATURE_WINDOWS;
         }
+        if self.long.is_some() {
+            features |= wire::FEATURE_LONG;
+        }
+        features
     }
 
     fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
@@ -934,6 +936,7 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
         self.close_scoped_windows(id, &conn.link);
+        self.leave_long(id, &mut conn);
         if self.shared.is_some() {
             let goodbye = conn.machine.peer_said_goodbye();
             let operations = self.give_up_one_sided(id, events);
@@ -950,6 +953,7 @@ impl<L: Link> ReceiveCore<L> {
                     conn.pool_desc.leak();
                     conn.control_desc.leak();
                     conn.scoped.leak();
+                    std::mem::forget(conn.long.take());
                     self.leak_ops_of(id, errno, events);
                 }
             }
@@ -1245,6 +1249,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         };
         self.close_scoped_windows(id, &conn.link);
+        self.leave_long(id, &mut conn);
         match self.link.close(conn.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
@@ -1256,6 +1261,7 @@ impl<L: Link> ReceiveCore<L> {
                 conn.pool_desc.leak();
                 conn.control_desc.leak();
                 conn.scoped.leak();
+                std::mem::forget(conn.long.take());
                 self.leak_ops_of(id, errno, &mut Vec::new());
             }
         }

@@ -5,14 +5,14 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{Conn, Op, Posted, ReceiveCore};
+use super::{Conn, Due, Op, Posted, ReceiveCore};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
 use crate::endpoint::core::shared_receives::SharedReceives;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::link::{ConnKey, Link};
+use crate::endpoint::link::{ConnKey, Link, LinkConn};
 use crate::endpoint::protocol::connection::{Action, CloseReason, Form, Violation};
 use crate::endpoint::protocol::wire::{self, Control, ControlKind};
 use crate::error::CompletionError;
@@ -128,7 +128,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         self.use_promise(id);
         match kind {
-            ControlKind::DATA => self.on_numbered(id, number, (buffer, len), mark, events),
+            ControlKind::DATA => self.put_due(id, number, Due::Message((buffer, len)), events),
             ControlKind::BYE => self.on_bye(id, (buffer, len), mark, events),
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),
         }
@@ -150,24 +150,30 @@ impl<L: Link> ReceiveCore<L> {
         self.touch(id);
     }
 
-    /// Data, handed on in the order in which it was sent.
-    fn on_numbered(
+    /// Data, or a long message, handed on in the order in which it was sent.
+    pub(super) fn put_due(
         &mut self,
         id: ConnectionId,
         number: u32,
-        message: Early,
-        mark: u32,
+        message: Due<Early>,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
+        let mark = wire::cq_data(ControlKind::DATA, conn.link.key() as u32);
         if conn.early.put(number, message).is_err() {
             let what = "a message with the number of another, or of one that it may not send yet";
-            return conn.machine.violate(Violation::OutOfTurn(what));
+            conn.machine.violate(Violation::OutOfTurn(what));
+            return self.touch(id);
         }
-        while let Some((buffer, len)) = self.conns.get_mut(id).and_then(|c| c.early.take_next()) {
-            self.on_received(id, buffer, len, Some(mark.into()), events);
+        while let Some(due) = self.conns.get_mut(id).and_then(|c| c.early.take_next()) {
+            match due {
+                Due::Message((buffer, len)) => {
+                    self.on_received(id, buffer, len, Some(mark.into()), events);
+                }
+                Due::Long(buffer, len) => self.hand_out_long(id, buffer, len, events),
+            }
         }
         self.take_late_bye(id, events);
     }

@@ -10,7 +10,9 @@ use crate::endpoint::core::iov::IovList;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
-use crate::endpoint::protocol::connection::{self, CloseReason, WINDOW_MESSAGES_MAX};
+use crate::endpoint::protocol::connection::{
+    self, CloseReason, LONG_ANSWERS_MAX, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
+};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
@@ -29,6 +31,8 @@ pub(crate) struct WindowSettings {
     pub(crate) operations: u32,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
+    /// Messages that are too long for a receive are taken, too.
+    pub(crate) long: bool,
 }
 
 impl WindowSettings {
@@ -38,20 +42,16 @@ impl WindowSettings {
 
     /// Control messages of one connection that can be on the way at once.
     pub(crate) fn controls(&self) -> u32 {
-        if self.enabled() {
-            CONTROLS_PER_CONNECTION + WINDOW_MESSAGES_MAX as u32
-        } else {
-            CONTROLS_PER_CONNECTION
-        }
+        let windows = u32::from(self.enabled()) * WINDOW_MESSAGES_MAX as u32;
+        let long = u32::from(self.long) * LONG_ANSWERS_MAX as u32;
+        CONTROLS_PER_CONNECTION + windows + long
     }
 
-    /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer says of windows.
+    /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer says of windows and long messages.
     pub(crate) fn reserve(&self) -> u32 {
-        if self.enabled() {
-            RESERVE + WINDOW_MESSAGES_MAX as u32
-        } else {
-            RESERVE
-        }
+        let windows = u32::from(self.enabled()) * WINDOW_MESSAGES_MAX as u32;
+        let long = u32::from(self.long) * LONG_MESSAGES_MAX as u32;
+        RESERVE + windows + long
     }
 }
 
@@ -640,6 +640,7 @@ fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {
         (_, Some(reason)) => SendErrorKind::Closed(reason),
         (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
         (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
+        (connection::Blocked::Long, None) => SendErrorKind::WouldBlock(Blocked::LongMessage),
         (_, None) => SendErrorKind::Closing,
     })
 }
