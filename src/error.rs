@@ -119,6 +119,24 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// The endpoint has as many connections as it may have.
+    #[error(
+        "the endpoint has {limit} connections, as many as it may have (setting `max_connections` or `max_peers`)"
+    )]
+    TooManyConnections {
+        /// The limit.
+        limit: u32,
+    },
+    /// A connection takes receive buffers, and too few are free.
+    #[error(
+        "{free} receive buffers are free, one connection more takes {needed} at least (setting `slots`)"
+    )]
+    NoReceiveBuffers {
+        /// Buffers that are free.
+        free: usize,
+        /// Fewest that a connection takes.
+        needed: usize,
+    },
     /// The process may not open as many file descriptors as this needs.
     #[error(
         "{needed} file descriptors are needed and {open} are open, but RLIMIT_NOFILE is {limit} \
@@ -358,6 +376,9 @@ pub enum SendErrorKind {
         /// The process that made it.
         made_by: u32,
     },
+    /// There is no such connection, or it is over and its end was reported.
+    #[error("there is no such connection, or it is over")]
+    NoConnection,
     /// One of the two sides is saying goodbye: no new sends.
     #[error("the connection is closing")]
     Closing,

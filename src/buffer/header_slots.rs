@@ -9,7 +9,7 @@ use super::slot_table::SlotTable;
 use super::wake_list::{WakeFn, WakerId};
 use crate::endpoint::EndpointId;
 use crate::memory::{Claim, MemoryError, Purpose, Region, round_up};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Slots start at multiples of a cache line, so that two of them are never on one.
 const STRIDE_BYTES: usize = 64;
@@ -63,6 +63,8 @@ struct Inner {
     keys: Box<[AtomicU64]>,
     /// The endpoint that each slot belongs to, or `NOBODY`.
     owners: Box<[AtomicU64]>,
+    /// How many hold each slot that is shared; says nothing of the others.
+    shares: Box<[AtomicU32]>,
     slot_size: usize,
     stride: usize,
     claim: Claim,
@@ -76,8 +78,18 @@ impl Inner {
 
     #[inline]
     fn give_back(&self, taken: &TakenSlot) {
+        if taken.shared && !self.is_last(taken) {
+            return;
+        }
         self.owners[taken.index as usize].store(NOBODY, Ordering::Release);
         self.table.release(taken.index);
+    }
+
+    /// One holder less; whether it was the last.
+    #[cold]
+    fn is_last(&self, taken: &TakenSlot) -> bool {
+        // Holders of a slot only read it. Release and Acquire: all of them are done before the slot is free.
+        self.shares[taken.index as usize].fetch_sub(1, Ordering::AcqRel) == 1
     }
 }
 
@@ -87,12 +99,14 @@ impl Inner {
 #[must_use = "the slot stays taken until it is given back"]
 pub(crate) struct TakenSlot {
     index: u32,
-    len: u32,
+    len: u16,
+    /// Others hold it, too, or did ([`HeaderSlotManager::share`]).
+    shared: bool,
 }
 
 impl TakenSlot {
     pub(crate) fn len(&self) -> usize {
-        self.len as usize
+        self.len.into()
     }
 }
 
@@ -140,6 +154,7 @@ impl HeaderSlotManager {
             table: SlotTable::new(config.slots),
             keys: (0..config.slots).map(|_| AtomicU64::new(0)).collect(),
             owners: (0..config.slots).map(|_| AtomicU64::new(NOBODY)).collect(),
+            shares: (0..config.slots).map(|_| AtomicU32::new(0)).collect(),
             slot_size: config.slot_size,
             stride,
             claim: region.claim(Purpose::HeaderSlots)?,
@@ -204,8 +219,27 @@ impl HeaderSlotManager {
         // Release pairs with the Acquire of `pending`: who sees the owner sees the key.
         self.0.owners[index as usize].store(endpoint.get(), Ordering::Release);
         // At most `SLOT_SIZE_MAX`, just checked.
-        let len = len as u32;
-        Ok(TakenSlot { index, len })
+        let len = len as u16;
+        Ok(TakenSlot {
+            index,
+            len,
+            shared: false,
+        })
+    }
+
+    /// The same slot for one operation more. It is free when each that holds it was given back; allocates nothing.
+    pub(crate) fn share(&self, taken: &mut TakenSlot) -> TakenSlot {
+        let shares = &self.0.shares[taken.index as usize];
+        if !std::mem::replace(&mut taken.shared, true) {
+            // Nobody else knows of it yet.
+            shares.store(1, Ordering::Relaxed);
+        }
+        shares.fetch_add(1, Ordering::Relaxed);
+        TakenSlot {
+            index: taken.index,
+            len: taken.len,
+            shared: true,
+        }
     }
 
     /// Gives back what [`take`](Self::take) gave.

@@ -118,3 +118,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_shared_slot_is_free_when_its_last_holder_gave_it_back() {
+    let headers = manager(2, 64);
+    let me = EndpointId::next();
+    let mut first = headers.take(&[b"one"], 7, me).unwrap();
+    let second = headers.share(&mut first);
+    let third = headers.share(&mut first);
+    assert_eq!(headers.start(&second), headers.start(&first));
+    assert_eq!((second.len(), headers.pending(me)), (3, vec![7]));
+    headers.give_back(second);
+    headers.give_back(first);
+    assert_eq!(headers.free_count(), 1, "one still has it");
+    headers.give_back(third);
+    assert_eq!((headers.free_count(), headers.pending(me)), (2, vec![]));
+    // The next one in the same slot is nobody else's.
+    let alone = headers.take(&[b"two"], 8, me).unwrap();
+    headers.give_back(alone);
+    assert_eq!(headers.free_count(), 2);
+}

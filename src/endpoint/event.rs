@@ -130,14 +130,45 @@ pub enum ReceiveEvent {
         /// What.
         event: WindowEvent,
     },
-    /// A one-sided operation has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`]).
+    /// A send is done. Only of endpoints with many connections that send, too: no [`ReceiveEndpoint`](crate::ReceiveEndpoint) does.
+    Completed {
+        /// Whose.
+        connection: ConnectionId,
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it.
+        payload: Payload,
+    },
+    /// A send failed, or will never complete. As [`Completed`](Self::Completed).
+    Failed {
+        /// Whose.
+        connection: ConnectionId,
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it; empty if the provider still has it: then [`Released`](Self::Released) follows, or it had to
+        /// be leaked because the provider would not close.
+        payload: Payload,
+        /// Why.
+        error: CompletionError,
+    },
+    /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without it, because its connection ended. The one
+    /// thing that is told of a connection after its [`Disconnected`](Self::Disconnected).
+    Released {
+        /// Whose.
+        connection: ConnectionId,
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it.
+        payload: Payload,
+    },
+    /// An operation has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`]).
     Late {
         /// Whose.
         connection: ConnectionId,
         /// The key that was given to it.
         key: u64,
     },
-    /// What blocked a refused one-sided operation has passed.
+    /// What blocked a refused operation has passed.
     Writable {
         /// Whose.
         connection: ConnectionId,
@@ -162,7 +193,7 @@ pub enum ReceiveEvent {
         /// Which.
         connection: ConnectionId,
     },
-    /// A connection is closed. Its last event.
+    /// A connection is closed. Its last event, but for [`Released`](Self::Released).
     Disconnected {
         /// Which.
         connection: ConnectionId,

@@ -431,6 +431,7 @@ impl ReceiveEndpoint {
             header_mode: config.header_mode,
             windows: config.windows,
             long: config.long.map(|long| long.pool),
+            sends: None,
             patience: config.patience,
             watch: config.watch,
         };

@@ -140,10 +140,10 @@ impl HeldDescriptor {
         })
     }
 
-    /// Whether it is this region's.
+    /// Whether it is this region's, in this scope.
     #[inline]
-    pub(crate) fn is_of(&self, region: &Arc<Region>) -> bool {
-        Arc::ptr_eq(&self.region, region)
+    pub(crate) fn is_of(&self, region: &Arc<Region>, scope: Scope) -> bool {
+        Arc::ptr_eq(&self.region, region) && self.scope == scope
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {

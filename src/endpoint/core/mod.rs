@@ -4,9 +4,15 @@ pub(crate) mod conn_table;
 pub(crate) mod control;
 #[cfg(all(test, not(loom)))]
 mod future_tests;
+#[cfg(all(test, not(loom)))]
+mod hub_tests;
+#[cfg(all(test, not(loom)))]
+mod hubs;
 pub(crate) mod iov;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
+#[cfg_attr(not(test), allow(dead_code))]
+pub(crate) mod outgoing;
 pub(crate) mod receive;
 #[cfg(all(test, not(loom)))]
 mod receive_scale_tests;

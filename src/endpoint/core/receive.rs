@@ -16,6 +16,7 @@ use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
 use crate::endpoint::core::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
+use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -41,10 +42,17 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
+// Until the public endpoints over them are there.
+#[cfg_attr(not(test), allow(dead_code))]
+mod dialing;
 mod long;
+#[cfg_attr(not(test), allow(dead_code))]
+mod sends;
 mod windows;
 
 use long::{Due, LongPool, LongReceive};
+pub(crate) use sends::SendsSettings;
+use sends::{ConnSends, Sends};
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -78,14 +86,36 @@ pub(crate) struct ReceiveSettings {
     pub(crate) windows: WindowSettings,
     /// Where messages go that are too long for a receive; with `windows.long`.
     pub(crate) long: Option<SharedBufferManager>,
+    /// None: it sends nothing.
+    pub(crate) sends: Option<SendsSettings>,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
 }
 
+/// Receives of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receives {
+    /// Beyond the credits.
+    pub(crate) reserve: u32,
+    /// The fewest that a connection is worth opening with.
+    pub(crate) min: u32,
+    /// The most.
+    pub(crate) max: u32,
+}
+
 impl ReceiveSettings {
-    /// The fewest receives that a connection is worth opening with.
-    fn receives_min(&self) -> u32 {
-        self.windows.reserve() + 1
+    /// How many receives a connection has.
+    pub(crate) fn receives(&self, form: Form) -> Receives {
+        let grants = self
+            .sends
+            .as_ref()
+            .map_or(0, |_| SendsSettings::grants(form));
+        let reserve = self.windows.reserve() + grants;
+        Receives {
+            reserve,
+            min: reserve + self.depth.min(1),
+            max: reserve + self.depth,
+        }
     }
 }
 
@@ -99,6 +129,16 @@ enum Op {
         conn: ConnectionId,
         kind: ControlKind,
         _buffer: BufferMut,
+    },
+}
+
+/// What this side posts for its application.
+enum Operation {
+    OneSided(OneSided),
+    Data {
+        /// Its connection is over, and its outcome was told then.
+        told: bool,
+        op: DataOp,
     },
 }
 
@@ -118,6 +158,8 @@ struct Conn<C> {
     hungry: bool,
     starved: bool,
     established: bool,
+    /// This side made it.
+    dialed: bool,
     /// When its machine wants to be looked at.
     deadline: Option<Instant>,
     /// In the list of connections that were heard since the last look at the clock.
@@ -128,6 +170,7 @@ struct Conn<C> {
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
+    sends: Option<Box<ConnSends>>,
     /// RDM form: messages that came before their turn, and a goodbye that did.
     early: Reorder<Due<Early>>,
     /// The long message that the peer writes.
@@ -196,7 +239,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     unsent: Vec<ConnectionId>,
     in_flight: InFlight<Op>,
     /// Of their own: they are larger than receives.
-    one_sided: InFlight<(ConnectionId, OneSided)>,
+    operations: InFlight<(ConnectionId, Operation)>,
     stats: ReceiveStats,
     polls_without_cm: u32,
     polls_without_clock: u32,
@@ -211,6 +254,10 @@ pub(crate) struct ReceiveCore<L: Link> {
     timer_stale: bool,
     /// What the timer is set to; none while a deadline may have moved to an earlier time.
     armed: Option<Instant>,
+    /// Events of the connection manager that were read while completions were looked at.
+    cm_later: VecDeque<CmEvent<L::Request>>,
+    /// Connections that this side made.
+    dialed: u32,
     /// Connections that were heard since the last look at the clock.
     heard: Vec<ConnectionId>,
     closing: bool,
@@ -226,6 +273,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     wait: Arc<EndpointWait>,
     /// One-sided operations of this side.
     account: Account,
+    sends: Option<Sends>,
+    receives: Receives,
     exposed: ExposedWindows,
     long: Option<LongPool>,
     link: L,
@@ -236,7 +285,7 @@ impl<L: Link> ReceiveCore<L> {
         link: L,
         waiter: Arc<dyn LinkWait>,
         pool: SharedBufferManager,
-        settings: ReceiveSettings,
+        mut settings: ReceiveSettings,
     ) -> Result<Self, Error> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
@@ -247,12 +296,27 @@ impl<L: Link> ReceiveCore<L> {
         };
         let connections = settings.max_connections + orphans;
         let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
-        let control = ControlBuffers::new(controls)?;
+        let control = match link.form() {
+            Form::Msg => ControlBuffers::new(controls)?,
+            Form::Rdm => ControlBuffers::for_hellos(controls)?,
+        };
         let shared = share(&link, &pool, &control)?;
+        let receives = settings.receives(link.form());
+        let total = settings.sends.as_ref().map_or(0, |sends| sends.total);
         let capacity = u32::try_from(pool.slots())
             .unwrap_or(u32::MAX)
             .saturating_add(controls);
+        let operations = settings.windows.operations.saturating_add(total);
         let contexts = link.limits().contexts;
+        let sends = match settings.sends.take() {
+            None => None,
+            Some(sends) => {
+                let waker = Arc::clone(&wait);
+                let wake = Arc::new(move || waker.wake());
+                let (limits, registrar) = (link.limits(), link.registrar());
+                Some(Sends::new(sends, limits, link.form(), registrar, wake)?)
+            }
+        };
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
         let long = settings
@@ -267,17 +331,19 @@ impl<L: Link> ReceiveCore<L> {
             hungry: VecDeque::new(),
             unsent: Vec::new(),
             in_flight: InFlight::new(capacity, contexts),
-            one_sided: InFlight::second(settings.windows.operations, contexts),
+            operations: InFlight::second(operations, contexts),
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
             polls_without_clock: 0,
-            backlog: Backlog::new(u64::from(capacity) + u64::from(settings.windows.operations)),
+            backlog: Backlog::new(u64::from(capacity) + u64::from(operations)),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
             touched: Vec::new(),
             retry: false,
             timer_stale: false,
             armed: None,
+            cm_later: VecDeque::new(),
+            dialed: 0,
             heard: Vec::new(),
             closing: false,
             failed: None,
@@ -288,6 +354,8 @@ impl<L: Link> ReceiveCore<L> {
             control,
             wait,
             account: Account::default(),
+            sends,
+            receives,
             exposed,
             long,
             link,
@@ -368,6 +436,10 @@ impl<L: Link> ReceiveCore<L> {
         self.feed_long();
         self.act_on_touched(events);
         self.tell_writable(events);
+        if found > 0 || look_everywhere || retried {
+            self.tell_sends_writable(events);
+        }
+        self.rest_sends();
         if std::mem::take(&mut self.timer_stale) {
             self.arm_timer();
         } else if self.retry || retried || self.shared.is_some() {
@@ -379,7 +451,7 @@ impl<L: Link> ReceiveCore<L> {
         self.polls_without_cm += if found > 0 { 1 } else { EMPTY_READ };
         let handshakes =
             self.by_key.len() as u64 > self.stats.connections.saturating_sub(self.stats.closed);
-        if handshakes || self.polls_without_cm >= CM_INTERVAL {
+        if handshakes || !self.cm_later.is_empty() || self.polls_without_cm >= CM_INTERVAL {
             self.polls_without_cm = 0;
             return true;
         }
@@ -433,8 +505,13 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 self.touch(conn);
             }
-            Err(reason) => match self.one_sided.finish(context) {
-                Ok((conn, op)) => self.on_one_sided(conn, op, error.map(|error| *error), events),
+            Err(reason) => match self.operations.finish(context) {
+                Ok((conn, Operation::OneSided(op))) => {
+                    self.on_one_sided(conn, op, error.map(|error| *error), events);
+                }
+                Ok((conn, Operation::Data { told, op })) => {
+                    self.on_sent(conn, op, told, error.map(|error| *error), events);
+                }
                 Err(_) if context == PEER_WROTE && data.is_some() => {
                     self.on_peer_wrote(data, events);
                 }
@@ -466,10 +543,17 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.posted -= 1;
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        conn.posted -= 1;
+        self.touch(id);
+        // The event queue knows more of one that is being made: the reason, with the refusal. libfabric 2.x cancels the receives of a
+        // refused endpoint. The timeout of the handshake bounds the wait for the event.
+        if !self.still_connecting(id)
+            && let Some(conn) = self.conns.get_mut(id)
+        {
             conn.machine.on_lost(Some(errno));
-            self.touch(id);
         }
     }
 
@@ -499,6 +583,15 @@ impl<L: Link> ReceiveCore<L> {
             self.heard.push(id);
         }
         let len = len.min(buffer.len());
+        let mut conn = conn;
+        if conn.machine.state() == State::Connecting && self.shared.is_none() {
+            // The answer came before this message, but by the other queue.
+            self.read_answers();
+            match self.conns.get_mut(id) {
+                Some(same) => conn = same,
+                None => return,
+            }
+        }
         match conn.machine.on_message(data) {
             Some(Arrival::Data) => {
                 if let Ok(sequence) = conn.machine.on_data(len as u64) {
@@ -548,8 +641,9 @@ impl<L: Link> ReceiveCore<L> {
                     events.push(ReceiveEvent::PeerClosing { connection: id })
                 }
                 Action::Close(reason) => self.close_conn(id, reason, events),
-                // The request is judged before there is a connection, and a listener does not connect.
-                Action::Reject { .. } | Action::Connect { .. } => {}
+                Action::Connect { data } => self.start_connecting(id, &data),
+                // The request is judged before there is a connection.
+                Action::Reject { .. } => {}
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
@@ -566,6 +660,7 @@ impl<L: Link> ReceiveCore<L> {
             self.timer_stale |=
                 deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
             conn.deadline = deadline;
+            self.tell_send_writable(id, events);
         }
     }
 
@@ -574,13 +669,16 @@ impl<L: Link> ReceiveCore<L> {
     fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.polls_without_cm = 0;
         loop {
-            let event = match self.link.poll_cm() {
-                Ok(Some(event)) => event,
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(%error, "the event queue broke");
-                    return self.fail(EVENT_QUEUE_BROKE);
-                }
+            let event = match self.cm_later.pop_front() {
+                Some(event) => event,
+                None => match self.link.poll_cm() {
+                    Ok(Some(event)) => event,
+                    Ok(None) => return,
+                    Err(error) => {
+                        tracing::error!(%error, "the event queue broke");
+                        return self.fail(EVENT_QUEUE_BROKE);
+                    }
+                },
             };
             match event {
                 CmEvent::Request { request, data } => self.on_request(request, data, events),
@@ -612,6 +710,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn on_request(&mut self, request: L::Request, data: CmData, events: &mut Vec<ReceiveEvent>) {
+        self.end_former_lives(self.link.peer_of(&request), &data);
         if let Err(refusal) = self.judge(&data) {
             return self.refuse(request, refusal);
         }
@@ -656,8 +755,8 @@ impl<L: Link> ReceiveCore<L> {
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
         let free = self.free_receives() as u64;
-        if free < self.settings.receives_min().into() {
-            let details = [free, self.settings.receives_min().into()];
+        if free < self.receives.min.into() {
+            let details = [free, self.receives.min.into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
         let params = self.params(0, 0);
@@ -691,7 +790,13 @@ impl<L: Link> ReceiveCore<L> {
                 return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
             }
         };
-        let mut conn = match self.make_conn(link, data) {
+        let machine = Connection::accept(
+            self.link.form(),
+            self.params(0, link.key()),
+            data.as_slice(),
+            Instant::now(),
+        );
+        let mut conn = match self.make_conn(link, machine) {
             Ok(conn) => Box::new(conn),
             Err(error) => {
                 self.conns.remove(id);
@@ -701,7 +806,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         let want = self.first_target();
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < self.settings.receives_min() {
+        if conn.posted < self.receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
             self.conns.put(id, conn);
@@ -722,36 +827,37 @@ impl<L: Link> ReceiveCore<L> {
         self.act(id, events);
     }
 
-    fn make_conn(&mut self, link: L::Conn, data: &CmData) -> Result<Conn<L::Conn>, Error> {
+    fn make_conn(&mut self, link: L::Conn, machine: Connection) -> Result<Conn<L::Conn>, Error> {
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
-        let machine = Connection::accept(
-            self.link.form(),
-            self.params(0, link.key()),
-            data.as_slice(),
-            Instant::now(),
-        );
+        // Of one that this side makes, the answer says it.
         let header_mode = machine
             .peer()
             .map_or(HeaderMode::Raw, |hello| hello.header_mode);
+        let sends = match &self.sends {
+            Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
+            None => None,
+        };
         Ok(Conn {
             machine,
             link,
-            reserve: self.settings.windows.reserve(),
+            reserve: self.receives.reserve,
             posted: 0,
             controls: 0,
             target: 0,
             hungry: false,
             starved: false,
             established: false,
+            dialed: false,
             deadline: None,
             heard: false,
             kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
             header_mode,
+            sends,
             early: Reorder::new(self.settings.depth),
             long: None,
             late_bye: None,
@@ -766,12 +872,13 @@ impl<L: Link> ReceiveCore<L> {
         let others = self.settings.max_connections
             - 1
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
-        let kept = (others * self.settings.receives_min()) as usize;
+        let kept = (others * self.receives.min) as usize;
         let share = self
             .free_receives()
             .saturating_sub(kept)
-            .max(self.settings.receives_min() as usize);
-        (self.settings.depth + self.settings.windows.reserve())
+            .max(self.receives.min as usize);
+        self.receives
+            .max
             .min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
@@ -789,11 +896,17 @@ impl<L: Link> ReceiveCore<L> {
 
     fn params(&self, credits: u32, key: ConnKey) -> LocalParams {
         LocalParams {
-            header_mode: HeaderMode::Raw,
+            header_mode: self
+                .sends
+                .as_ref()
+                .map_or(HeaderMode::Raw, Sends::header_mode),
             require_header_mode: self.settings.header_mode,
             features: self.features(),
             require_features: 0,
-            receive_size: self.settings.max_message,
+            receive_size: match self.settings.depth {
+                0 => 0,
+                _ => self.settings.max_message,
+            },
             receive_depth: self.settings.depth,
             credits,
             incarnation: crate::endpoint::incarnation(),
@@ -839,11 +952,25 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.connections += 1;
         let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
         let peer = conn.machine.peer();
+        conn.header_mode = peer.map_or(HeaderMode::Raw, |hello| hello.header_mode);
+        // Of an endpoint that also sends, what its peer takes is told.
+        let (max_message, credits) = match &self.sends {
+            None => (
+                self.settings.max_message,
+                conn.posted.saturating_sub(conn.reserve),
+            ),
+            Some(sends) => (
+                sends
+                    .outgoing()
+                    .max_message(conn.machine.peer_receive_size()),
+                peer.map_or(0, |hello| hello.credits),
+            ),
+        };
         let info = ConnectionInfo {
             peer: conn.link.peer(),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
-            max_message: self.settings.max_message,
-            credits: conn.posted.saturating_sub(conn.reserve),
+            max_message,
+            credits,
             header_mode: conn.header_mode,
             shape: Shape::Iov,
             kernel_watch,
@@ -914,7 +1041,7 @@ impl<L: Link> ReceiveCore<L> {
                     .sleep(Instant::now() + Duration::from_millis(100))?;
             }
         }
-        self.close_shared(&mut events);
+        self.release_shared(&mut events);
         Ok(events)
     }
 
@@ -938,8 +1065,12 @@ impl<L: Link> ReceiveCore<L> {
         self.close_scoped_windows(id, &conn.link);
         self.leave_long(id, &mut conn);
         if self.shared.is_some() {
+            let sends = conn.sends.map_or(0, |sends| sends.in_flight);
+            if sends > 0 {
+                self.orphan_sends(id, events);
+            }
             let goodbye = conn.machine.peer_said_goodbye();
-            let operations = self.give_up_one_sided(id, events);
+            let operations = sends + self.give_up_one_sided(id, events);
             self.quarantine_windows(id, goodbye, events);
             self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
         } else {
@@ -954,6 +1085,7 @@ impl<L: Link> ReceiveCore<L> {
                     conn.control_desc.leak();
                     conn.scoped.leak();
                     std::mem::forget(conn.long.take());
+                    conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
                 }
             }
@@ -964,8 +1096,11 @@ impl<L: Link> ReceiveCore<L> {
                 connection: id,
                 reason,
             });
-        } else {
+        } else if !conn.dialed {
             self.stats.refused += 1;
+        }
+        if conn.dialed {
+            self.on_dialed_over(id, reason, conn.established, events);
         }
     }
 
@@ -973,7 +1108,15 @@ impl<L: Link> ReceiveCore<L> {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
         drop(self.in_flight.take_where(|op| op.conn() == id));
-        self.fail_one_sided(id, events);
+        let (mut data, mut one_sided) = (Vec::new(), Vec::new());
+        for (_, op) in self.operations.take_where(|(conn, _)| *conn == id) {
+            match op {
+                Operation::Data { op, .. } => data.push(op),
+                Operation::OneSided(op) => one_sided.push(op),
+            }
+        }
+        self.fail_sends(id, data, events);
+        self.fail_one_sided(id, one_sided, events);
     }
 
     /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
@@ -985,6 +1128,7 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        let leaked = leaked + self.leak_sends(id, errno, events);
         let leaked = leaked + self.leak_one_sided(id, errno, events);
         self.leaked = true;
         self.stats.leaked += leaked;
@@ -1201,6 +1345,7 @@ impl<L: Link> ReceiveCore<L> {
             );
         }
         self.check_one_sided_deadlines(now, events);
+        self.check_send_deadlines(now, events);
         if now >= self.next_reap {
             self.stats.reaped += self
                 .link
@@ -1216,7 +1361,8 @@ impl<L: Link> ReceiveCore<L> {
             .filter_map(|(_, conn)| conn.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let all = machines.chain(waiting).chain([self.next_reap]);
-        self.armed = all.chain(self.next_late()).min();
+        let sends = self.sends.as_ref().and_then(Sends::next_late);
+        self.armed = all.chain(self.next_late()).chain(sends).min();
         self.set_timer();
     }
 
@@ -1255,13 +1401,16 @@ impl<L: Link> ReceiveCore<L> {
             _ if self.shared.is_some() => {}
             Ok(()) => {
                 drop(self.in_flight.take_where(|op| op.conn() == id));
-                drop(self.one_sided.take_where(|(conn, _)| *conn == id));
+                let ops = self.operations.take_where(|(conn, _)| *conn == id);
+                self.abandon_ops(ops);
             }
             Err(CloseFailed(errno)) => {
                 conn.pool_desc.leak();
                 conn.control_desc.leak();
                 conn.scoped.leak();
                 std::mem::forget(conn.long.take());
+                conn.sends.iter_mut().for_each(|sends| sends.leak());
+                self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
             }
         }
@@ -1272,6 +1421,7 @@ impl<L: Link> Drop for ReceiveCore<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
+        self.stop_sends();
         let ids = self.conns.ids();
         if self.shared.is_some() {
             self.tell_peers(&ids);
@@ -1279,13 +1429,18 @@ impl<L: Link> Drop for ReceiveCore<L> {
         for id in ids {
             self.close_one(id);
         }
-        self.close_shared(&mut Vec::new());
+        if self.close_shared() {
+            // Operations whose buffers are registered by the pool's, and the header slots', descriptors go first.
+            drop(self.in_flight.take_where(|_| true));
+            let ops = self.operations.take_where(|_| true);
+            self.abandon_ops(ops);
+        }
         self.abandon_one_sided();
         if self.leaked {
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
             let empty = InFlight::second(0, ContextKind::Opaque);
-            std::mem::forget(std::mem::replace(&mut self.one_sided, empty));
+            std::mem::forget(std::mem::replace(&mut self.operations, empty));
         }
     }
 }

@@ -22,7 +22,7 @@ impl RecentLease {
     #[inline]
     pub(crate) fn begin(&mut self, region: &Arc<Region>, scope: Scope) -> Option<*mut c_void> {
         match &self.held {
-            Some(held) if held.is_of(region) => {
+            Some(held) if held.is_of(region, scope) => {
                 if !region.is_registered(scope) {
                     return None;
                 }

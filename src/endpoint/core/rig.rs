@@ -525,6 +525,7 @@ pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         long: setup
             .long
             .map(|(slots, size)| SharedBufferManager::allocate(slots, size).unwrap()),
+        sends: None,
         patience: Patience::ENDLESS,
         watch: TcpWatch::default(),
     }

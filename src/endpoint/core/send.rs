@@ -7,23 +7,20 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::buffer::{
-    BufferMut, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
-    TakenSlot,
-};
+use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::endpoint::core::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
 use crate::endpoint::core::iov::IovList;
-use crate::endpoint::core::recent_lease::RecentLease;
+use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
-    COMPLETION_BATCH, CloseFailed, CmEvent, Completions, IOV_MAX, Link, LinkCompletion, LinkConn,
-    PEER_WROTE, PostRefused, SendPost,
+    COMPLETION_BATCH, CloseFailed, CmEvent, Completions, Link, LinkCompletion, LinkConn,
+    PEER_WROTE, PostRefused,
 };
 use crate::endpoint::protocol::connection::{
     self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
@@ -34,7 +31,7 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::one_sided::OneSided;
-use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
@@ -105,19 +102,6 @@ impl Op {
     }
 }
 
-struct DataOp {
-    key: u64,
-    payload: LeasedPayload,
-    /// Given back to the endpoint's manager by whoever takes the operation out of the slab.
-    slot: Option<TakenSlot>,
-    /// Its number on the connection: failed sends are reported in the order in which they were posted.
-    sequence: u64,
-    /// When it was posted; kept only where there is a deadline, and until it was found late.
-    posted: Option<Instant>,
-    /// Its registration is kept open by the endpoint's [`RecentLease`].
-    recent: bool,
-}
-
 /// One connection to one peer, and the sends on it.
 pub(crate) struct SendCore<L: Link> {
     id: EndpointId,
@@ -131,8 +115,7 @@ pub(crate) struct SendCore<L: Link> {
     one_sided: InFlight<OneSided>,
     /// Sends and one-sided operations in flight, control messages not counted.
     data_in_flight: u32,
-    max_message: u64,
-    max_segments: usize,
+    outgoing: Outgoing,
     stats: SendStats,
     /// What the last refused send waits for; tell when it has passed.
     blocked: Option<Blocked>,
@@ -158,8 +141,6 @@ pub(crate) struct SendCore<L: Link> {
     header_desc: HeldDescriptor,
     control_desc: HeldDescriptor,
     scoped: ScopedRegistrations,
-    recent: RecentLease,
-    headers: HeaderSlotManager,
     control: ControlBuffers,
     wait: Arc<EndpointWait>,
     headers_waker: crate::buffer::WakerId,
@@ -201,17 +182,19 @@ impl<L: Link> SendCore<L> {
         let exposed = ExposedWindows::new(settings.windows, &wait);
         let waker = Arc::clone(&wait);
         let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
+        let id = EndpointId::next();
+        let (mode, level) = (settings.header_mode, settings.level);
+        let outgoing = Outgoing::new(id, headers, mode, level, link.limits());
         let capacity = settings.depth + CONTROL_RECEIVES + CONTROL_SENDS;
         let mut core = Self {
-            id: EndpointId::next(),
+            id,
             machine,
             conn: Some(conn),
             peer_addr: peer,
             in_flight: InFlight::new(capacity, link.limits().contexts),
             one_sided: InFlight::second(settings.depth, link.limits().contexts),
             data_in_flight: 0,
-            max_message: link.limits().max_message,
-            max_segments: link.limits().iov_limit.min(IOV_MAX) - 1,
+            outgoing,
             stats: SendStats::default(),
             blocked: None,
             unsent: None,
@@ -229,8 +212,6 @@ impl<L: Link> SendCore<L> {
             header_desc,
             control_desc,
             scoped,
-            recent: RecentLease::default(),
-            headers,
             control,
             wait,
             headers_waker,
@@ -270,7 +251,7 @@ impl<L: Link> SendCore<L> {
         let conn = self.link.prepare_connect(&self.peer_addr)?;
         let mut scoped = ScopedRegistrations::new(&conn, self.link.registrar());
         let registrar = conn.registrar().unwrap_or_else(|| self.link.registrar());
-        self.header_desc = scoped.hold(self.headers.region(), registrar)?;
+        self.header_desc = scoped.hold(self.outgoing.headers().region(), registrar)?;
         self.control_desc = scoped.hold(self.control.region(), registrar)?;
         self.scoped = scoped;
         self.conn = Some(conn);
@@ -307,7 +288,7 @@ impl<L: Link> SendCore<L> {
     }
 
     pub(crate) fn headers(&self) -> &HeaderSlotManager {
-        &self.headers
+        self.outgoing.headers()
     }
 
     pub(crate) fn state(&self) -> State {
@@ -344,29 +325,17 @@ impl<L: Link> SendCore<L> {
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
-        let slot = match self.take_slot(header, key, payload.segments().is_empty(), &mut iov) {
-            Ok(slot) => slot,
-            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        let lane = Lane {
+            conn: self.conn.as_ref(),
+            scoped: &mut self.scoped,
+            header_desc: self.header_desc.desc(),
+            sequence: self.machine.sent(),
         };
-        let (leases, recent) = match self.lease(&payload, &mut iov) {
-            Ok(leases) => leases,
-            Err(kind) => {
-                self.give_back(slot);
-                return Err(self.refuse(kind, payload, key));
-            }
+        let mut op = match self.outgoing.load(payload, header, key, lane, &mut iov) {
+            Ok(op) => op,
+            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
         };
-        let posted = self.posted_at();
-        let sequence = self.machine.sent();
-        // SAFETY: the leases are this payload's.
-        let payload = unsafe { LeasedPayload::new(payload, leases) };
-        let op = DataOp {
-            key,
-            payload,
-            slot,
-            sequence,
-            posted,
-            recent,
-        };
+        op.posted = self.posted_at();
         let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
             // The slab has room for `depth` sends, and `admit` counted them.
             unreachable!("the slab is larger than the depth");
@@ -380,29 +349,8 @@ impl<L: Link> SendCore<L> {
         self.machine
             .may_send()
             .map_err(|blocked| self.blocked(blocked))?;
-        self.check_header(header_len)?;
-        let len =
-            (self.settings.header_mode.overhead() + header_len) as u64 + payload.len_bytes() as u64;
         let peer_max = self.machine.peer_receive_size();
-        if len > peer_max.min(self.max_message) {
-            let whose = if peer_max <= self.max_message {
-                MessageLimit::Peer
-            } else {
-                MessageLimit::Provider
-            };
-            return Err(SendErrorKind::TooLong {
-                len,
-                max: peer_max.min(self.max_message),
-                whose,
-            });
-        }
-        let count = payload.run_count();
-        if count > self.max_segments {
-            return Err(SendErrorKind::TooManySegments {
-                count,
-                max: self.max_segments,
-            });
-        }
+        let len = self.outgoing.measure(payload, header_len, peer_max)?;
         if self.data_in_flight >= self.settings.depth {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
@@ -410,146 +358,11 @@ impl<L: Link> SendCore<L> {
     }
 
     fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
-        match (blocked, self.machine.close_reason()) {
-            (_, Some(_)) if self.between => SendErrorKind::WouldBlock(Blocked::Connecting),
-            (_, Some(reason)) => SendErrorKind::Closed(reason),
-            (connection::Blocked::NotConnected, None) => {
+        match outgoing::refusal(blocked, self.machine.close_reason()) {
+            SendErrorKind::Closed(_) if self.between => {
                 SendErrorKind::WouldBlock(Blocked::Connecting)
             }
-            (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
-            (connection::Blocked::Long, None) => SendErrorKind::WouldBlock(Blocked::LongMessage),
-            (_, None) => SendErrorKind::Closing,
-        }
-    }
-
-    #[inline]
-    fn check_header(&self, len: usize) -> Result<(), SendErrorKind> {
-        let mode = self.settings.header_mode;
-        let max = self.headers.slot_size() - mode.overhead();
-        match mode {
-            HeaderMode::Fixed(fixed) if len != usize::from(fixed) => {
-                Err(SendErrorKind::HeaderLength {
-                    len,
-                    fixed: usize::from(fixed),
-                })
-            }
-            _ if len > max => Err(SendErrorKind::HeaderTooLong { len, max }),
-            _ => Ok(()),
-        }
-    }
-
-    /// Copies the header into a slot, with what the header mode puts in front of it. Nothing to copy: no slot, unless
-    /// the message would have no segment at all.
-    #[inline]
-    fn take_slot(
-        &self,
-        header: &[u8],
-        key: u64,
-        only_segment: bool,
-        iov: &mut IovList,
-    ) -> Result<Option<TakenSlot>, SendErrorKind> {
-        let prefix = match self.settings.header_mode {
-            // `check_header` bounded the length by the slot's, which is at most 4096.
-            HeaderMode::Prefixed => Some(wire::prefix(header.len() as u16)),
-            HeaderMode::Fixed(_) | HeaderMode::Raw => None,
-        };
-        if prefix.is_none() && header.is_empty() && !only_segment {
-            return Ok(None);
-        }
-        let prefix = prefix.as_ref().map_or(&[][..], |prefix| &prefix[..]);
-        let slot =
-            self.headers
-                .take(&[prefix, header], key, self.id)
-                .map_err(|error| match error {
-                    HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
-                    HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
-                })?;
-        iov.push(
-            self.headers.start(&slot),
-            slot.len(),
-            self.header_desc.desc(),
-        );
-        Ok(Some(slot))
-    }
-
-    /// What the operation held is free again: slot, registration, payload.
-    #[inline]
-    fn end(&mut self, op: DataOp) -> (u64, Payload) {
-        if op.recent {
-            self.recent.end();
-        }
-        let payload = op.payload.into_payload();
-        self.give_back(op.slot);
-        (op.key, payload)
-    }
-
-    #[inline]
-    fn give_back(&self, slot: Option<TakenSlot>) {
-        if let Some(slot) = slot {
-            self.headers.give_back(slot);
-        }
-    }
-
-    /// Makes sure that every segment is registered here, and stays so; true: by the lease that the sends in flight share.
-    #[inline]
-    fn lease(
-        &mut self,
-        payload: &Payload,
-        iov: &mut IovList,
-    ) -> Result<(Leases, bool), SendErrorKind> {
-        let scope = self.scoped.scope();
-        if let [segment] = payload.segments()
-            && let Some(desc) = self.recent.begin(segment.region(), scope)
-        {
-            segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
-            return Ok((Leases::elsewhere(scope), true));
-        }
-        self.lease_each(payload, iov).map(|leases| (leases, false))
-    }
-
-    /// A lease for each segment.
-    fn lease_each(
-        &mut self,
-        payload: &Payload,
-        iov: &mut IovList,
-    ) -> Result<Leases, SendErrorKind> {
-        let header_len = iov.len();
-        loop {
-            let scope = self.scoped.scope();
-            match payload.lease(scope, &mut |base, len, desc| iov.push(base, len, desc)) {
-                Ok(leases) => return Ok(leases),
-                Err(error) => {
-                    iov.truncate(header_len);
-                    // Each round registers one region more, or gives up.
-                    self.register_here(payload, error)?;
-                }
-            }
-        }
-    }
-
-    /// Where the provider scopes registrations to endpoints: registers a region that this endpoint meets for the first
-    /// time. Everywhere else, says what is wrong.
-    #[cold]
-    fn register_here(&mut self, payload: &Payload, error: LeaseError) -> Result<(), SendErrorKind> {
-        let (segment, kind) = match error {
-            LeaseError::ForeignBuffer { segment } => {
-                (segment, SendErrorKind::ForeignBuffer { segment })
-            }
-            LeaseError::NotRegistered { segment } => {
-                (segment, SendErrorKind::NotRegistered { segment })
-            }
-        };
-        let region = payload
-            .segments()
-            .get(segment)
-            .map(|segment| Arc::clone(segment.region()));
-        let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
-        match (region, registrar) {
-            (Some(region), Some(registrar)) if self.scoped.misses(&region) => {
-                self.scoped.register(&region, registrar)?;
-                Ok(())
-            }
-            _ => Err(kind),
+            kind => kind,
         }
     }
 
@@ -566,26 +379,11 @@ impl<L: Link> SendCore<L> {
 
     #[inline]
     fn post(&mut self, context: usize, iov: &IovList, len: u64) -> Result<(), SendError> {
-        // The credit is taken first, so that a completion can never come before its post is counted.
-        let taken = self.machine.on_data_posted();
-        debug_assert!(taken.is_ok(), "admit asked the same");
-        let post = SendPost {
-            iov: iov.iov(),
-            desc: iov.desc(),
-            context,
-            data: self
-                .machine
-                .data_mark()
-                .map(|mark| wire::numbered(mark, taken.unwrap_or(0))),
-            level: self.settings.level,
-        };
-        let posted = match &self.conn {
-            // SAFETY: the slab owns slot and payload, which keep the memory alive, registered and unwritten, until the
-            // completion was read (`on_completion`) or the endpoint was closed (`close_link`).
-            Some(conn) => unsafe { self.link.post_send(conn, &post) },
-            None => Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN))),
-        };
-        match posted {
+        let (link, conn) = (&mut self.link, self.conn.as_ref());
+        match self
+            .outgoing
+            .post(link, conn, &mut self.machine, context, iov)
+        {
             Ok(()) => {
                 self.count_posted(len);
                 Ok(())
@@ -602,22 +400,15 @@ impl<L: Link> SendCore<L> {
         self.stats.in_flight_max = self.stats.in_flight_max.max(self.data_in_flight.into());
     }
 
-    /// Takes a post back that the provider did not take: slot and credit are free again.
+    /// Takes a post back that the provider did not take.
     #[cold]
     fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
-        self.machine.on_post_undone();
         let Op::Data(op) = self.in_flight.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
-        let (key, payload) = self.end(op);
-        let kind = match refused {
-            PostRefused::Again => {
-                self.stats.eagain += 1;
-                SendErrorKind::WouldBlock(Blocked::Provider)
-            }
-            PostRefused::Errno(errno) => SendErrorKind::Fabric(errno),
-        };
-        self.refuse(kind, payload, key)
+        let (key, payload) = self.outgoing.end(op);
+        self.stats.eagain += u64::from(refused == PostRefused::Again);
+        self.refuse(outgoing::refused_by_provider(refused), payload, key)
     }
 
     fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
@@ -626,7 +417,7 @@ impl<L: Link> SendCore<L> {
             self.blocked = Some(blocked);
             // Another endpoint may hold all the slots: its release must wake us. Released between the refusal and the
             // arming: nobody would.
-            if blocked == Blocked::HeaderSlots && self.headers.arm(self.headers_waker) {
+            if blocked == Blocked::HeaderSlots && self.outgoing.headers().arm(self.headers_waker) {
                 self.wait.wake();
             }
         } else {
@@ -669,7 +460,7 @@ impl<L: Link> SendCore<L> {
             self.write_pieces();
         }
         if self.data_in_flight == 0 {
-            self.recent.rest();
+            self.outgoing.rest();
         }
         self.check_deadlines(events);
         self.tell_writable(events);
@@ -831,7 +622,7 @@ impl<L: Link> SendCore<L> {
     ) {
         self.data_in_flight -= 1;
         self.machine.on_data_done();
-        let (key, payload) = self.end(op);
+        let (key, payload) = self.outgoing.end(op);
         match error {
             None => {
                 self.stats.completed += 1;
@@ -950,7 +741,7 @@ impl<L: Link> SendCore<L> {
         ConnectionInfo {
             peer: Some(self.peer_addr),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
-            max_message: self.machine.peer_receive_size().min(self.max_message),
+            max_message: self.outgoing.max_message(self.machine.peer_receive_size()),
             credits: peer.map_or(0, |hello| hello.credits),
             header_mode: self.settings.header_mode,
             shape: Shape::Iov,
@@ -1058,8 +849,8 @@ impl<L: Link> SendCore<L> {
         }
         // A slot that woke us may be another endpoint's again: then wait for the next one.
         if blocked == Blocked::HeaderSlots
-            && self.headers.free_count() == 0
-            && !self.headers.arm(self.headers_waker)
+            && self.outgoing.headers().free_count() == 0
+            && !self.outgoing.headers().arm(self.headers_waker)
         {
             return;
         }
@@ -1168,7 +959,7 @@ impl<L: Link> SendCore<L> {
     /// control messages are always posted, so theirs are closed behind it.
     fn release_drained(&mut self) {
         if self.data_in_flight == 0 {
-            self.recent.rest();
+            self.outgoing.rest();
             self.header_desc.release();
             self.scoped.close();
         }
@@ -1176,7 +967,7 @@ impl<L: Link> SendCore<L> {
 
     /// The endpoint is closed: nothing of ours is registered for it any more.
     fn release_registrations(&mut self) {
-        self.recent.rest();
+        self.outgoing.rest();
         self.header_desc.release();
         self.control_desc.release();
         self.scoped.close();
@@ -1215,7 +1006,7 @@ impl<L: Link> SendCore<L> {
         let operations = in_flight.len() + one_sided.len() + usize::from(long.is_some());
         let operations = operations as u64 + self.leak_windows();
         std::mem::forget((in_flight, one_sided, pieces, long));
-        self.recent.leak();
+        self.outgoing.leak();
         self.header_desc.leak();
         self.control_desc.leak();
         self.scoped.leak();
@@ -1265,7 +1056,7 @@ fn local_params<L: Link>(settings: &SendSettings, link: &L, connection: u64) -> 
 impl<L: Link> Drop for SendCore<L> {
     /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
     fn drop(&mut self) {
-        self.headers.remove_waker(self.headers_waker);
+        self.outgoing.headers().remove_waker(self.headers_waker);
         self.tell_peer();
         let closed = self.conn.take().map_or(Ok(()), |conn| {
             self.release_drained();
@@ -1275,7 +1066,7 @@ impl<L: Link> Drop for SendCore<L> {
         let keys: Vec<_> = match closed {
             Ok(()) => {
                 let sends: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
-                let sends = sends.into_iter().map(|op| self.end(op).0);
+                let sends = sends.into_iter().map(|op| self.outgoing.end(op).0);
                 let mut keys: Vec<_> = sends.collect();
                 let rma = self.link.limits().rma;
                 for op in self.one_sided.drain() {

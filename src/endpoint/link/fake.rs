@@ -328,6 +328,8 @@ struct ConnState {
     link: usize,
     registrar: usize,
     peer: Option<ConnKey>,
+    /// The link that it was to connect to.
+    target: Option<usize>,
     phase: Phase,
     /// Made by the test: nobody closes it.
     by_hand: bool,
@@ -357,6 +359,8 @@ struct LinkState {
     double: usize,
     /// RDM form, listening: the receives that all connections share; none once the endpoint is closed.
     shared: Option<VecDeque<Receive>>,
+    /// Others can connect to it: it is the listener, or a hub, which has an address of its own.
+    listens: bool,
     registrar: usize,
 }
 
@@ -427,9 +431,9 @@ impl State {
             return self.deliver_rma(conn);
         }
         let kind = front.data.map(kind_of);
-        let peer = match (self.conns[conn].peer, self.listener) {
-            (None, Some(listener)) if kind == Some(ControlKind::HELLO) => {
-                return self.deliver_hello(conn, listener);
+        let peer = match (self.conns[conn].peer, self.conns[conn].target) {
+            (None, Some(target)) if kind == Some(ControlKind::HELLO) => {
+                return self.deliver_hello(conn, target);
             }
             (Some(peer), _) => peer,
             _ => return false,
@@ -643,7 +647,7 @@ impl State {
         let Some(index) = Hello::peek_connection(hello) else {
             return;
         };
-        let Some(receive) = self.conns[initiator].receives.pop_front() else {
+        let Some(receive) = self.receives_at(initiator).pop_front() else {
             return;
         };
         let mark = wire::cq_data(ControlKind::REFUSAL, index as u32);
@@ -859,13 +863,38 @@ impl Net {
     /// The link that listens.
     pub(crate) fn listen(&self) -> FakeLink {
         let link = self.add_link(&self.far);
+        self.state().listener = Some(link.id);
+        self.open_ears(&link);
+        link
+    }
+
+    /// A link that both listens, at an address of its own ([`addr_of`]), and connects.
+    pub(crate) fn hub(&self) -> FakeLink {
+        let link = self.add_link(&self.near);
+        self.open_ears(&link);
+        link
+    }
+
+    fn open_ears(&self, link: &FakeLink) {
         let mut state = self.state();
-        state.listener = Some(link.id);
+        state.links[link.id].listens = true;
         if state.config.form == Form::Rdm {
             state.links[link.id].shared = Some(VecDeque::new());
         }
-        drop(state);
-        link
+    }
+
+    /// The two ends of the connections that stand, or stood.
+    pub(crate) fn pairs(&self) -> Vec<(ConnKey, ConnKey)> {
+        let state = self.state();
+        let pairs = state.conns.iter().enumerate();
+        pairs
+            .filter_map(|(key, conn)| Some((key, conn.peer?)))
+            .collect()
+    }
+
+    /// The link of a connection.
+    pub(crate) fn link_of(&self, conn: ConnKey) -> usize {
+        self.state().conns[conn].link
     }
 
     fn add_link(&self, domain: &Arc<FakeMemory>) -> FakeLink {
@@ -881,6 +910,7 @@ impl Net {
             close: CloseMode::Reports,
             double: 0,
             shared: None,
+            listens: false,
             registrar: domain.id,
         });
         let NetConfig {
@@ -1052,6 +1082,7 @@ impl Net {
             link: link.id,
             registrar: self.near.id,
             peer: None,
+            target: None,
             phase: Phase::Asked,
             by_hand: true,
             sends: VecDeque::new(),
@@ -1184,7 +1215,12 @@ impl FakeLink {
         Ok(())
     }
 
-    fn add_conn(&self, peer: Option<ConnKey>) -> FakeConn {
+    fn add_conn(
+        &self,
+        peer: Option<ConnKey>,
+        target: Option<usize>,
+        peer_addr: Option<PeerAddr>,
+    ) -> FakeConn {
         let mut state = self.net.state();
         // Connections that share an endpoint have no registrations of their own.
         let shares = state.links[self.id].shared.is_some();
@@ -1195,12 +1231,17 @@ impl FakeLink {
             link: self.id,
             registrar: own.as_ref().map_or(self.domain.id, FakeMemory::id),
             peer,
+            target,
             phase: Phase::New,
             by_hand: false,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
         });
-        FakeConn { key, own }
+        FakeConn {
+            key,
+            own,
+            peer_addr,
+        }
     }
 }
 
@@ -1215,8 +1256,8 @@ impl Drop for FakeLink {
             state.offence(format!("link {} closed before its connections", self.id));
         }
         let unread = std::mem::take(&mut state.links[self.id].cm);
-        if state.listener == Some(self.id) {
-            state.listener = None;
+        if std::mem::take(&mut state.links[self.id].listens) {
+            state.listener = state.listener.filter(|&id| id != self.id);
             for event in unread {
                 if let Cm::Request { initiator, .. } = event {
                     state.refuse(initiator, &[]);
@@ -1232,6 +1273,7 @@ impl Drop for FakeLink {
 pub(crate) struct FakeConn {
     key: ConnKey,
     own: Option<FakeMemory>,
+    peer_addr: Option<PeerAddr>,
 }
 
 impl LinkConn for FakeConn {
@@ -1244,7 +1286,7 @@ impl LinkConn for FakeConn {
     }
 
     fn peer(&self) -> Option<PeerAddr> {
-        None
+        self.peer_addr
     }
 }
 
@@ -1281,6 +1323,41 @@ pub(crate) fn some_addr() -> PeerAddr {
     PeerAddr::from(std::net::SocketAddr::from(([192, 0, 2, 1], 7471)))
 }
 
+/// The address of a hub.
+pub(crate) fn addr_of(link: usize) -> PeerAddr {
+    let port = HUB_PORTS + u16::try_from(link).expect("few links");
+    PeerAddr::from(std::net::SocketAddr::from(([192, 0, 2, 2], port)))
+}
+
+/// The port of hub 0.
+const HUB_PORTS: u16 = 10_000;
+
+impl State {
+    /// Who listens at an address.
+    fn listener_at(&self, addr: &PeerAddr) -> Option<usize> {
+        let hub = addr
+            .socket_addr()
+            .and_then(|addr| addr.port().checked_sub(HUB_PORTS));
+        match hub.map(usize::from) {
+            Some(hub) => self
+                .links
+                .get(hub)
+                .is_some_and(|link| link.listens)
+                .then_some(hub),
+            None => self.listener,
+        }
+    }
+
+    fn addr_of_conn(&self, conn: ConnKey) -> PeerAddr {
+        let link = self.conns[conn].link;
+        if self.links[link].listens {
+            addr_of(link)
+        } else {
+            some_addr()
+        }
+    }
+}
+
 impl Link for FakeLink {
     type Conn = FakeConn;
     type Request = FakeRequest;
@@ -1297,14 +1374,15 @@ impl Link for FakeLink {
         &*self.domain
     }
 
-    fn prepare_connect(&mut self, _peer: &PeerAddr) -> Result<FakeConn, Error> {
-        Ok(self.add_conn(None))
+    fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FakeConn, Error> {
+        let target = self.net.state().listener_at(peer);
+        Ok(self.add_conn(None, target, Some(*peer)))
     }
 
-    fn connect(&mut self, conn: &FakeConn, _peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
+    fn connect(&mut self, conn: &FakeConn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
         let mut state = self.net.state();
         state.conns[conn.key].phase = Phase::Asked;
-        let Some(listener) = state.listener else {
+        let Some(listener) = state.listener_at(peer) else {
             state.refuse(conn.key, &[]);
             return Ok(());
         };
@@ -1320,15 +1398,16 @@ impl Link for FakeLink {
         mut request: FakeRequest,
     ) -> Result<FakeConn, (FakeRequest, Error)> {
         request.answered = true;
-        let conn = self.add_conn(Some(request.initiator));
+        let peer = self.net.state().addr_of_conn(request.initiator);
+        let conn = self.add_conn(Some(request.initiator), None, Some(peer));
         if self.form == Form::Rdm {
             self.net.state().conns[request.initiator].peer = Some(conn.key);
         }
         Ok(conn)
     }
 
-    fn peer_of(&self, _request: &FakeRequest) -> Option<PeerAddr> {
-        Some(some_addr())
+    fn peer_of(&self, request: &FakeRequest) -> Option<PeerAddr> {
+        Some(self.net.state().addr_of_conn(request.initiator))
     }
 
     fn accept(&mut self, conn: &mut FakeConn, data: &[u8]) -> Result<(), Error> {
@@ -1465,8 +1544,11 @@ impl Link for FakeLink {
         };
         let mut state = self.net.state();
         let from = tail.first_chunk().map(|tail| u64::from_le_bytes(*tail));
-        let is_its = |conn: &ConnState| Some(conn.link as u64) == from;
-        let Some(initiator) = state.conns.iter().position(is_its) else {
+        let its = |conn: &ConnState| Some(conn.link as u64) == from;
+        // A hub has several; the hello says which one it is.
+        let named = Hello::peek_connection(hello).map(|n| n as usize & wire::INDEX_MASK as usize);
+        let named = named.filter(|&n| state.conns.get(n).is_some_and(its));
+        let Some(initiator) = named.or_else(|| state.conns.iter().position(its)) else {
             return;
         };
         let hello = hello.to_vec();

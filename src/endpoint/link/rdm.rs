@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -70,8 +70,8 @@ pub(crate) struct RdmLink {
     /// Most bytes that the provider takes by `fi_inject`.
     inject_size: usize,
     listens: bool,
-    indices: Indices,
-    /// Connections of a listener, by the peer's address, with the hello's words for which it is.
+    indices: Box<Indices>,
+    /// Connections that a listener accepted, by the peer's address, with the hello's words for which it is.
     live: HashMap<PeerAddr, Life>,
     events: VecDeque<CmEvent<RdmRequest>>,
     refusals: VecDeque<Refusing>,
@@ -156,7 +156,7 @@ impl RdmLink {
             inject_size: tx.inject_size,
             info,
             listens,
-            indices: Indices::new(crate::endpoint::incarnation()),
+            indices: Box::new(Indices::new(crate::endpoint::incarnation())),
             live: HashMap::new(),
             events: VecDeque::new(),
             refusals: VecDeque::new(),
@@ -200,9 +200,7 @@ impl RdmLink {
         check_layout(&self.local, &peer)?;
         let av = &self.av;
         let number = self.book.take(peer, || av.insert(&peer))?;
-        let live = &self.live;
-        let taken = |index| live.values().any(|life| life.key == index as ConnKey);
-        let index = self.indices.allot(taken);
+        let index = self.indices.allot();
         Ok(RdmConn {
             index,
             peer,
@@ -422,6 +420,7 @@ impl Link for RdmLink {
     }
 
     fn close(&mut self, conn: RdmConn) -> Result<(), CloseFailed> {
+        self.indices.free(conn.index);
         if !self.listens {
             return self.close_all();
         }
@@ -581,6 +580,7 @@ impl Link for RdmLink {
 #[derive(Debug)]
 struct Indices {
     last: u32,
+    taken: HashSet<u32>,
 }
 
 impl Indices {
@@ -590,18 +590,23 @@ impl Indices {
             seed.rotate_left(24) ^ crate::endpoint::next_connection().wrapping_mul(0x9E37_79B9);
         Self {
             last: (seed ^ (seed >> 32)) as u32 & wire::INDEX_MASK,
+            taken: HashSet::new(),
         }
     }
 
     /// The next one that is free. Index 0 is nobody's: hellos carry it.
-    fn allot(&mut self, taken: impl Fn(u32) -> bool) -> u32 {
+    fn allot(&mut self) -> u32 {
         loop {
             self.last = (self.last + 1) & wire::INDEX_MASK;
             // Far fewer connections than indices: this ends.
-            if self.last != 0 && !taken(self.last) {
+            if self.last != 0 && self.taken.insert(self.last) {
                 return self.last;
             }
         }
+    }
+
+    fn free(&mut self, index: u32) {
+        self.taken.remove(&index);
     }
 }
 
@@ -640,13 +645,15 @@ mod tests {
     fn an_index_is_not_used_again_soon_and_never_by_two() {
         let mut indices = Indices {
             last: wire::INDEX_MASK - 2,
+            taken: HashSet::from([1]),
         };
-        let first = indices.allot(|_| false);
+        let first = indices.allot();
         assert_eq!(first, wire::INDEX_MASK - 1);
-        assert_eq!(indices.allot(|_| false), wire::INDEX_MASK);
-        assert_eq!(indices.allot(|i| i == 1), 2, "0 is nobody's, 1 is taken");
+        assert_eq!(indices.allot(), wire::INDEX_MASK);
+        assert_eq!(indices.allot(), 2, "0 is nobody's, 1 is taken");
+        indices.free(first);
         for _ in 0..100_000 {
-            assert_ne!(indices.allot(|_| false), first);
+            assert_ne!(indices.allot(), first);
         }
         let begins: std::collections::HashSet<_> =
             (0..100).map(|seed| Indices::new(seed).last).collect();

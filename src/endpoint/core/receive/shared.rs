@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{Conn, Due, Op, Posted, ReceiveCore};
+use super::{Conn, Due, Op, Operation, Posted, ReceiveCore};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
@@ -35,7 +35,7 @@ pub(super) struct Shared<C> {
     failures: u32,
     /// A hello came, and the link has a request.
     asked: bool,
-    /// Connections that are over while so many control messages of theirs are in flight: their addresses must stay.
+    /// Connections that are over while so many control messages and sends of theirs are in flight: their addresses must stay.
     pub(super) orphans: HashMap<ConnectionId, (C, u32)>,
     pool_desc: HeldDescriptor,
     /// Held until the endpoint is closed: control messages may outlive their connections.
@@ -338,27 +338,46 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    /// RDM form: the endpoint of all connections, with everything that is in flight on it.
-    pub(super) fn close_shared(&mut self, events: &mut Vec<ReceiveEvent>) {
+    /// RDM form: closes the endpoint of all connections. False: there is none, or it does not close, and what is in flight is leaked.
+    pub(super) fn close_shared(&mut self) -> bool {
         let Some(mut shared) = self.shared.take() else {
-            return;
+            return false;
         };
         for (_, (link, _)) in shared.orphans.drain() {
             let _ = self.link.close(link);
         }
-        if self.link.close_all().is_err() {
-            shared.pool_desc.leak();
-            shared.control_desc.leak();
-            let operations = (self.in_flight.len() + self.one_sided.len()) as u64;
-            let leaked = operations + self.exposed.leak_everything();
-            self.leaked = true;
-            stats::count_leaked(leaked);
+        if self.link.close_all().is_ok() {
+            return true;
         }
-        // Operations whose buffers are registered by these go first.
-        if !self.leaked {
-            drop(self.in_flight.take_where(|_| true));
-            self.return_one_sided(events);
-            self.release_quarantine(events);
+        shared.pool_desc.leak();
+        shared.control_desc.leak();
+        let operations = (self.in_flight.len() + self.operations.len()) as u64;
+        self.abandon_leaked(None);
+        self.leaked = true;
+        stats::count_leaked(operations + self.exposed.leak_everything());
+        false
+    }
+
+    /// RDM form: the endpoint of all connections is closed, and what it still had of those that are over is free.
+    pub(super) fn release_shared(&mut self, events: &mut Vec<ReceiveEvent>) {
+        if !self.close_shared() {
+            return;
         }
+        // What the provider still reports must be found in the slab.
+        while self.read_completions(events) > 0 {}
+        // Operations whose buffers are registered by descriptors of the endpoint's go first.
+        drop(self.in_flight.take_where(|_| true));
+        let mut one_sided = Vec::new();
+        for (id, op) in self.operations.take_where(|_| true) {
+            match op {
+                Operation::Data { told, op } => {
+                    let cancelled = CompletionError::new(libc::ECANCELED);
+                    self.on_sent(id, op, told, Some(cancelled), events);
+                }
+                Operation::OneSided(op) => one_sided.push((id, op)),
+            }
+        }
+        self.return_one_sided(one_sided, events);
+        self.release_quarantine(events);
     }
 }

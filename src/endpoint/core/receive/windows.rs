@@ -4,14 +4,15 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONTROLS_PER_CONNECTION, Conn, RESERVE, ReceiveCore};
+use super::{CONTROLS_PER_CONNECTION, Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::outgoing;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{
-    self, CloseReason, LONG_ANSWERS_MAX, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
+    CloseReason, Form, LONG_ANSWERS_MAX, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
@@ -388,12 +389,12 @@ impl<L: Link> ReceiveCore<L> {
             &mut self.link,
             &conn.link,
             &mut conn.machine,
-            &mut self.one_sided,
-            (id, op),
+            &mut self.operations,
+            (id, Operation::OneSided(op)),
             iov,
             how,
         );
-        let (refused, (_, op)) = match sent {
+        let (refused, op) = match sent {
             Ok(()) => {
                 self.account.in_flight += 1;
                 self.stats.posted += 1;
@@ -402,7 +403,8 @@ impl<L: Link> ReceiveCore<L> {
                     late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
                 return Ok(());
             }
-            Err(refused) => refused,
+            Err((refused, (_, Operation::OneSided(op)))) => (refused, op),
+            Err(_) => unreachable!("what was given to the slab"),
         };
         self.retry |= refused == PostRefused::Again;
         Err((one_sided::refused_by_provider(refused, how.write), op))
@@ -418,7 +420,7 @@ impl<L: Link> ReceiveCore<L> {
     ) {
         if op.told {
             // The outcome was told when its connection ended.
-            if self.shared.is_some() {
+            if self.link.form() == Form::Rdm {
                 self.account.given_up -= 1;
                 self.on_orphan(id);
                 events.extend(op.give_back(None).map(|event| told(id, event)));
@@ -447,8 +449,8 @@ impl<L: Link> ReceiveCore<L> {
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let uses = |(conn, op): &&(_, OneSided)| *conn == id && op.window == window;
-        let users = self.one_sided.iter().filter(uses).count();
+        let uses = |(conn, op): &&(_, Operation)| matches!(op, Operation::OneSided(op) if *conn == id && op.window == window);
+        let users = self.operations.iter().filter(uses).count();
         if let Some(conn) = self.conns.get_mut(id) {
             conn.machine.window_in_use(window, users as u32);
         }
@@ -456,10 +458,14 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// The provider's endpoint is closed: what it did not report is over.
-    pub(super) fn fail_one_sided(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let mut failed = self.one_sided.take_where(|(conn, _)| *conn == id);
-        failed.sort_unstable_by_key(|(_, op)| op.sequence);
-        for (_, op) in failed {
+    pub(super) fn fail_one_sided(
+        &mut self,
+        id: ConnectionId,
+        mut ops: Vec<OneSided>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        ops.sort_unstable_by_key(|op| op.sequence);
+        for op in ops {
             let cancelled = CompletionError::new(libc::ECANCELED);
             self.on_one_sided(id, op, Some(cancelled), events);
         }
@@ -506,8 +512,11 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) -> u32 {
         let mut keys = Vec::new();
-        for (conn, op) in self.one_sided.iter_mut() {
-            if *conn == id && !std::mem::replace(&mut op.told, true) {
+        for (conn, op) in self.operations.iter_mut() {
+            if let Operation::OneSided(op) = op
+                && *conn == id
+                && !std::mem::replace(&mut op.told, true)
+            {
                 op.posted = None;
                 keys.push((op.sequence, op.key, op.is_write()));
             }
@@ -523,9 +532,12 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// RDM form: the endpoint is closed, and what the provider did not report is over.
-    pub(super) fn return_one_sided(&mut self, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn return_one_sided(
+        &mut self,
+        mut over: Vec<(ConnectionId, OneSided)>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
         let rma = self.link.limits().rma;
-        let mut over = self.one_sided.take_where(|_| true);
         over.sort_unstable_by_key(|(_, op)| op.sequence);
         for (id, op) in over {
             let returned = op.give_back(rma.as_ref());
@@ -566,7 +578,10 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut earliest = None;
         let mut late = Vec::new();
-        for (conn, op) in self.one_sided.iter_mut() {
+        for (conn, op) in self.operations.iter_mut() {
+            let Operation::OneSided(op) = op else {
+                continue;
+            };
             let Some(due) = op.posted.map(|posted| posted + deadline) else {
                 continue;
             };
@@ -636,11 +651,5 @@ fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {
     } else {
         conn.machine.may_use_window()
     };
-    may.map_err(|blocked| match (blocked, conn.machine.close_reason()) {
-        (_, Some(reason)) => SendErrorKind::Closed(reason),
-        (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
-        (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
-        (connection::Blocked::Long, None) => SendErrorKind::WouldBlock(Blocked::LongMessage),
-        (_, None) => SendErrorKind::Closing,
-    })
+    may.map_err(|blocked| outgoing::refusal(blocked, conn.machine.close_reason()))
 }

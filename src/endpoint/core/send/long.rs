@@ -2,12 +2,12 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::c_void;
 use std::time::Instant;
 
 use super::SendCore;
-use crate::buffer::{LeasedPayload, Leases, Payload, TakenSlot};
+use crate::buffer::Payload;
 use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::outgoing::{Lane, LongOp};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
 use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
@@ -24,10 +24,8 @@ pub(super) struct LongSend {
     pub(super) key: u64,
     /// When it was offered; kept only where there is a deadline, and until it was found late.
     pub(super) posted: Option<Instant>,
-    payload: LeasedPayload,
-    slot: Option<TakenSlot>,
-    /// Where its bytes lie, in their order: the header's slot, then the payload. Valid as long as those two.
-    runs: Vec<Run>,
+    /// The header's slot and the payload.
+    op: LongOp,
     len: u64,
     /// What the peer granted.
     target: Option<(u64, u64)>,
@@ -41,23 +39,13 @@ pub(super) struct LongSend {
     pub(super) retry: bool,
 }
 
-#[derive(Clone, Copy)]
-struct Run {
-    base: *const u8,
-    len: usize,
-    desc: *mut c_void,
-}
-
-// SAFETY: the addresses are those of the payload and the slot beside them, which may be sent; the descriptors are opaque values of a
-// provider that was opened with FI_THREAD_SAFE.
-unsafe impl Send for LongSend {}
-
 impl LongSend {
     /// The next piece: its segments, and how many bytes they are.
     fn piece(&self, segments: usize, bytes: u64) -> (IovList, u64) {
         let mut iov = IovList::new();
         let (mut run, mut at, mut room) = (self.run, self.at, bytes);
         while let Some(next) = self
+            .op
             .runs
             .get(run)
             .filter(|_| iov.len() < segments && room > 0)
@@ -79,10 +67,10 @@ impl LongSend {
         self.pieces += 1;
         let mut left = bytes as usize;
         while left > 0 {
-            let here = (self.runs[self.run].len - self.at).min(left);
+            let here = (self.op.runs[self.run].len - self.at).min(left);
             left -= here;
             self.at += here;
-            if self.at == self.runs[self.run].len {
+            if self.at == self.op.runs[self.run].len {
                 (self.run, self.at) = (self.run + 1, 0);
             }
         }
@@ -117,38 +105,26 @@ impl<L: Link> SendCore<L> {
             let kind = SendErrorKind::WouldBlock(Blocked::Depth);
             return Err(self.refuse(kind, payload, key));
         }
-        let mut iov = IovList::new();
-        let slot = match self.take_slot(header, key, payload.segments().is_empty(), &mut iov) {
-            Ok(slot) => slot,
-            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        let lane = Lane {
+            conn: self.conn.as_ref(),
+            scoped: &mut self.scoped,
+            header_desc: self.header_desc.desc(),
+            sequence: self.machine.sent(),
         };
-        let own = iov.iov().iter().zip(iov.desc()).map(|(part, desc)| Run {
-            base: part.iov_base.cast(),
-            len: part.iov_len,
-            desc: *desc,
-        });
-        let mut runs: Vec<_> = own.collect();
-        let leases = match self.lease_runs(&payload, &mut runs) {
-            Ok(leases) => leases,
-            Err(kind) => {
-                self.give_back(slot);
-                return Err(self.refuse(kind, payload, key));
-            }
+        let op = match self.outgoing.load_long(payload, header, key, lane) {
+            Ok(op) => op,
+            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
         };
-        // SAFETY: the leases are this payload's.
-        let payload = unsafe { LeasedPayload::new(payload, leases) };
         if let Err(blocked) = self.machine.offer_long(len) {
             let kind = self.blocked(blocked);
-            self.give_back(slot);
-            return Err(self.refuse(kind, payload.into_payload(), key));
+            let payload = self.outgoing.end_long(op);
+            return Err(self.refuse(kind, payload, key));
         }
         let posted = self.posted_at();
         self.long = Some(Box::new(LongSend {
             key,
             posted,
-            payload,
-            slot,
-            runs,
+            op,
             len,
             target: None,
             run: 0,
@@ -161,30 +137,6 @@ impl<L: Link> SendCore<L> {
         // The next poll makes the offer: have it look.
         self.wait.wake();
         Ok(())
-    }
-
-    /// A lease for each segment, however many.
-    fn lease_runs(
-        &mut self,
-        payload: &Payload,
-        runs: &mut Vec<Run>,
-    ) -> Result<Leases, SendErrorKind> {
-        let own = runs.len();
-        loop {
-            let scope = self.scoped.scope();
-            let mut push = |base, len, desc| {
-                if len > 0 {
-                    runs.push(Run { base, len, desc });
-                }
-            };
-            match payload.lease(scope, &mut push) {
-                Ok(leases) => return Ok(leases),
-                Err(error) => {
-                    runs.truncate(own);
-                    self.register_here(payload, error)?;
-                }
-            }
-        }
     }
 
     /// The peer says where the message is to be.
@@ -273,11 +225,8 @@ impl<L: Link> SendCore<L> {
     pub(super) fn end_long(&mut self, error: Option<CompletionError>, events: &mut Vec<SendEvent>) {
         let Some(long) = self.long.take() else { return };
         self.data_in_flight -= 1;
-        let LongSend {
-            key, payload, slot, ..
-        } = *long;
-        let payload = payload.into_payload();
-        self.give_back(slot);
+        let LongSend { key, op, .. } = *long;
+        let payload = self.outgoing.end_long(op);
         events.push(match error {
             None => {
                 self.stats.completed += 1;

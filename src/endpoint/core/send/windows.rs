@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::outgoing::lease_each;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{Link, LinkConn, PostRefused};
@@ -57,7 +58,8 @@ impl<L: Link> SendCore<L> {
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
-        let leases = match self.lease_each(&payload, &mut iov) {
+        let leased = lease_each(&payload, self.conn.as_ref(), &mut self.scoped, &mut iov);
+        let leases = match leased {
             Ok(leases) => leases,
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };

@@ -1,0 +1,185 @@
+//! Connections that an endpoint with many connections makes itself, beside those that it accepts.
+//!
+//! From the hello-ack on there is no difference between the two.
+
+use std::time::Instant;
+
+use super::{Conn, Posted, ReceiveCore};
+use crate::Error;
+use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
+use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::{CmData, CmEvent, Link, LinkConn};
+use crate::endpoint::protocol::connection::{CloseReason, Connection, State};
+use crate::endpoint::protocol::wire::Hello;
+use crate::error::FabricErrno;
+use crate::fabric::PeerAddr;
+
+impl<L: Link> ReceiveCore<L> {
+    /// Starts to connect to a peer; `Connected` or `Disconnected` of this connection follows.
+    ///
+    /// In the RDM form a peer takes a second connection from here for a new life of this endpoint, and gives the first one up.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was begun: the endpoint closes or failed, has as many connections as it may have, or no receives for one more.
+    pub(crate) fn dial(&mut self, peer: &PeerAddr) -> Result<ConnectionId, Error> {
+        self.may_dial()?;
+        let limit = CONNECTIONS_MAX;
+        let id = self
+            .conns
+            .reserve()
+            .ok_or(Error::TooManyConnections { limit })?;
+        let made = self.make_dialed(id, peer);
+        let conn = made.inspect_err(|_| drop(self.conns.remove(id)))?;
+        self.by_key.insert(conn.link.key(), id);
+        self.conns.put(id, conn);
+        self.dialed += 1;
+        self.touch(id);
+        // Its deadline comes before those that the timer knows; the next poll sends the hello.
+        self.armed = None;
+        self.wait.wake();
+        Ok(id)
+    }
+
+    fn may_dial(&self) -> Result<(), Error> {
+        if let Some(reason) = self.failed {
+            return Err(Error::EndpointFailed(reason));
+        }
+        if self.closing {
+            return Err(Error::Closed(CloseReason::ClosedLocally));
+        }
+        let limit = self.settings.max_connections;
+        if self.conns.len() + self.waiting.len() >= limit as usize {
+            return Err(Error::TooManyConnections { limit });
+        }
+        let free = self.free_receives();
+        if free < self.receives.min as usize {
+            return Err(Error::NoReceiveBuffers {
+                free,
+                needed: self.receives.min as usize,
+            });
+        }
+        Ok(())
+    }
+
+    fn make_dialed(
+        &mut self,
+        id: ConnectionId,
+        peer: &PeerAddr,
+    ) -> Result<Box<Conn<L::Conn>>, Error> {
+        let link = self.link.prepare_connect(peer)?;
+        let form = self.link.form();
+        let params = self.params(0, link.key());
+        let machine = Connection::initiate(form, params, Instant::now());
+        let mut conn = Box::new(self.make_conn(link, machine)?);
+        let want = self.first_target();
+        while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
+        if conn.posted < self.receives.min {
+            return Err(self.give_up_dialed(id, conn));
+        }
+        conn.dialed = true;
+        conn.target = conn.posted;
+        let credits = conn.posted - conn.reserve;
+        conn.covered = u64::from(credits);
+        let params = self.params(credits, conn.link.key());
+        conn.machine = Connection::initiate(form, params, Instant::now());
+        Ok(conn)
+    }
+
+    /// The provider takes no receives: the connection closes before it was begun.
+    #[cold]
+    fn give_up_dialed(&mut self, id: ConnectionId, mut conn: Box<Conn<L::Conn>>) -> Error {
+        let error = Error::NoReceiveBuffers {
+            free: conn.posted as usize,
+            needed: self.receives.min as usize,
+        };
+        conn.machine.abort(CloseReason::ClosedLocally);
+        self.conns.put(id, conn);
+        // It was never told of, so nothing is said of its end.
+        self.close_conn(id, CloseReason::ClosedLocally, &mut Vec::new());
+        error
+    }
+
+    pub(super) fn start_connecting(&mut self, id: ConnectionId, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        let Some(peer) = conn.link.peer() else { return };
+        if let Err(error) = self.link.connect(&conn.link, &peer, data) {
+            let errno = match error {
+                Error::Fabric { errno, .. } => errno,
+                _ => FabricErrno::new(libc::EIO),
+            };
+            conn.machine.on_refused(errno, &[]);
+        }
+    }
+
+    /// MSG form: a message may be in the completion queue before its connection's answer is read from the event queue. Whatever else is
+    /// there is kept for later, since completions are being looked at.
+    #[cold]
+    pub(super) fn read_answers(&mut self) {
+        while let Ok(Some(event)) = self.link.poll_cm() {
+            match event {
+                CmEvent::Connected { conn, data } => {
+                    self.with_key(conn, |machine| machine.on_connected(data.as_slice()));
+                }
+                CmEvent::Refused { conn, errno, data } => {
+                    self.with_key(conn, |machine| machine.on_refused(errno, data.as_slice()));
+                }
+                other => self.cm_later.push_back(other),
+            }
+        }
+    }
+
+    /// MSG form: true when the connection is still being made, whatever the event queue says.
+    #[cold]
+    pub(super) fn still_connecting(&mut self, id: ConnectionId) -> bool {
+        let connecting = |this: &Self| {
+            let conn = this.conns.get(id);
+            conn.is_some_and(|conn| conn.machine.state() == State::Connecting)
+        };
+        if !connecting(self) {
+            return false;
+        }
+        self.read_answers();
+        connecting(self)
+    }
+
+    /// RDM form: a peer says hello that another process had the address of, when this side connected there. That one is gone.
+    pub(super) fn end_former_lives(&mut self, peer: Option<PeerAddr>, hello: &CmData) {
+        let (true, Some(peer)) = (self.shared.is_some() && self.dialed > 0, peer) else {
+            return;
+        };
+        let Ok(hello) = Hello::parse(hello.as_slice()) else {
+            return;
+        };
+        for (id, conn) in self.conns.iter_mut() {
+            let former = |known: &Hello| known.incarnation != hello.incarnation;
+            if conn.dialed
+                && conn.link.peer() == Some(peer)
+                && conn.machine.peer().is_some_and(former)
+            {
+                conn.machine.on_lost(None);
+                self.touched.push(id);
+            }
+        }
+    }
+
+    /// A connection that this side made is over.
+    pub(super) fn on_dialed_over(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        established: bool,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        self.dialed -= 1;
+        if !established {
+            events.push(ReceiveEvent::Disconnected {
+                connection: id,
+                reason,
+            });
+        }
+    }
+}
