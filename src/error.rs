@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZeroI32;
 
 use crate::buffer::Payload;
-use crate::endpoint::{CloseReason, Destination, WindowError};
+use crate::endpoint::{CloseReason, Destination, PeerError, WindowError};
 use crate::fabric::Diagnosis;
 use crate::memory::MemoryError;
 
@@ -288,6 +288,8 @@ pub enum Blocked {
     Buffers,
     /// A long message is under way: what is sent behind it would overtake it.
     LongMessage,
+    /// Shape `Headroom`: a clone of the buffer is on its way with another header in front of it.
+    HeaderRoom,
 }
 
 impl fmt::Display for Blocked {
@@ -300,6 +302,7 @@ impl fmt::Display for Blocked {
             Self::Connecting => "the connection is not established yet",
             Self::Buffers => "no buffer is free",
             Self::LongMessage => "a long message is under way",
+            Self::HeaderRoom => "another header is in front of this buffer, until its send is over",
         })
     }
 }
@@ -328,6 +331,17 @@ pub enum SendErrorKind {
         len: usize,
         /// Bytes that the mode asks for.
         fixed: usize,
+    },
+    /// Shape `Headroom`: the header can't be put in front of the payload.
+    #[error(
+        "no room for {len} bytes of header right in front of the payload, there are {room}: send one whole buffer, or one fragment, of a pool or ring with \
+         `headroom`, or connect with the shape TwoMessages"
+    )]
+    NoHeaderRoom {
+        /// Bytes of the header, framing included.
+        len: usize,
+        /// Bytes of room; 0 where the payload is not one buffer from its start, or one fragment.
+        room: usize,
     },
     /// Header and payload are longer than what the peer's buffers or the provider take.
     ///
@@ -379,6 +393,9 @@ pub enum SendErrorKind {
     /// There is no such connection, or it is over and its end was reported.
     #[error("there is no such connection, or it is over")]
     NoConnection,
+    /// The peer of a connectionless endpoint is not known, or can't be.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
     /// One of the two sides is saying goodbye: no new sends.
     #[error("the connection is closing")]
     Closing,
@@ -442,6 +459,27 @@ impl fmt::Display for SendError {
 }
 
 impl std::error::Error for SendError {}
+
+/// A batch of sends that stopped at a message that was refused.
+#[derive(Debug)]
+pub struct BatchError {
+    /// Messages that were taken before it, and are on their way.
+    pub sent: usize,
+    /// The refused message, with the reason. Those behind it were not looked at.
+    pub refused: SendError,
+}
+
+impl fmt::Display for BatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "after {} messages: {}", self.sent, self.refused)
+    }
+}
+
+impl std::error::Error for BatchError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.refused)
+    }
+}
 
 /// A one-sided read that was refused, with everything that was given.
 #[derive(Debug)]

@@ -33,8 +33,8 @@ pub mod stats;
 mod sync;
 
 pub use endpoint::{
-    BufferedEvent, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered,
-    SendEndpointZeroCopy, SendEvent,
+    BufferedEvent, ConnectionlessEndpoint, PeerAddr, ReceiveEndpoint, ReceiveEvent,
+    SendEndpointBuffered, SendEndpointZeroCopy, SendEvent,
 };
 pub use error::Error;
 pub use fabric::{Domain, Fabric};

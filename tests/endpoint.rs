@@ -86,7 +86,10 @@ fn ring_fragments_that_wrap_arrive_and_the_tail_follows() {
     let mut pair = Pair::open(&domain);
     let region = Region::host(4096).build().expect("memory");
     region.register(&domain).expect("registered");
-    let config = RingConfig { max_fragments: 64 };
+    let config = RingConfig {
+        max_fragments: 64,
+        ..RingConfig::default()
+    };
     let mut ring = RingRegion::new(region, config).expect("a ring");
     let (mut wrapped, mut sent_bytes) = (0, 0);
     for i in 0..50_u64 {

@@ -108,7 +108,14 @@ impl World {
         let slice = region.slice(4096..2 * 4096).expect("inside");
         let ring_region = Region::host(4096).build().expect("memory");
         ring_region.register(&domain).expect("registered");
-        let ring = RingRegion::new(ring_region, RingConfig { max_fragments: 8 }).expect("a ring");
+        let ring = RingRegion::new(
+            ring_region,
+            RingConfig {
+                max_fragments: 8,
+                ..RingConfig::default()
+            },
+        )
+        .expect("a ring");
         let ghosts = Ghosts {
             domain: Arc::downgrade(&domain),
             fabric: Arc::downgrade(&fabric),

@@ -100,7 +100,13 @@ impl Detector {
         let region = Region::host(args.ring).populate(true).build()?;
         region.register(domain)?;
         let max_fragments = FRAGMENTS_MAX;
-        let ring = RingRegion::new(region, RingConfig { max_fragments })?;
+        let ring = RingRegion::new(
+            region,
+            RingConfig {
+                max_fragments,
+                ..RingConfig::default()
+            },
+        )?;
         let (queue, filled) = sync_channel(FRAGMENTS_MAX as usize);
         let status = Arc::new(Status::default());
         let detector = Self {

@@ -254,6 +254,13 @@ impl HeaderSlotManager {
         self.0.start(taken)
     }
 
+    /// The header in a slot of this manager.
+    pub(crate) fn bytes<'a>(&'a self, taken: &'a TakenSlot) -> &'a [u8] {
+        // SAFETY: `len` bytes of this slot were written by `take`, and nobody writes there before the slot is given back, for which its
+        // holder, borrowed here, is needed.
+        unsafe { std::slice::from_raw_parts(self.0.start(taken), taken.len()) }
+    }
+
     /// Gives a slot back and says its key. Dropping the slot gives it back too.
     ///
     /// A slot of another manager goes back to that one.

@@ -14,6 +14,7 @@ mod free_list;
 mod header_slots;
 mod payload;
 mod ring;
+mod room_claims;
 mod segment;
 mod shared;
 mod slot_table;
@@ -29,4 +30,4 @@ pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 
 pub(crate) use header_slots::TakenSlot;
-pub(crate) use payload::{LeaseError, LeasedPayload, Leases};
+pub(crate) use payload::{FrontError, LeaseError, LeasedPayload, Leases};

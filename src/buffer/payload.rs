@@ -8,7 +8,7 @@ use std::mem::ManuallyDrop;
 use smallvec::SmallVec;
 
 use super::ring::RingFragment;
-use super::segment::{RegionSlice, Segment};
+use super::segment::{Kind, RegionSlice, Segment};
 use super::shared::Buffer;
 use crate::memory::Scope;
 
@@ -92,6 +92,45 @@ impl Payload {
         }
     }
 
+    /// Puts a header right in front of the payload's only run of bytes, so that both go out as one, and claims the place until the operation
+    /// is over: [`Leases::with_front`] takes the claim on. Gives the length of the header, in bytes.
+    pub(crate) fn begin_front(&mut self, header: &[&[u8]]) -> Result<usize, FrontError> {
+        let len = header.iter().map(|part| part.len()).sum();
+        let room = match self.front() {
+            Some(Kind::Buffer(buffer)) => buffer.headroom(),
+            Some(Kind::Fragment(fragment)) => fragment.headroom(),
+            Some(Kind::Slice(_)) | None => 0,
+        };
+        if len > room {
+            return Err(FrontError::NoRoom { len, room });
+        }
+        match self.front() {
+            Some(Kind::Buffer(buffer)) => buffer
+                .begin_front(header, len)
+                .map_err(|_| FrontError::Taken)?,
+            // SAFETY: a fragment has one owner, this payload, which is borrowed mutably and in no operation.
+            Some(Kind::Fragment(fragment)) => unsafe { fragment.put_in_front(header, len) },
+            Some(Kind::Slice(_)) | None => {}
+        }
+        Ok(len)
+    }
+
+    /// Ends a claim of [`begin_front`](Self::begin_front) that did not get into leases.
+    pub(crate) fn end_front(&self) {
+        if let Some(Kind::Buffer(buffer)) = self.front() {
+            buffer.end_front();
+        }
+    }
+
+    /// The segment that all bytes of the payload lie in.
+    fn front(&self) -> Option<&Kind> {
+        let mut with_bytes = self.0.iter().filter(|segment| !segment.is_empty());
+        match (with_bytes.next(), with_bytes.next()) {
+            (Some(Segment(kind)), None) => Some(kind),
+            _ => None,
+        }
+    }
+
     /// Keeps the registrations of all segments open for one operation, and names each run: address, length in bytes, descriptor.
     ///
     /// What it gives goes to [`LeasedPayload::new`] with this same payload. On an error no registration is kept, and runs that were
@@ -102,7 +141,11 @@ impl Payload {
         scope: Scope,
         out: &mut impl FnMut(*const u8, usize, *mut c_void),
     ) -> Result<Leases, LeaseError> {
-        let mut leases = Leases { scope, count: 0 };
+        let mut leases = Leases {
+            scope,
+            count: 0,
+            front: false,
+        };
         for segment in &self.0 {
             let region = segment.region();
             let Some(desc) = region.lease(scope) else {
@@ -166,18 +209,39 @@ impl LeaseError {
     }
 }
 
+/// Why a header can't be put in front of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrontError {
+    /// There is less room in front of it, in bytes; none where it is not one buffer's.
+    NoRoom { len: usize, room: usize },
+    /// Another header is there: a clone of the buffer is on its way with it.
+    Taken,
+}
+
 /// The leases of a payload's segments, from the first on. Apart from the payload, so that taking them does not move it.
 #[derive(Debug)]
 #[must_use = "the registrations stay open until the leases are ended"]
 pub(crate) struct Leases {
     scope: Scope,
     count: u32,
+    /// The room in front of the payload is claimed, too.
+    front: bool,
 }
 
 impl Leases {
     /// None: somebody else keeps the registrations open, for as long as the operation lives.
     pub(crate) fn elsewhere(scope: Scope) -> Self {
-        Self { scope, count: 0 }
+        Self {
+            scope,
+            count: 0,
+            front: false,
+        }
+    }
+
+    /// Takes over the claim of [`Payload::begin_front`], which was called for the same payload.
+    pub(crate) fn with_front(mut self) -> Self {
+        self.front = true;
+        self
     }
 
     #[inline]
@@ -187,6 +251,9 @@ impl Leases {
             // SAFETY: `Payload::lease` took one for each of the first `count` segments of this payload, and that count is 0 from
             // here on.
             unsafe { segment.region().release(self.scope) };
+        }
+        if std::mem::take(&mut self.front) {
+            payload.end_front();
         }
     }
 }
@@ -205,6 +272,11 @@ impl LeasedPayload {
     #[inline]
     pub(crate) unsafe fn new(payload: Payload, leases: Leases) -> Self {
         Self { payload, leases }
+    }
+
+    /// As [`Payload::run_count`].
+    pub(crate) fn run_count(&self) -> usize {
+        self.payload.run_count()
     }
 
     #[cfg(test)]

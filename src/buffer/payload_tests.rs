@@ -155,3 +155,80 @@ fn payloads_go_to_other_threads() {
         Region,
     )>();
 }
+
+#[test]
+fn a_header_goes_in_front_of_the_only_buffer_until_the_operation_is_over() {
+    let domain = FakeRegistrar::new();
+    let pool = SharedBufferManager::allocate_with_headroom(2, 64, 8).unwrap();
+    pool.region().register_with(&domain).unwrap();
+    let buffer = pool.try_acquire().unwrap().freeze(6);
+    let mut payload = Payload::from(buffer.clone());
+    assert_eq!(payload.begin_front(&[b"ab", b"c"]), Ok(3));
+    let leases = payload.lease(domain.scope(), &mut |_, _, _| {}).unwrap();
+    // SAFETY: the leases are this payload's.
+    let first = unsafe { LeasedPayload::new(payload, leases.with_front()) };
+    let mut other = Payload::from(buffer.clone());
+    assert_eq!(other.begin_front(&[b"xyz"]), Err(FrontError::Taken));
+    assert_eq!(other.begin_front(&[b"abc"]), Ok(3), "the same header");
+    other.end_front();
+    drop(first.into_payload());
+    assert_eq!(other.begin_front(&[b"xyz"]), Ok(3), "the first is over");
+    let leases = other.lease(domain.scope(), &mut |_, _, _| {}).unwrap();
+    // SAFETY: the leases are this payload's.
+    drop(unsafe { LeasedPayload::new(other, leases.with_front()) });
+    assert_eq!(Payload::from(buffer).begin_front(&[b"z"]), Ok(1), "dropped");
+}
+
+#[test]
+fn only_one_whole_buffer_of_a_pool_with_room_takes_a_header() {
+    let pool = SharedBufferManager::allocate_with_headroom(2, 64, 8).unwrap();
+    let (one, two) = (pool.try_acquire().unwrap(), pool.try_acquire().unwrap());
+    let (one, two) = (one.freeze(6), two.freeze(6));
+    let no_room = |room| Err(FrontError::NoRoom { len: 3, room });
+    let header: &[&[u8]] = &[b"abc"];
+    assert_eq!(
+        Payload::from(one.slice(1..)).begin_front(header),
+        no_room(0)
+    );
+    let too_long: &[&[u8]] = &[b"123456789"];
+    let error = FrontError::NoRoom { len: 9, room: 8 };
+    assert_eq!(Payload::from(one.clone()).begin_front(too_long), Err(error));
+    let slice = region(64).slice(8..20).unwrap();
+    assert_eq!(Payload::from(slice).begin_front(header), no_room(0));
+    let mut both: Payload = [one.clone(), two.clone()].into_iter().collect();
+    assert_eq!(both.begin_front(header), no_room(0));
+    let mut with_empty: Payload = [two.slice(0..0), one].into_iter().collect();
+    assert_eq!(with_empty.begin_front(header), Ok(3));
+    with_empty.end_front();
+}
+
+#[test]
+fn a_header_goes_in_front_of_a_fragment_of_a_ring_with_headroom() {
+    let config = RingConfig {
+        headroom: 4,
+        ..RingConfig::default()
+    };
+    let mut ring = RingRegion::new(region(32), config).unwrap();
+    let mut reservation = ring.reserve(3).unwrap();
+    let (bytes, _) = reservation.segments_mut().unwrap();
+    bytes.copy_from_slice(b"xyz");
+    let mut payload = Payload::from(ring.commit(reservation, 3));
+    assert_eq!(payload.begin_front(&[b"a", b"bc"]), Ok(3));
+    payload.end_front();
+    let start = ring.region().at(1).as_ptr();
+    // SAFETY: host memory, mapped zeroed; the header and the fragment lie there, and nobody writes.
+    let sent = unsafe { std::slice::from_raw_parts(start, 6) };
+    assert_eq!(sent, b"abcxyz");
+    let too_long: &[&[u8]] = &[b"12345"];
+    let error = FrontError::NoRoom { len: 5, room: 4 };
+    assert_eq!(payload.begin_front(too_long), Err(error));
+    let external = RingConfig {
+        headroom: 70_000,
+        ..config
+    };
+    let refused = RingRegion::new(region(32), external);
+    assert!(matches!(
+        refused,
+        Err(crate::memory::MemoryError::Setting { .. })
+    ));
+}

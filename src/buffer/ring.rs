@@ -17,6 +17,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::shared::SharedBufferConfig;
 use crate::memory::{Claim, MemoryError, Purpose, Region};
 use crate::sync::{AtomicBool, Ordering};
 
@@ -25,6 +26,11 @@ use crate::sync::{AtomicBool, Ordering};
 pub struct RingConfig {
     /// How many reservations and fragments are out at a time: 1 to 2^24. Default: 65,536. Memory: about 40 bytes each.
     pub max_fragments: u32,
+    /// Bytes reserved in front of each piece, for a header that must lie right before the payload
+    /// ([`Shape::Headroom`](crate::fabric::Shape::Headroom)). 0 to 65,536. Default: 0. Only over host memory.
+    ///
+    /// A ring with headroom gives pieces of one range only: what is left at the end of the region is skipped where a piece does not fit.
+    pub headroom: usize,
 }
 
 impl RingConfig {
@@ -36,6 +42,7 @@ impl Default for RingConfig {
     fn default() -> Self {
         Self {
             max_fragments: 65_536,
+            headroom: 0,
         }
     }
 }
@@ -98,6 +105,7 @@ pub struct RingRegion {
     shared: Arc<Shared>,
     records: VecDeque<Record>,
     max_fragments: u32,
+    headroom: usize,
     /// The mark of the oldest record; that of the i-th is i further on, modulo the number of marks.
     oldest_mark: u32,
     head: u64,
@@ -108,15 +116,39 @@ impl RingRegion {
     /// Makes a ring of all of a region.
     ///
     /// # Errors
-    /// [`MemoryError::Setting`] for `max_fragments` out of range, [`MemoryError::Claimed`] for a region in use.
+    /// [`MemoryError::Setting`] for a setting out of range, [`MemoryError::NotHost`] for headroom over memory that somebody else writes,
+    /// [`MemoryError::Claimed`] for a region in use.
     pub fn new(region: Arc<Region>, config: RingConfig) -> Result<Self, MemoryError> {
-        let max_fragments = config.max_fragments;
+        let RingConfig {
+            max_fragments,
+            headroom,
+        } = config;
         if !(1..=RingConfig::FRAGMENTS_MAX).contains(&max_fragments) {
             let reason = "must be 1 to 2^24";
             return Err(MemoryError::Setting {
                 field: "max_fragments",
                 value: u64::from(max_fragments),
                 reason,
+            });
+        }
+        if headroom > SharedBufferConfig::HEADROOM_MAX {
+            let reason = "must be 0 to 65,536 bytes";
+            return Err(MemoryError::Setting {
+                field: "headroom",
+                value: headroom as u64,
+                reason,
+            });
+        }
+        if headroom >= region.len() {
+            return Err(MemoryError::TooSmall {
+                what: "a ring with headroom",
+                need_bytes: headroom + 1,
+                have_bytes: region.len(),
+            });
+        }
+        if headroom > 0 && !region.is_host() {
+            return Err(MemoryError::NotHost {
+                what: "a ring with headroom",
             });
         }
         // Over external memory a ring gives addresses only, which it may share with slices; over host memory it gives `&mut [u8]`.
@@ -135,23 +167,26 @@ impl RingRegion {
             }),
             records: VecDeque::with_capacity(max_fragments as usize),
             max_fragments,
+            headroom,
             oldest_mark: 0,
             head: 0,
             tail: 0,
         })
     }
 
-    /// Takes the next `len` bytes; they may wrap around the end of the region. Several reservations may be out at a time.
+    /// Takes the next `len` bytes; they may wrap around the end of the region, in a ring without headroom. Several reservations may be out at
+    /// a time.
     ///
     /// # Errors
     /// [`RingError`]: no room now, no such room ever, or too many pieces out.
     pub fn reserve(&mut self, len: usize) -> Result<Reservation, RingError> {
-        let max = self.capacity();
+        let max = self.capacity().saturating_sub(self.headroom);
         if len > max {
             return Err(RingError::TooLong { len, max });
         }
         let free = self.free_bytes();
-        if len > free {
+        let skipped = self.skip(len);
+        if skipped + self.headroom + len > self.capacity() - (self.head - self.tail) as usize {
             return Err(RingError::Full { free });
         }
         if self.records.len() >= self.max_fragments as usize {
@@ -160,20 +195,37 @@ impl RingRegion {
             });
         }
         let mark = self.mark_of(self.records.len());
-        let start = self.head;
-        self.head += len as u64;
+        let start = self.head + (skipped + self.headroom) as u64;
+        self.head = start + len as u64;
         self.records.push_back(Record {
             end: self.head,
             since: Instant::now(),
         });
-        let offset = (start % max as u64) as usize;
+        let offset = (start % self.capacity() as u64) as usize;
         Ok(Reservation(Piece {
             shared: Arc::clone(&self.shared),
             mark,
             position: start,
             offset,
             len,
+            headroom: self.headroom,
         }))
+    }
+
+    /// The bytes to leave out so that a piece and its headroom are one range. With nothing out, they are passed at once.
+    fn skip(&mut self, len: usize) -> usize {
+        let size = self.capacity();
+        let left = size - (self.head % size as u64) as usize;
+        // A piece without bytes lies somewhere, too: behind its room.
+        if self.headroom == 0 || self.headroom + len.max(1) <= left {
+            return 0;
+        }
+        if !self.records.is_empty() {
+            return left;
+        }
+        self.head += left as u64;
+        self.tail = self.head;
+        0
     }
 
     /// As [`Reservation::commit`], and when the reservation is the newest, what it has too much is free again at once.
@@ -274,6 +326,8 @@ struct Piece {
     position: u64,
     offset: usize,
     len: usize,
+    /// Bytes in front of it that are its own, in the same range.
+    headroom: usize,
 }
 
 impl Piece {
@@ -402,6 +456,27 @@ impl RingFragment {
     /// The region of the ring.
     pub fn region(&self) -> &Arc<Region> {
         self.0.shared.claim.region()
+    }
+
+    /// The bytes right in front of it that a header may be put into: the ring's [`headroom`](RingConfig::headroom).
+    pub fn headroom(&self) -> usize {
+        self.0.headroom
+    }
+
+    /// Puts a header right in front of the fragment. `header` is no longer than the [headroom](Self::headroom).
+    ///
+    /// # Safety
+    /// Nobody else does so, or sends the fragment, meanwhile: the caller owns it.
+    pub(super) unsafe fn put_in_front(&self, header: &[&[u8]], len: usize) {
+        assert!(len <= self.0.headroom, "a header longer than its room");
+        let mut to = self.region().at(self.0.offset - len).as_ptr();
+        for part in header {
+            // SAFETY: `reserve` took `headroom` bytes for this piece in front of it, in the same range of a region that is claimed for
+            // this ring; no reference is ever made to them, and the caller keeps others out.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
+            // SAFETY: at most the end of the room, as above.
+            to = unsafe { to.add(part.len()) };
+        }
     }
 }
 

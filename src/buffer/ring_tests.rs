@@ -12,7 +12,14 @@ mod plain {
             .huge_pages(HugePages::Never)
             .build()
             .unwrap();
-        RingRegion::new(region, RingConfig { max_fragments }).unwrap()
+        RingRegion::new(
+            region,
+            RingConfig {
+                max_fragments,
+                ..RingConfig::default()
+            },
+        )
+        .unwrap()
     }
 
     #[test]
@@ -38,7 +45,10 @@ mod plain {
         for max_fragments in [0, RingConfig::FRAGMENTS_MAX + 1] {
             let error = RingRegion::new(
                 Region::host(1).build().unwrap(),
-                RingConfig { max_fragments },
+                RingConfig {
+                    max_fragments,
+                    ..RingConfig::default()
+                },
             )
             .unwrap_err();
             assert!(matches!(
@@ -149,6 +159,40 @@ mod plain {
 
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        /// With headroom: pieces of one range, with room in front that nobody else has; whatever becomes free can be had again.
+        #[test]
+        fn pieces_with_headroom_are_apart_and_in_one_range(
+            steps in prop::collection::vec((0usize..30, any::<usize>(), any::<bool>()), 1..200),
+            headroom in 1usize..9,
+        ) {
+            let config = RingConfig { headroom, max_fragments: 5 };
+            let mut ring = RingRegion::new(Region::host(64).build().unwrap(), config).unwrap();
+            let mut out: Vec<RingFragment> = Vec::new();
+            for (len, n, take) in steps {
+                if take || out.is_empty() {
+                    match ring.reserve(len) {
+                        Ok(reservation) => {
+                            let (first, second) = reservation.ranges();
+                            prop_assert_eq!((first.len(), second.len()), (len, 0));
+                            prop_assert_eq!(reservation.position() % 64, first.start as u64 % 64);
+                            out.push(ring.commit(reservation, len));
+                        }
+                        Err(_) => prop_assert!(!out.is_empty(), "all of it is free, and {} bytes don't fit", len),
+                    }
+                } else {
+                    drop(out.swap_remove(n % out.len()));
+                }
+                let mut taken = [false; 64];
+                for fragment in &out {
+                    let range = fragment.ranges().0;
+                    prop_assert_eq!(fragment.headroom(), headroom);
+                    let own = &mut taken[range.start - headroom..range.end];
+                    prop_assert!(own.iter().all(|taken| !taken), "bytes of two fragments");
+                    own.fill(true);
+                }
+            }
+        }
+
         /// The model: a list of (end, out) and the bytes that each fragment was filled with.
         #[test]
         fn ring_follows_the_model(steps in prop::collection::vec(step(), 0..200)) {
@@ -226,7 +270,14 @@ mod model {
     fn loom_ring_gives_bytes_to_one_owner() {
         loom::model(|| {
             let region = Region::host(2).build().unwrap();
-            let mut ring = RingRegion::new(region, RingConfig { max_fragments: 2 }).unwrap();
+            let mut ring = RingRegion::new(
+                region,
+                RingConfig {
+                    max_fragments: 2,
+                    ..RingConfig::default()
+                },
+            )
+            .unwrap();
             let bytes = loom::sync::Arc::new([
                 loom::cell::UnsafeCell::new(0u8),
                 loom::cell::UnsafeCell::new(0u8),

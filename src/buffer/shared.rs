@@ -12,6 +12,7 @@ use std::ops::{Bound, Deref, DerefMut, RangeBounds};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::room_claims::{RoomClaims, RoomTaken};
 use super::slot_table::SlotTable;
 use super::wake_list::{WakeFn, WakerId};
 use crate::memory::{Claim, MemoryError, Purpose, Region, round_up};
@@ -23,13 +24,21 @@ pub struct SharedBufferConfig {
     pub slot_size: usize,
     /// How many slots; `None` (the default): as many as fit into the region.
     pub slots: Option<u32>,
-    /// Bytes reserved in front of each slot, for a header that must lie right before the payload. Default: 0.
+    /// Bytes reserved in front of each slot, for a header that must lie right before the payload: connections of the shape
+    /// [`Headroom`](crate::fabric::Shape::Headroom) put it there, with the two bytes of
+    /// [`HeaderMode::Prefixed`](crate::endpoint::HeaderMode::Prefixed). 0 to 65,536. Default: 0.
+    ///
+    /// Memory: this much a slot, rounded up so that the slots stay aligned. A slot's room holds one header at a time: clones of one buffer
+    /// go out at once with equal headers, else one after the other.
     pub headroom: usize,
     /// Each slot starts at a multiple of this many bytes, a power of two. Default: 64. Direct file I/O wants 4,096.
     pub alignment: usize,
 }
 
 impl SharedBufferConfig {
+    /// The largest `headroom`, in bytes.
+    pub const HEADROOM_MAX: usize = 65_536;
+
     /// Slots of `slot_size` bytes, as many as fit, no headroom, aligned to 64 bytes.
     pub fn new(slot_size: usize) -> Self {
         Self {
@@ -61,6 +70,8 @@ struct Inner {
     stride: usize,
     slot_size: usize,
     headroom: usize,
+    /// Of the header room of each slot; empty where there is none.
+    rooms: RoomClaims,
     slots: u32,
     claim: Claim,
 }
@@ -127,18 +138,34 @@ impl SharedBufferManager {
     /// # Errors
     /// As [`new`](Self::new), and what [`Region::host`] answers.
     pub fn allocate(slots: u32, slot_size: usize) -> Result<Self, MemoryError> {
+        Self::allocate_with_headroom(slots, slot_size, 0)
+    }
+
+    /// The same with room for a header in front of each buffer: see [`SharedBufferConfig::headroom`].
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and what [`Region::host`] answers.
+    pub fn allocate_with_headroom(
+        slots: u32,
+        slot_size: usize,
+        headroom: usize,
+    ) -> Result<Self, MemoryError> {
         let config = SharedBufferConfig {
             slots: Some(slots),
+            headroom,
             ..SharedBufferConfig::new(slot_size)
         };
-        let stride = round_up(slot_size, config.alignment).ok_or(MemoryError::TooLarge {
+        let too_large = MemoryError::TooLarge {
             asked_bytes: slot_size,
-        })?;
+        };
+        let padded = slot_size.checked_add(headroom);
+        let stride = padded.and_then(|bytes| round_up(bytes, config.alignment));
+        // The first slot's room is rounded up by itself.
+        let first = round_up(headroom, config.alignment);
         let bytes = stride
-            .checked_mul(slots as usize)
-            .ok_or(MemoryError::TooLarge {
-                asked_bytes: usize::MAX,
-            })?;
+            .and_then(|stride| stride.checked_mul(slots as usize))
+            .and_then(|bytes| bytes.checked_add(first?))
+            .ok_or(too_large)?;
         Self::new(Region::host(bytes).build()?, config)
     }
 
@@ -161,6 +188,13 @@ impl SharedBufferManager {
                 field: "alignment",
                 value: alignment as u64,
                 reason: "must be a power of two",
+            });
+        }
+        if headroom > SharedBufferConfig::HEADROOM_MAX {
+            return Err(MemoryError::Setting {
+                field: "headroom",
+                value: headroom as u64,
+                reason: "must be 0 to 65,536 bytes",
             });
         }
         if config.slots == Some(0) {
@@ -193,6 +227,7 @@ impl SharedBufferManager {
             stride,
             slot_size,
             headroom,
+            rooms: RoomClaims::new(if headroom > 0 { slots } else { 0 }),
             slots,
             claim,
         })))
@@ -460,6 +495,48 @@ impl Buffer {
     /// The region that the buffer lies in.
     pub fn region(&self) -> &Arc<Region> {
         self.slot.pool.claim.region()
+    }
+
+    /// The bytes right in front of this buffer that a header may be put into: the pool's [`headroom`](SharedBufferConfig::headroom), or 0 for a
+    /// [`slice`](Self::slice) that does not begin where the buffer does, since there lie bytes of the buffer itself.
+    pub fn headroom(&self) -> usize {
+        if self.start == 0 {
+            self.slot.pool.headroom
+        } else {
+            0
+        }
+    }
+
+    /// Puts a header right in front of this buffer, and claims the room until [`end_front`](Self::end_front), which the caller owes. The
+    /// handle must stay until then. `header` is no longer than the [headroom](Self::headroom).
+    pub(super) fn begin_front(&self, header: &[&[u8]], len: usize) -> Result<(), RoomTaken> {
+        assert!(len <= self.headroom(), "a header longer than its room");
+        let room = self.slot.pool.offset(self.slot.index) - len;
+        let room = self.region().at(room).as_ptr();
+        let write = || {
+            let mut to = room;
+            for part in header {
+                // SAFETY: `headroom` bytes in front of the slot belong to it (`Layout::of`), and the parts are `len <= headroom` bytes, so all
+                // of it lies in this slot's room; the claim is ours alone while this runs (`RoomClaims::begin`); no reference is ever made to
+                // a room, so the caller's part is elsewhere.
+                unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to, part.len()) };
+                // SAFETY: at most the end of the room, as above.
+                to = unsafe { to.add(part.len()) };
+            }
+        };
+        let is_equal = || {
+            // SAFETY: as above; a header of this length was written there, and nobody writes while a claim is held (`RoomClaims::join`).
+            let there = unsafe { std::slice::from_raw_parts(room, len) };
+            header.iter().copied().flatten().eq(there)
+        };
+        // At most `HEADROOM_MAX`.
+        let rooms = &self.slot.pool.rooms;
+        rooms.begin(self.slot.index, len as u32, write, is_equal)
+    }
+
+    /// Ends the claim of [`begin_front`](Self::begin_front): the send is over.
+    pub(super) fn end_front(&self) {
+        self.slot.pool.rooms.end(self.slot.index);
     }
 
     /// Where in the region the buffer starts, in bytes.

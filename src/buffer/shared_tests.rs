@@ -93,8 +93,13 @@ fn what_does_not_fit_is_refused() {
     };
     assert!(matches!(
         SharedBufferManager::new(region(), huge),
-        Err(MemoryError::TooLarge { .. })
+        Err(MemoryError::Setting {
+            field: "headroom",
+            value: u64::MAX,
+            ..
+        })
     ));
+    assert!(SharedBufferManager::allocate_with_headroom(1, usize::MAX, 1).is_err());
     assert!(SharedBufferManager::allocate(u32::MAX, usize::MAX / 2).is_err());
 }
 
@@ -250,4 +255,77 @@ fn slots_of(held: &[(Vec<u8>, Buffer)]) -> usize {
         .map(|(_, buffer)| buffer.index())
         .collect::<std::collections::HashSet<_>>()
         .len()
+}
+
+#[test]
+fn a_pool_of_its_own_has_room_in_front_of_each_buffer() {
+    let pool = SharedBufferManager::allocate_with_headroom(3, 100, 70).unwrap();
+    assert_eq!((pool.slots(), pool.headroom()), (3, 70));
+    let buffer = pool.try_acquire().unwrap();
+    assert_eq!((buffer.as_ptr().addr() % 64, buffer.headroom()), (0, 70));
+    let buffer = buffer.freeze(10);
+    assert_eq!(buffer.headroom(), 70);
+    assert_eq!(buffer.slice(..4).headroom(), 70, "it begins there, too");
+    assert_eq!(
+        buffer.slice(1..).headroom(),
+        0,
+        "there lie bytes of its own"
+    );
+    let plain = SharedBufferManager::allocate(3, 100).unwrap();
+    assert_eq!(plain.try_acquire().unwrap().freeze(1).headroom(), 0);
+}
+
+/// What a provider would send: the bytes in front of the buffer, and the buffer.
+fn as_sent(buffer: &Buffer, header: usize) -> Vec<u8> {
+    let start = buffer.region().at(buffer.offset() - header);
+    // SAFETY: the header was put there, and its claim is held; the buffer's own bytes are behind it.
+    unsafe { std::slice::from_raw_parts(start.as_ptr(), header + buffer.len()) }.to_vec()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    /// The model: for each buffer in flight its header and its bytes; whoever holds another header of the same slot keeps a new one out.
+    #[test]
+    fn headers_in_front_of_buffers_follow_the_model(
+        steps in prop::collection::vec((0u8..4, any::<usize>(), 0u8..6), 0..120),
+    ) {
+        let pool = SharedBufferManager::allocate_with_headroom(3, 16, 9).unwrap();
+        let mut buffers: Vec<(Vec<u8>, Buffer)> = Vec::new();
+        let mut in_flight: Vec<(Vec<u8>, Vec<u8>, Buffer)> = Vec::new();
+        for (step, n, byte) in steps {
+            match step {
+                0 => if let Some(mut buffer) = pool.try_acquire() {
+                    buffer.fill(byte);
+                    let len = n % 17;
+                    buffers.push((vec![byte; len], buffer.freeze(len)));
+                },
+                1 => if !in_flight.is_empty() {
+                    let (_, _, buffer) = in_flight.swap_remove(n % in_flight.len());
+                    buffer.end_front();
+                },
+                2 => if !buffers.is_empty() {
+                    drop(buffers.swap_remove(n % buffers.len()));
+                },
+                _ => if !buffers.is_empty() {
+                    let (bytes, buffer) = &buffers[n % buffers.len()];
+                    let header = vec![byte; 1 + usize::from(byte) * 8 / 5];
+                    let keeps_out = |other: &(Vec<u8>, Vec<u8>, Buffer)| {
+                        other.2.index() == buffer.index() && other.0 != header
+                    };
+                    let (front, rest) = header.split_at(header.len() / 2);
+                    let begun = buffer.begin_front(&[front, rest], header.len());
+                    prop_assert_eq!(begun.is_err(), in_flight.iter().any(keeps_out));
+                    if begun.is_ok() {
+                        in_flight.push((header, bytes.clone(), buffer.clone()));
+                    }
+                },
+            }
+            for (bytes, buffer) in &buffers {
+                prop_assert_eq!(&buffer[..], &bytes[..]);
+            }
+            for (header, bytes, buffer) in &in_flight {
+                prop_assert_eq!(as_sent(buffer, header.len()), [&header[..], bytes].concat());
+            }
+        }
+    }
 }

@@ -12,7 +12,7 @@ use crate::endpoint::windows::window::WindowEvent;
 use crate::error::CompletionError;
 use crate::fabric::{PeerAddr, Shape};
 
-pub use crate::fabric::Level;
+pub use crate::fabric::{Inject, Level};
 
 /// What to do when a posted send has not completed within its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,6 +51,8 @@ pub struct ConnectionInfo {
     pub header_mode: HeaderMode,
     /// How header and payload become one message.
     pub shape: Shape,
+    /// Messages that this side sends go out injected up to so many bytes, header included; 0: none do.
+    pub inject: usize,
     /// Whether the kernel watches the connection, as the settings ask.
     pub kernel_watch: KernelWatch,
 }

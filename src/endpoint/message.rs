@@ -10,16 +10,35 @@ use crate::endpoint::id::ConnectionId;
 /// A received message. Owned: keep it as long as you like, drop it on any thread.
 ///
 /// While it is held, its slot of the receive pool is not posted again; hold them all and the peers stall (that is the
-/// back-pressure). Dropping it gives the slot back.
+/// back-pressure). Dropping it gives the slot back. A message whose header came by itself holds two slots.
 pub struct Message {
-    pub(crate) connection: ConnectionId,
-    pub(crate) sequence: u64,
-    pub(crate) header: Range<usize>,
-    pub(crate) payload: Range<usize>,
-    pub(crate) buffer: Buffer,
+    connection: ConnectionId,
+    sequence: u64,
+    /// Where in the buffer the header is; the payload is what follows. Empty where the header came by itself.
+    header: Range<usize>,
+    buffer: Buffer,
+    /// The header that came in a message of its own.
+    lone_header: Option<Buffer>,
 }
 
 impl Message {
+    /// A message in one buffer, or in two.
+    pub(crate) fn new(
+        connection: ConnectionId,
+        sequence: u64,
+        header: Range<usize>,
+        buffer: Buffer,
+        lone_header: Option<Buffer>,
+    ) -> Self {
+        Self {
+            connection,
+            sequence,
+            header,
+            buffer,
+            lone_header,
+        }
+    }
+
     /// The connection that it came by.
     pub fn connection(&self) -> ConnectionId {
         self.connection
@@ -30,20 +49,25 @@ impl Message {
         self.sequence
     }
 
-    /// The header as it was sent; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw).
+    /// The header as it was sent; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), unless it came in a message of its own
+    /// ([`Shape::TwoMessages`](crate::fabric::Shape::TwoMessages)).
     pub fn header(&self) -> &[u8] {
-        &self.buffer[self.header.clone()]
+        match &self.lone_header {
+            Some(header) => header,
+            None => &self.buffer[self.header.clone()],
+        }
     }
 
-    /// The payload; with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), header and payload as they were sent.
+    /// The payload; with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw), header and payload as they were sent, unless the header came
+    /// in a message of its own.
     pub fn payload(&self) -> &[u8] {
-        &self.buffer[self.payload.clone()]
+        &self.buffer[self.header.end..]
     }
 
     /// The payload as a buffer that can be sent on without a copy, if the receive pool's region is registered with
     /// the domain it goes out by.
     pub fn into_payload(self) -> Buffer {
-        self.buffer.slice(self.payload)
+        self.buffer.slice(self.header.end..)
     }
 
     /// The small messages of the payload, borrowed. Nothing says that a message has any: both ends must be told the same format, and one that
@@ -83,8 +107,8 @@ impl fmt::Debug for Message {
         f.debug_struct("Message")
             .field("connection", &self.connection)
             .field("sequence", &self.sequence)
-            .field("header_bytes", &self.header.len())
-            .field("payload_bytes", &self.payload.len())
+            .field("header_bytes", &self.header().len())
+            .field("payload_bytes", &self.payload().len())
             .finish_non_exhaustive()
     }
 }

@@ -8,6 +8,7 @@
 //! ```
 
 mod buffered;
+mod connectionless;
 pub(crate) mod core;
 mod event;
 mod id;
@@ -33,8 +34,12 @@ pub use buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, SendBufferError, SmallMessageLimit,
 };
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
+pub use connectionless::{
+    ConnectionlessConfig, ConnectionlessEndpoint, ConnectionlessEvent, PeerError, PeerId,
+    PeerInUse, PeerMessage, RemovePeerError, SendTo,
+};
 pub use event::{
-    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent, SendEvent,
+    ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
 };
 pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};

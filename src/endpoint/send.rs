@@ -12,7 +12,7 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBuffer
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
+use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -25,10 +25,10 @@ use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
 };
-use crate::error::{ReadError, SendError, SendErrorKind};
+use crate::error::{BatchError, ReadError, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::PeerAddr;
-use crate::fabric::{Domain, EndpointSettings};
+use crate::fabric::{Domain, EndpointSettings, Shape};
 use crate::memory::Access;
 use crate::process::Here;
 use crate::stats::SendStats;
@@ -40,6 +40,8 @@ use crate::stats::SendStats;
 /// | `depth` | sends in flight | 64 | 1 to 65,536 |
 /// | `header_slots` | slots and bytes | 256 of 64 B | see [`HeaderSlotConfig`] |
 /// | `header_mode` | | `Prefixed` | |
+/// | `shape` | | what the provider's limit on segments allows | see [`Shape`] |
+/// | `inject` | | `Auto` | see [`Inject`] |
 /// | `level` | | `Sent` | |
 /// | `connect_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
@@ -78,6 +80,8 @@ impl Default for SendConfig {
                 send_deadline: Some(Duration::from_secs(30)),
                 deadline_policy: DeadlinePolicy::FailConnection,
                 header_mode: HeaderMode::Prefixed,
+                shape: None,
+                inject: Inject::Auto,
                 windows: 1024,
                 patience: PATIENCE,
                 watch: TcpWatch::default(),
@@ -120,6 +124,26 @@ impl SendConfig {
     #[must_use]
     pub fn header_mode(mut self, mode: HeaderMode) -> Self {
         self.settings.header_mode = mode;
+        self
+    }
+
+    /// How header and payload become one message. `None`, the default: [`Shape::Iov`] where the provider takes two segments a message,
+    /// else [`Shape::Headroom`]. Never a copy of the payload: what a shape can't do is refused. [`ConnectionInfo::shape`] says which it is.
+    ///
+    /// Asking for another one is for payloads that can't be had with headroom on a provider of one segment (then
+    /// [`Shape::TwoMessages`]), and for trying out on one machine what another one needs. A peer whose version does not know
+    /// [`Shape::TwoMessages`] refuses the connection.
+    #[must_use]
+    pub fn shape(mut self, shape: Option<Shape>) -> Self {
+        self.settings.shape = shape;
+        self
+    }
+
+    /// Which messages are copied by the provider as they are posted. Only at level [`Sent`](Level::Sent), and never more than the provider
+    /// takes; [`ConnectionInfo::inject`] says up to how many bytes. Outcomes and payloads come back as ever.
+    #[must_use]
+    pub fn inject(mut self, inject: Inject) -> Self {
+        self.settings.inject = inject;
         self
     }
 
@@ -403,7 +427,9 @@ impl SendEndpointZeroCopy {
             Headers::Own(config) => HeaderSlotManager::new(config)?,
             Headers::Shared(headers) => headers,
         };
-        let tx = (config.settings.depth + CONTROL_SENDS + PIECES_MAX) as usize;
+        let two_messages = config.settings.shape == Some(Shape::TwoMessages);
+        let sends = config.settings.depth * (1 + u32::from(two_messages));
+        let tx = (sends + CONTROL_SENDS + PIECES_MAX) as usize;
         let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
         let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
             .map_err(fd_limit::explain)?;
@@ -442,6 +468,46 @@ impl SendEndpointZeroCopy {
             return Err(forked(owner.pid(), payload.into(), key));
         }
         self.core.send_data(payload.into(), header, key)
+    }
+
+    /// Sends several messages, as [`send_data`](Self::send_data) each: payload, header, key. Where the provider joins posts
+    /// ([`Provider::uses_more`](crate::fabric::Provider::uses_more)), they go to the card together; everywhere else this is a loop.
+    ///
+    /// All of them are taken, or all in front of the first one that is refused: that one comes back in the error, and the rest was not taken
+    /// from the iterator (pass it by reference, and go on with it later). What was taken is on its way when this returns, and each message has
+    /// its one outcome. A provider that refuses one with another error than a full queue loses the connection.
+    ///
+    /// ```no_run
+    /// # fn send(sender: &mut fabricast::SendEndpointZeroCopy, fragments: Vec<fabricast::buffer::RingFragment>) {
+    /// let mut messages = (0..).zip(fragments).map(|(number, f): (u64, _)| (f, number.to_le_bytes(), number));
+    /// if let Err(stopped) = sender.send_batch(&mut messages) {
+    ///     assert!(stopped.refused.is_would_block(), "{stopped}");
+    ///     // later: `stopped.refused.payload`, then the rest of `messages`
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`BatchError`]: why it stopped, with the message that was refused, and how many were sent before it.
+    pub fn send_batch<P: Into<Payload>, H: AsRef<[u8]>>(
+        &mut self,
+        messages: impl IntoIterator<Item = (P, H, u64)>,
+    ) -> Result<usize, BatchError> {
+        let owner = self.core.owner();
+        let mut messages = messages
+            .into_iter()
+            .map(|(payload, header, key)| (payload.into(), header, key));
+        if !owner.is_here() {
+            return messages.next().map_or(Ok(0), |(payload, _, key)| {
+                let refused = forked(owner.pid(), payload, key);
+                Err(BatchError { sent: 0, refused })
+            });
+        }
+        match self.core.send_batch(messages) {
+            (sent, None) => Ok(sent),
+            (sent, Some(refused)) => Err(BatchError { sent, refused }),
+        }
     }
 
     /// Writes a payload into a window of the peer. Returns at once;

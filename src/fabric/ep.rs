@@ -259,6 +259,13 @@ impl Ep {
         if post.level == Level::Delivered {
             flags |= sys::FI_DELIVERY_COMPLETE;
         }
+        // With FI_COMPLETION: an injected send without one is lost in silence when its peer is.
+        if post.inject {
+            flags |= sys::FI_INJECT;
+        }
+        if post.more {
+            flags |= sys::FI_MORE;
+        }
         // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
         posted(unsafe { sys::fi_sendmsg(self.as_ptr(), &raw const msg, flags) })
     }

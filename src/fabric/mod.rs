@@ -49,11 +49,11 @@ pub(crate) use address::{AddrForm, NAME_MAX};
 pub(crate) use av::{Av, FiAddr, fits};
 pub(crate) use ep::Ep;
 pub(crate) use info::Info;
-pub use operation::Level;
 pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
     RmaPost, SendPost,
 };
+pub use operation::{Inject, Level};
 pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use rma::RmaLimits;

@@ -19,6 +19,20 @@ pub enum Level {
     Delivered,
 }
 
+/// Which messages go out injected (`FI_INJECT` of `fi_msg.3`): the provider copies them as it takes them, and some hand the card the bytes
+/// together with the command, which saves it a read. Each still has its one outcome.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Inject {
+    /// Where the provider's row says that it pays ([`Provider::inject_pays`](crate::fabric::Provider::inject_pays)), all that it takes.
+    #[default]
+    Auto,
+    /// None.
+    Off,
+    /// Messages of at most so many bytes, header included; never more than the provider takes.
+    UpTo(usize),
+}
+
 /// The most bytes of private data that a connection request, an acceptance or a refusal carries.
 ///
 /// Providers take 256 at least and some write past their own buffer beyond it, so we stay far below.
@@ -76,6 +90,31 @@ pub(crate) struct SendPost<'a> {
     /// CQ data: marks a control message; in the RDM form every message has some.
     pub(crate) data: Option<u64>,
     pub(crate) level: Level,
+    /// The provider copies the bytes now; there are no more than it takes so.
+    pub(crate) inject: bool,
+    /// Another send follows at once, without this mark; until then the provider may keep this one back.
+    pub(crate) more: bool,
+}
+
+impl<'a> SendPost<'a> {
+    /// One send by itself, from where its bytes lie.
+    pub(crate) fn plain(
+        iov: &'a [libc::iovec],
+        desc: &'a [*mut c_void],
+        context: usize,
+        data: Option<u64>,
+        level: Level,
+    ) -> Self {
+        Self {
+            iov,
+            desc,
+            context,
+            data,
+            level,
+            inject: false,
+            more: false,
+        }
+    }
 }
 
 /// Where a one-sided operation goes.

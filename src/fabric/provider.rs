@@ -23,15 +23,18 @@ impl fmt::Display for EndpointKind {
     }
 }
 
-/// How a header and a payload become one message; chosen once at open.
+/// How a header and a payload become one message, without a copy of the payload; chosen once, when the endpoint is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Shape {
-    /// One vectored send: header slot first, payload segments after it.
+    /// One vectored send: header slot first, payload segments after it. Takes a provider with two segments a message at least.
     Iov,
-    /// Header room in front of the payload: one contiguous run.
+    /// The header is written right in front of the payload, and both are one run of bytes: for providers with one segment a message. The
+    /// payload is one [`Buffer`](crate::buffer::Buffer) of a pool with [headroom](crate::buffer::SharedBufferConfig::headroom), from its
+    /// start, or one fragment of a [ring with headroom](crate::buffer::RingConfig::headroom). Clones of a buffer go out at once with equal headers only.
     Headroom,
-    /// Header and payload as two messages.
+    /// Header and payload are two messages. Takes any payload, and costs a second operation, a second receive buffer of the peer's for
+    /// each of its credits, and both of them as long as the message is held there.
     TwoMessages,
 }
 
@@ -80,8 +83,10 @@ pub struct Provider {
     pub wait_fd: bool,
     /// After `fi_close(ep)` it reports what was in flight; where it does not, we fail those operations ourselves.
     pub reports_after_close: bool,
-    /// `FI_MORE` batches posts.
+    /// `FI_MORE` batches posts: what is flagged waits for the next post, and goes to the card together with it.
     pub uses_more: bool,
+    /// `FI_INJECT` saves more than the copy that it takes.
+    pub inject_pays: bool,
     /// `FI_MR_VIRT_ADDR` is not offered to it: with it, a peer that shares the machine reaches memory by its address, and no key is
     /// looked at (`shm`).
     pub offset_windows: bool,
@@ -133,6 +138,8 @@ pub const PROVIDERS: &[Provider] = &[
         wait_fd: true,
         reports_after_close: true,
         uses_more: false,
+        // It copies sends as short as those that can be injected in any case.
+        inject_pays: false,
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
@@ -148,7 +155,10 @@ pub const PROVIDERS: &[Provider] = &[
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
-        uses_more: true,
+        // It takes the flag and does not look at it, up to 2.5.
+        uses_more: false,
+        // The bytes go to the card with the command (IBV_SEND_INLINE).
+        inject_pays: true,
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
@@ -197,13 +207,28 @@ pub const PROVIDERS: &[Provider] = &[
     // Its descriptor is written by progress, which with FI_PROGRESS_MANUAL is ours: who sleeps on it, sleeps.
     rdm("sockets", 8, false, "sends up to 255 B", Evidence::Tested),
     rdm("udp;ofi_rxd", 4, false, "every message", Evidence::Tested),
-    rdm("efa", 2, true, "small messages", Evidence::Documented),
+    Provider {
+        uses_more: true,
+        // Injected messages take a buffer and a copy that others do without.
+        inject_pays: false,
+        ..rdm("efa", 2, true, "small messages", Evidence::Documented)
+    },
     Provider {
         endpoint_scope: true,
+        // `fi_cxi.7`: queued commands are submitted with the next one that is not flagged, and not before.
+        uses_more: true,
+        // As efa; short messages go with the command in any case.
+        inject_pays: false,
         ..rdm("cxi", 1, true, "small messages", Evidence::Documented)
     },
-    rdm("psm3", 1, true, "small messages", Evidence::Documented),
-    rdm("opx", 1, false, "small messages", Evidence::Documented),
+    Provider {
+        inject_pays: true,
+        ..rdm("psm3", 1, true, "small messages", Evidence::Documented)
+    },
+    Provider {
+        inject_pays: true,
+        ..rdm("opx", 1, false, "small messages", Evidence::Documented)
+    },
 ];
 
 const fn rdm(
@@ -221,6 +246,7 @@ const fn rdm(
         wait_fd,
         reports_after_close: true,
         uses_more: false,
+        inject_pays: false,
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,

@@ -197,7 +197,17 @@ pub(crate) fn assert_fds_back(baseline: usize, limit: Duration, mut step: impl F
 
 /// A pool that is registered with the domain.
 pub(crate) fn pool(domain: &Arc<Domain>, slots: u32, size: usize) -> SharedBufferManager {
-    let pool = SharedBufferManager::allocate(slots, size).expect("memory");
+    roomy_pool(domain, slots, size, 0)
+}
+
+/// The same with so many bytes in front of each buffer.
+pub(crate) fn roomy_pool(
+    domain: &Arc<Domain>,
+    slots: u32,
+    size: usize,
+    headroom: usize,
+) -> SharedBufferManager {
+    let pool = SharedBufferManager::allocate_with_headroom(slots, size, headroom).expect("memory");
     pool.region().register(domain).expect("registered");
     pool
 }

@@ -4,9 +4,10 @@ use std::time::{Duration, Instant};
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{CloseReason, Level, SendConfig};
+use fabricast::fabric::Shape;
 use fabricast::{SendEndpointZeroCopy, SendEvent};
 
-use crate::common::{SOON, after, buffer, child, drive, pattern, pool, send_end};
+use crate::common::{SOON, after, buffer, child, drive, pattern, roomy_pool, send_end};
 use crate::message::header;
 use crate::told::{Told, mode};
 
@@ -17,11 +18,21 @@ pub(crate) fn config(told: &Told) -> SendConfig {
         _ => Level::Sent,
     };
     SendConfig::default()
+        .shape(shape(told))
         .level(level)
         .header_mode(mode(told.text("mode").unwrap_or("prefixed")))
         .connect_timeout(Duration::from_millis(told.number("connect", 5000)))
         .send_deadline(Some(Duration::from_millis(told.number("deadline", 30_000))))
         .lost_after(Some(Duration::from_millis(told.number("lost", 60_000))))
+}
+
+/// How header and payload become one message, if it matters.
+fn shape(told: &Told) -> Option<Shape> {
+    match told.text("shape")? {
+        "headroom" => Some(Shape::Headroom),
+        "two" => Some(Shape::TwoMessages),
+        other => panic!("no shape {other:?}"),
+    }
 }
 
 pub(crate) struct Sender {
@@ -50,7 +61,8 @@ impl Sender {
             .map(|n| n.parse().expect("a size"))
             .collect();
         let largest = *sizes.iter().max().expect("a size");
-        let pool = pool(&domain, 16, largest.max(64));
+        let headroom = if told.text("shape").is_some() { 128 } else { 0 };
+        let pool = roomy_pool(&domain, 16, largest.max(64), headroom);
         let endpoint = SendEndpointZeroCopy::connect(&domain, told.to(), config).expect("begins");
         Self {
             endpoint,

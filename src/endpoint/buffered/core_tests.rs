@@ -80,6 +80,7 @@ fn info(max_message: u64) -> ConnectionInfo {
         credits: 4,
         header_mode: HeaderMode::Raw,
         shape: Shape::Iov,
+        inject: 0,
         kernel_watch: crate::endpoint::KernelWatch::NotAsked,
     }
 }

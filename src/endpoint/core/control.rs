@@ -99,13 +99,8 @@ pub(crate) fn post_control<L: Link, T>(
     let mut iov = IovList::new();
     iov.push(buffer.as_ptr(), len, desc.desc());
     let context = in_flight.begin(op(kind, buffer)).map_err(|_| full())?;
-    let post = SendPost {
-        iov: iov.iov(),
-        desc: iov.desc(),
-        context,
-        data: Some(u64::from(cq_data)),
-        level: Level::Sent,
-    };
+    let data = Some(u64::from(cq_data));
+    let post = SendPost::plain(iov.iov(), iov.desc(), context, data, Level::Sent);
     // SAFETY: the slab owns the buffer until its completion was read or the endpoint was closed.
     unsafe { link.post_send(conn, &post) }.inspect_err(|_| drop(in_flight.abort(context)))
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::far_future;
 use crate::endpoint::event::DeadlinePolicy;
+use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
@@ -468,4 +469,51 @@ fn registrations_of_connections_serve_their_own_sends() {
     hubs.settle();
     hubs.hubs[0].check_all_back();
     hubs.end();
+}
+
+/// A provider with one segment a message: the header lies in front of the payload, and clones with the same header go out at once.
+#[test]
+fn an_endpoint_with_many_connections_puts_headers_in_front_of_payloads() {
+    for form in FORMS {
+        let setup = HubSetup {
+            net: NetConfig {
+                form,
+                iov_limit: 1,
+                ..NetConfig::default()
+            },
+            ..HubSetup::default()
+        };
+        let (mut hubs, ids) = Hubs::star(&setup, 3);
+        for key in 0..3 {
+            hubs.hubs[0].send(ids[0], key).unwrap();
+        }
+        hubs.settle();
+        assert_eq!(hubs.hubs[0].completed, [0, 1, 2]);
+        let hub = &mut hubs.hubs[0];
+        let payload = hub.payload(9);
+        let mut header = hub.core().prepare_header(&9u64.to_be_bytes(), 9).unwrap();
+        for &id in &ids {
+            let clone = payload.clone().into();
+            hub.core().send_prepared(id, clone, &mut header, 9).unwrap();
+        }
+        let refused = hub.core().send_data(ids[0], payload.into(), b"other", 9);
+        let taken = SendErrorKind::WouldBlock(Blocked::HeaderRoom);
+        assert_eq!(refused.unwrap_err().kind, taken);
+        hub.core().drop_header(header);
+        let mut over = 0;
+        while over < 2 {
+            hubs.net.deliver(usize::MAX);
+            hubs.hubs[1..].iter_mut().for_each(|hub| hub.poll());
+            let mut events = Vec::new();
+            hubs.hubs[0].core().poll(&mut events).unwrap();
+            let done = |event: &&ReceiveEvent| matches!(event, ReceiveEvent::Completed { .. });
+            over += events.iter().filter(done).count();
+        }
+        assert!(
+            hubs.hubs[1..]
+                .iter()
+                .all(|hub| hub.received.last() == Some(&9))
+        );
+        hubs.net.check();
+    }
 }

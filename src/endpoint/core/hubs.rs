@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
-use crate::endpoint::core::rig::{LONG, SLOT_BYTES, Setup, payload_pool, receive_settings};
+use crate::endpoint::core::rig::{LONG, SLOT_BYTES, Setup, pool_with_room, receive_settings};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -112,7 +112,8 @@ impl Hub {
         let link = net.hub();
         let number = link.id();
         let pool = SharedBufferManager::allocate(setup.receive_slots, SLOT_BYTES * 2).unwrap();
-        let payloads = payload_pool(net, 1000 + number, 32);
+        // Room for a prefix of 2 bytes and a header of 8.
+        let payloads = pool_with_room(net, 1000 + number, 32, 10);
         payloads.region().register_with(net.near()).unwrap();
         let config = HeaderSlotConfig {
             slots: setup.header_slots,

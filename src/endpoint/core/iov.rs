@@ -36,6 +36,21 @@ impl IovList {
         self.len += 1;
     }
 
+    /// Begins the first segment so many bytes earlier. The caller has put a header there, in the same region.
+    pub(crate) fn extend_front(&mut self, bytes: usize) {
+        debug_assert_eq!(self.len, 1, "one run of memory");
+        // SAFETY: `push` wrote the first, and the list has one.
+        let first = unsafe { self.iov[0].assume_init_mut() };
+        first.iov_base = first.iov_base.cast::<u8>().wrapping_sub(bytes).cast();
+        first.iov_len += bytes;
+    }
+
+    /// The bytes of all segments.
+    #[inline]
+    pub(crate) fn len_bytes(&self) -> usize {
+        self.iov().iter().map(|segment| segment.iov_len).sum()
+    }
+
     pub(crate) fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }

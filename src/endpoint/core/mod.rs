@@ -13,6 +13,7 @@ pub(crate) mod iov;
 mod long_tests;
 #[cfg_attr(not(test), allow(dead_code))]
 pub(crate) mod outgoing;
+pub(crate) mod pair;
 pub(crate) mod receive;
 #[cfg(all(test, not(loom)))]
 mod receive_scale_tests;
@@ -26,6 +27,8 @@ pub(crate) mod scoped;
 pub(crate) mod send;
 #[cfg(all(test, not(loom)))]
 mod send_tests;
+#[cfg(all(test, not(loom)))]
+mod shape_tests;
 pub(crate) mod shared_receives;
 #[cfg(all(test, not(loom)))]
 mod walk_tests;

@@ -10,21 +10,26 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::Error;
 use crate::buffer::{
-    HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload, TakenSlot,
+    FrontError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
+    TakenSlot,
 };
 use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::pair::HeaderOp;
 use crate::endpoint::core::recent_lease::RecentLease;
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::Level;
+use crate::endpoint::event::{Inject, Level};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::{IOV_MAX, Link, LinkConn, LinkLimits, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{self, CloseReason, Connection};
 use crate::endpoint::protocol::wire::{self, HeaderMode};
 use crate::error::{Blocked, FabricErrno, MessageLimit, SendErrorKind};
+use crate::fabric::Shape;
 
 /// A data message in flight, with everything that must stay alive until it is over.
 ///
@@ -40,6 +45,26 @@ pub(crate) struct DataOp {
     pub(crate) posted: Option<Instant>,
     /// Its registration is kept open by the core's [`RecentLease`].
     recent: bool,
+    /// Shape `TwoMessages`: the header that travels in front of it, by its context, until that is over.
+    pub(crate) header: Option<NonZeroUsize>,
+}
+
+#[cfg(all(test, not(loom)))]
+impl DataOp {
+    /// Of a message without a byte.
+    pub(crate) fn empty(key: u64, scope: crate::memory::Scope) -> Self {
+        // SAFETY: there is no lease.
+        let payload = unsafe { LeasedPayload::new(Payload::empty(), Leases::elsewhere(scope)) };
+        Self {
+            key,
+            payload,
+            slot: None,
+            sequence: 0,
+            posted: None,
+            recent: false,
+            header: None,
+        }
+    }
 }
 
 /// The same for a message that goes piece by piece, with where its bytes lie, in their order.
@@ -97,9 +122,26 @@ pub(crate) struct Outgoing {
     headers: HeaderSlotManager,
     mode: HeaderMode,
     level: Level,
+    shape: Shape,
     max_message: u64,
     max_segments: usize,
+    /// Messages up to so many bytes are injected.
+    inject: usize,
+    uses_more: bool,
     recent: RecentLease,
+}
+
+/// The shape of messages over such a link: the one asked for, or the first that the limit on segments allows.
+pub(crate) fn choose_shape(asked: Option<Shape>, limits: &LinkLimits) -> Result<Shape, Error> {
+    let first = Shape::for_iov_limit(limits.iov_limit);
+    match asked {
+        Some(Shape::Iov) if first != Shape::Iov => Err(Error::Config {
+            field: "shape",
+            value: Shape::Iov.to_string(),
+            reason: "the provider takes one segment a message (Headroom and TwoMessages do with that)",
+        }),
+        asked => Ok(asked.unwrap_or(first)),
+    }
 }
 
 impl Outgoing {
@@ -108,15 +150,32 @@ impl Outgoing {
         headers: HeaderSlotManager,
         mode: HeaderMode,
         level: Level,
+        (shape, inject): (Shape, Inject),
         limits: &LinkLimits,
     ) -> Self {
+        let segments = limits.iov_limit.min(IOV_MAX);
+        let inject = match inject {
+            // A copy that was taken says nothing of its delivery. Nor would device memory go this way: regions are host memory.
+            _ if level != Level::Sent => 0,
+            Inject::Off => 0,
+            Inject::Auto if !limits.inject_pays => 0,
+            Inject::Auto => limits.inject_size,
+            Inject::UpTo(bytes) => bytes.min(limits.inject_size),
+        };
         Self {
             owner,
             headers,
             mode,
             level,
+            shape,
             max_message: limits.max_message,
-            max_segments: limits.iov_limit.min(IOV_MAX) - 1,
+            max_segments: match shape {
+                Shape::Iov => segments - 1,
+                Shape::Headroom => 1,
+                Shape::TwoMessages => segments,
+            },
+            inject,
+            uses_more: limits.uses_more,
             recent: RecentLease::default(),
         }
     }
@@ -127,6 +186,20 @@ impl Outgoing {
 
     pub(crate) fn header_mode(&self) -> HeaderMode {
         self.mode
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Messages up to so many bytes are injected.
+    pub(crate) fn inject(&self) -> usize {
+        self.inject
+    }
+
+    /// Posts can be flagged to be followed by others.
+    pub(crate) fn uses_more(&self) -> bool {
+        self.uses_more
     }
 
     /// Bytes of the largest message that a peer who takes so many can be sent.
@@ -183,7 +256,8 @@ impl Outgoing {
         }
     }
 
-    /// Takes all that a message needs, or nothing, and lists its segments.
+    /// Takes all that a message needs, or nothing, and lists its segments. Where a header travels alone, they are those of the payload, and
+    /// [`lone_header`](Self::lone_header) has the header.
     #[inline]
     pub(crate) fn load<C: LinkConn>(
         &mut self,
@@ -193,7 +267,11 @@ impl Outgoing {
         lane: Lane<'_, C>,
         iov: &mut IovList,
     ) -> Result<DataOp, (SendErrorKind, Payload)> {
-        match self.take_slot(header, key, payload.segments().is_empty()) {
+        if self.goes_in_front(&payload, header) {
+            let prefix = self.prefix(header);
+            return self.load_behind(&[prefix.as_slice(), header], payload, key, lane, iov);
+        }
+        match self.take_slot(header, key, &payload) {
             Ok(slot) => self.load_with(slot, payload, key, lane, iov),
             Err(kind) => Err((kind, payload)),
         }
@@ -208,13 +286,66 @@ impl Outgoing {
         lane: Lane<'_, C>,
         iov: &mut IovList,
     ) -> Result<DataOp, (SendErrorKind, Payload)> {
-        match &mut header.slot {
-            Some(slot) => {
-                let slot = self.headers.share(slot);
-                self.load_with(Some(slot), payload, key, lane, iov)
-            }
-            None => self.load(payload, &[], key, lane, iov),
+        let Some(slot) = &mut header.slot else {
+            return self.load(payload, &[], key, lane, iov);
+        };
+        if self.shape == Shape::Headroom && payload.run_count() > 0 {
+            let headers = self.headers.clone();
+            return self.load_behind(&[headers.bytes(slot)], payload, key, lane, iov);
         }
+        if self.shape == Shape::TwoMessages && payload.run_count() == 0 {
+            // Framed, and by itself: not what the slot has.
+            let headers = self.headers.clone();
+            return self.load(payload, headers.bytes(slot), key, lane, iov);
+        }
+        let slot = self.headers.share(slot);
+        self.load_with(Some(slot), payload, key, lane, iov)
+    }
+
+    /// The header has to lie right in front of the payload.
+    #[inline]
+    fn goes_in_front(&self, payload: &Payload, header: &[u8]) -> bool {
+        let framed = self.mode.overhead() + header.len() > 0;
+        self.shape == Shape::Headroom && framed && payload.run_count() > 0
+    }
+
+    /// Header and payload as one run of memory.
+    fn load_behind<C: LinkConn>(
+        &mut self,
+        header: &[&[u8]],
+        mut payload: Payload,
+        key: u64,
+        lane: Lane<'_, C>,
+        iov: &mut IovList,
+    ) -> Result<DataOp, (SendErrorKind, Payload)> {
+        let len = match payload.begin_front(header) {
+            Ok(len) => len,
+            Err(FrontError::NoRoom { len, room }) => {
+                return Err((SendErrorKind::NoHeaderRoom { len, room }, payload));
+            }
+            Err(FrontError::Taken) => {
+                return Err((SendErrorKind::WouldBlock(Blocked::HeaderRoom), payload));
+            }
+        };
+        let (leases, recent) = match self.lease(&payload, lane.conn, lane.scoped, iov) {
+            Ok((leases, recent)) => (leases.with_front(), recent),
+            Err(kind) => {
+                payload.end_front();
+                return Err((kind, payload));
+            }
+        };
+        iov.extend_front(len);
+        // SAFETY: leases and claim are this payload's.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        Ok(DataOp {
+            key,
+            payload,
+            slot: None,
+            sequence: lane.sequence,
+            posted: None,
+            recent,
+            header: None,
+        })
     }
 
     #[inline]
@@ -226,7 +357,8 @@ impl Outgoing {
         lane: Lane<'_, C>,
         iov: &mut IovList,
     ) -> Result<DataOp, (SendErrorKind, Payload)> {
-        if let Some(slot) = &slot {
+        let alone = self.shape == Shape::TwoMessages && payload.run_count() > 0;
+        if let Some(slot) = slot.as_ref().filter(|_| !alone) {
             iov.push(self.headers.start(slot), slot.len(), lane.header_desc);
         }
         let (leases, recent) = match self.lease(&payload, lane.conn, lane.scoped, iov) {
@@ -245,6 +377,7 @@ impl Outgoing {
             sequence: lane.sequence,
             posted: None,
             recent,
+            header: None,
         })
     }
 
@@ -257,7 +390,11 @@ impl Outgoing {
         key: u64,
         lane: Lane<'_, C>,
     ) -> Result<LongOp, (SendErrorKind, Payload)> {
-        let slot = match self.take_slot(header, key, payload.segments().is_empty()) {
+        // Whatever the shape is: it is written as one run.
+        let prefix = self.prefix(header);
+        let framed = prefix.0.is_some() || !header.is_empty() || payload.segments().is_empty();
+        let parts = [prefix.as_slice(), header];
+        let slot = match framed.then(|| self.fill_slot(&parts, key)).transpose() {
             Ok(slot) => slot,
             Err(kind) => return Err((kind, payload)),
         };
@@ -291,32 +428,58 @@ impl Outgoing {
         op.payload.into_payload()
     }
 
+    /// The header of a message that is about to be posted, if it travels alone, and its only segment.
+    #[inline]
+    pub(crate) fn lone_header(
+        &self,
+        op: &mut DataOp,
+        header_desc: *mut c_void,
+        iov: &mut IovList,
+    ) -> Option<HeaderOp> {
+        if self.shape != Shape::TwoMessages || op.payload.run_count() == 0 {
+            return None;
+        }
+        let slot = op.slot.take()?;
+        iov.push(self.headers.start(&slot), slot.len(), header_desc);
+        Some(HeaderOp::new(slot))
+    }
+
+    /// What the header mode puts in front of a header.
+    #[inline]
+    fn prefix(&self, header: &[u8]) -> Prefix {
+        match self.mode {
+            // `check_header` bounded the length by the slot's, which is at most 4096.
+            HeaderMode::Prefixed => Prefix(Some(wire::prefix(header.len() as u16))),
+            HeaderMode::Fixed(_) | HeaderMode::Raw => Prefix(None),
+        }
+    }
+
     /// Copies the header into a slot, with what the header mode puts in front of it. Nothing to copy: no slot, unless
-    /// the message would have no segment at all.
+    /// the message would have no segment at all. A header that travels alone needs nothing in front of it.
     #[inline]
     fn take_slot(
         &self,
         header: &[u8],
         key: u64,
-        only_segment: bool,
+        payload: &Payload,
     ) -> Result<Option<TakenSlot>, SendErrorKind> {
-        let prefix = match self.mode {
-            // `check_header` bounded the length by the slot's, which is at most 4096.
-            HeaderMode::Prefixed => Some(wire::prefix(header.len() as u16)),
-            HeaderMode::Fixed(_) | HeaderMode::Raw => None,
-        };
-        if prefix.is_none() && header.is_empty() && !only_segment {
+        let alone = self.shape == Shape::TwoMessages && payload.run_count() > 0;
+        let prefix = self.prefix(header);
+        if prefix.0.is_none() && header.is_empty() && !payload.segments().is_empty() {
             return Ok(None);
         }
-        let prefix = prefix.as_ref().map_or(&[][..], |prefix| &prefix[..]);
-        let slot = self
-            .headers
-            .take(&[prefix, header], key, self.owner)
+        let prefix = if alone { &[] } else { prefix.as_slice() };
+        self.fill_slot(&[prefix, header], key).map(Some)
+    }
+
+    #[inline]
+    fn fill_slot(&self, parts: &[&[u8]], key: u64) -> Result<TakenSlot, SendErrorKind> {
+        self.headers
+            .take(parts, key, self.owner)
             .map_err(|error| match error {
                 HeaderError::TooLong { len, max } => SendErrorKind::HeaderTooLong { len, max },
                 HeaderError::NoSlot => SendErrorKind::WouldBlock(Blocked::HeaderSlots),
-            })?;
-        Ok(Some(slot))
+            })
     }
 
     /// A header that several messages will have: one slot, filled once.
@@ -326,7 +489,14 @@ impl Outgoing {
         key: u64,
     ) -> Result<PreparedHeader, SendErrorKind> {
         self.check_header(header.len())?;
-        let slot = self.take_slot(header, key, false)?;
+        let prefix = match self.shape {
+            // They travel alone, as a rule: a message without a payload is not for many.
+            Shape::TwoMessages => Prefix(None),
+            Shape::Iov | Shape::Headroom => self.prefix(header),
+        };
+        let framed = self.mode == HeaderMode::Prefixed || !header.is_empty();
+        let parts = [prefix.as_slice(), header];
+        let slot = framed.then(|| self.fill_slot(&parts, key)).transpose()?;
         Ok(PreparedHeader {
             slot,
             len: header.len(),
@@ -369,22 +539,59 @@ impl Outgoing {
         // The credit is taken first, so that a completion can never come before its post is counted.
         let taken = machine.on_data_posted();
         debug_assert!(taken.is_ok(), "the core asked the same");
+        let data = data_of(machine, taken.unwrap_or(0));
+        let posted = self.hand_over(link, conn, (context, data), iov, false);
+        posted.inspect_err(|_| machine.on_post_undone())
+    }
+
+    /// The same for a header that travels alone, and for the credit of the whole message. Gives the CQ data of the payload, which follows.
+    pub(crate) fn post_header<L: Link>(
+        &self,
+        link: &mut L,
+        conn: Option<&L::Conn>,
+        machine: &mut Connection,
+        context: usize,
+        iov: &IovList,
+    ) -> Result<u64, PostRefused> {
+        let taken = machine.on_pair_posted();
+        debug_assert!(taken.is_ok(), "the core asked the same");
+        let [header, payload] = machine.pair_data(taken.unwrap_or(0));
+        match self.hand_over(link, conn, (context, Some(header)), iov, false) {
+            Ok(()) => Ok(payload),
+            Err(refused) => {
+                machine.on_pair_undone();
+                Err(refused)
+            }
+        }
+    }
+
+    /// Hands a message to the provider whose credit was taken.
+    #[inline]
+    pub(crate) fn hand_over<L: Link>(
+        &self,
+        link: &mut L,
+        conn: Option<&L::Conn>,
+        (context, data): (usize, Option<u64>),
+        iov: &IovList,
+        more: bool,
+    ) -> Result<(), PostRefused> {
+        let inject = self.inject > 0 && iov.len_bytes() <= self.inject;
         let post = SendPost {
-            iov: iov.iov(),
-            desc: iov.desc(),
-            context,
-            data: machine
-                .data_mark()
-                .map(|mark| wire::numbered(mark, taken.unwrap_or(0))),
-            level: self.level,
+            inject,
+            more,
+            ..SendPost::plain(iov.iov(), iov.desc(), context, data, self.level)
         };
-        let posted = match conn {
+        match conn {
             // SAFETY: the core's slab owns slot and payload, which keep the memory alive, registered and unwritten, until the
             // completion was read or the endpoint was closed.
             Some(conn) => unsafe { link.post_send(conn, &post) },
             None => Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN))),
-        };
-        posted.inspect_err(|_| machine.on_post_undone())
+        }
+    }
+
+    /// A header that travelled alone is over.
+    pub(crate) fn end_header(&self, slot: TakenSlot) {
+        self.headers.give_back(slot);
     }
 
     // ---- registrations -------------------------------------------------------------------------------------------
@@ -418,6 +625,23 @@ impl Outgoing {
     pub(crate) fn leak(&mut self) {
         self.recent.leak();
     }
+}
+
+/// The bytes in front of a header, if the mode has any.
+struct Prefix(Option<[u8; wire::PREFIX_LEN]>);
+
+impl Prefix {
+    #[inline]
+    fn as_slice(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |prefix| prefix)
+    }
+}
+
+/// The CQ data of a data message with this number.
+#[inline]
+pub(crate) fn data_of(machine: &Connection, number: u64) -> Option<u64> {
+    let mark = machine.data_mark();
+    mark.map(|mark| wire::numbered(mark, number))
 }
 
 /// A lease for each segment.

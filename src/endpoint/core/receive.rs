@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use self::shared::{Early, LateBye, NOBODY, ORPHANS_MAX, Shared, share};
 use crate::Error;
-use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
+use crate::buffer::{Buffer, BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
 use crate::endpoint::core::control::{
     CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
@@ -42,17 +42,16 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
-// Until the public endpoints over them are there.
-#[cfg_attr(not(test), allow(dead_code))]
 mod dialing;
 mod long;
+// Headers for several messages: until who publishes is here.
 #[cfg_attr(not(test), allow(dead_code))]
 mod sends;
 mod windows;
 
 use long::{Due, LongPool, LongReceive};
-pub(crate) use sends::SendsSettings;
 use sends::{ConnSends, Sends};
+pub(crate) use sends::{KEPT, SendsSettings};
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -101,6 +100,18 @@ pub(crate) struct Receives {
     pub(crate) min: u32,
     /// The most.
     pub(crate) max: u32,
+}
+
+impl Receives {
+    /// Those of a connection on which a credit stands for so many.
+    pub(crate) fn with(self, per_credit: u32) -> Self {
+        let scaled = |receives: u32| self.reserve + (receives - self.reserve) * per_credit;
+        Self {
+            reserve: self.reserve,
+            min: scaled(self.min),
+            max: scaled(self.max),
+        }
+    }
 }
 
 impl ReceiveSettings {
@@ -170,6 +181,8 @@ struct Conn<C> {
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
     header_mode: HeaderMode,
+    /// A header that came by itself, and waits for its payload.
+    lone_header: Option<Box<Option<Buffer>>>,
     sends: Option<Box<ConnSends>>,
     /// RDM form: messages that came before their turn, and a goodbye that did.
     early: Reorder<Due<Early>>,
@@ -197,9 +210,14 @@ impl<C> Conn<C> {
         [machine, bye].into_iter().flatten().min()
     }
 
+    /// Data messages that the receives posted now can hold.
+    fn credits(&self) -> u32 {
+        self.posted.saturating_sub(self.reserve) / self.machine.receives_per_credit()
+    }
+
     /// Tells the machine of receives that can hold data messages again; the reserve is none of them.
     fn count_reposted(&mut self) {
-        let covered = self.machine.received() + u64::from(self.posted.saturating_sub(self.reserve));
+        let covered = self.machine.received() + u64::from(self.credits());
         let new = covered.saturating_sub(self.covered);
         if new > 0 {
             self.covered = covered;
@@ -593,10 +611,24 @@ impl<L: Link> ReceiveCore<L> {
             }
         }
         match conn.machine.on_message(data) {
-            Some(Arrival::Data) => {
-                if let Ok(sequence) = conn.machine.on_data(len as u64) {
-                    self.hand_out(id, sequence, buffer, len, events);
+            Some(arrival @ (Arrival::Data | Arrival::Payload)) => {
+                let alone = arrival == Arrival::Payload;
+                let lone_header = conn.lone_header.as_mut().and_then(|header| header.take());
+                let received = if alone {
+                    conn.machine.on_payload(len as u64)
+                } else {
+                    conn.machine.on_data(len as u64)
+                };
+                if let Ok(sequence) = received {
+                    let lone = alone.then_some(lone_header);
+                    self.hand_out(id, sequence, (buffer, len), lone, events);
                 }
+            }
+            Some(Arrival::Header) => {
+                // Kept for its payload: two receives stand for a credit of such a peer.
+                let taken = conn.machine.on_header(len as u64);
+                **conn.lone_header.get_or_insert_default() =
+                    taken.ok().map(|()| buffer.freeze(len));
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
@@ -754,15 +786,15 @@ impl<L: Link> ReceiveCore<L> {
             let details = [limit.into(), 0];
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
+        let params = self.params(0, 0);
+        let judge = Connection::accept(self.link.form(), params, data.as_slice(), Instant::now());
         let free = self.free_receives() as u64;
-        if free < self.receives.min.into() {
-            let details = [free, self.receives.min.into()];
+        let need = self.receives.with(judge.receives_per_credit()).min;
+        if free < need.into() {
+            let details = [free, need.into()];
             return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
         }
-        let params = self.params(0, 0);
-        match Connection::accept(self.link.form(), params, data.as_slice(), Instant::now())
-            .close_reason()
-        {
+        match judge.close_reason() {
             Some(CloseReason::RefusedPeer(refusal)) => Err(refusal),
             _ => Ok(()),
         }
@@ -804,9 +836,10 @@ impl<L: Link> ReceiveCore<L> {
                 return tracing::warn!(%error, "a connection could not be made");
             }
         };
-        let want = self.first_target();
+        let receives = self.receives.with(conn.machine.receives_per_credit());
+        let want = self.first_target(receives);
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < self.receives.min {
+        if conn.posted < receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
             conn.machine.abort(CloseReason::ClosedLocally);
             self.conns.put(id, conn);
@@ -814,7 +847,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         // The credits promised are receives that are posted, less the reserve.
         conn.target = conn.posted;
-        let credits = conn.posted.saturating_sub(conn.reserve);
+        let credits = conn.credits();
         conn.covered = u64::from(credits);
         conn.machine = Connection::accept(
             self.link.form(),
@@ -832,6 +865,7 @@ impl<L: Link> ReceiveCore<L> {
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let pool_desc = scoped.hold(self.pool.region(), registrar)?;
         let control_desc = scoped.hold(self.control.region(), registrar)?;
+        let per_credit = machine.receives_per_credit();
         // Of one that this side makes, the answer says it.
         let header_mode = machine
             .peer()
@@ -857,8 +891,9 @@ impl<L: Link> ReceiveCore<L> {
             covered: 0,
             unsent: None,
             header_mode,
+            lone_header: None,
             sends,
-            early: Reorder::new(self.settings.depth),
+            early: Reorder::new(self.settings.depth * per_credit),
             long: None,
             late_bye: None,
             pool_desc,
@@ -868,7 +903,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
-    fn first_target(&self) -> u32 {
+    fn first_target(&self, receives: Receives) -> u32 {
         let others = self.settings.max_connections
             - 1
             - (self.conns.len() as u32).min(self.settings.max_connections - 1);
@@ -876,10 +911,8 @@ impl<L: Link> ReceiveCore<L> {
         let share = self
             .free_receives()
             .saturating_sub(kept)
-            .max(self.receives.min as usize);
-        self.receives
-            .max
-            .min(u32::try_from(share).unwrap_or(u32::MAX))
+            .max(receives.min as usize);
+        receives.max.min(u32::try_from(share).unwrap_or(u32::MAX))
     }
 
     /// Receives that a new connection could have.
@@ -920,7 +953,7 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Windows take receives that only an endpoint with windows has.
     fn features(&self) -> u32 {
-        let mut features = wire::FEATURE_HEARTBEAT;
+        let mut features = wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES;
         if self.settings.windows.enabled() {
             features |= wire::FEATURE_WINDOWS;
         }
@@ -955,10 +988,7 @@ impl<L: Link> ReceiveCore<L> {
         conn.header_mode = peer.map_or(HeaderMode::Raw, |hello| hello.header_mode);
         // Of an endpoint that also sends, what its peer takes is told.
         let (max_message, credits) = match &self.sends {
-            None => (
-                self.settings.max_message,
-                conn.posted.saturating_sub(conn.reserve),
-            ),
+            None => (self.settings.max_message, conn.credits()),
             Some(sends) => (
                 sends
                     .outgoing()
@@ -966,13 +996,19 @@ impl<L: Link> ReceiveCore<L> {
                 peer.map_or(0, |hello| hello.credits),
             ),
         };
+        // What one run of memory was to the peer, nobody sees here.
+        let taken = match conn.machine.has_two_messages() {
+            true => Shape::TwoMessages,
+            false => Shape::Iov,
+        };
         let info = ConnectionInfo {
             peer: conn.link.peer(),
             peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
             max_message,
             credits,
             header_mode: conn.header_mode,
-            shape: Shape::Iov,
+            shape: self.sends.as_ref().map_or(taken, |s| s.outgoing().shape()),
+            inject: self.sends.as_ref().map_or(0, |s| s.outgoing().inject()),
             kernel_watch,
         };
         tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");

@@ -12,7 +12,7 @@ use crate::buffer::{
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings};
-use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{ConnKey, LinkConn};
@@ -23,6 +23,7 @@ use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowEvent;
 use crate::error::{Blocked, SendError, SendErrorKind};
+use crate::fabric::Shape;
 use crate::memory::Region;
 
 /// Longer than any test takes.
@@ -43,6 +44,11 @@ pub(crate) struct Setup {
     pub(crate) depth: u32,
     pub(crate) header_slots: u32,
     pub(crate) header_mode: HeaderMode,
+    pub(crate) shape: Option<Shape>,
+    pub(crate) inject: Inject,
+    pub(crate) level: Level,
+    /// Bytes in front of each payload.
+    pub(crate) headroom: usize,
     pub(crate) payloads: u32,
     pub(crate) send_deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
@@ -67,6 +73,10 @@ impl Default for Setup {
             depth: 8,
             header_slots: 8,
             header_mode: HeaderMode::Prefixed,
+            shape: None,
+            inject: Inject::Auto,
+            level: Level::Sent,
+            headroom: 0,
             payloads: 16,
             send_deadline: None,
             policy: DeadlinePolicy::FailConnection,
@@ -157,7 +167,7 @@ impl Rig {
             receive_settings(&setup),
         )
         .unwrap();
-        let payloads = payload_pool(&net, PAYLOAD_MEMORY, setup.payloads);
+        let payloads = pool_with_room(&net, PAYLOAD_MEMORY, setup.payloads, setup.headroom);
         payloads.region().register_with(net.near()).unwrap();
         let headers = HeaderSlotManager::new(HeaderSlotConfig {
             slots: setup.header_slots,
@@ -256,6 +266,32 @@ impl Rig {
                 Err(kind)
             }
         }
+    }
+
+    /// Sends these at once, until one is refused; gives how many were taken, and what became of the next.
+    pub(crate) fn send_batch(
+        &mut self,
+        keys: std::ops::Range<u64>,
+    ) -> (usize, Option<SendErrorKind>) {
+        let mut given = HashMap::new();
+        let payloads: Vec<_> = keys.map(|key| (key, self.payload(key))).collect();
+        let messages = payloads.into_iter().map(|(key, payload)| {
+            given.insert(key, payload.index());
+            (payload.into(), key.to_be_bytes(), key)
+        });
+        let sender = self.sender.as_mut().expect("not dropped yet");
+        let (sent, refused) = sender.send_batch(messages);
+        let refused = refused.map(|SendError { kind, payload, key }| {
+            let index = payload
+                .into_buffer()
+                .expect("the buffer that was given")
+                .index();
+            assert_eq!(given.remove(&key), Some(index));
+            kind
+        });
+        assert_eq!(given.len(), sent);
+        self.owed.extend(given);
+        (sent, refused)
     }
 
     pub(crate) fn blocked(&mut self, key: u64) -> Blocked {
@@ -396,8 +432,20 @@ impl Rig {
         let bytes = message.payload();
         let key = &bytes[bytes.len() - 8..];
         let key = u64::from_le_bytes(key.try_into().unwrap());
-        if self.setup.header_mode == HeaderMode::Prefixed {
-            assert_eq!(message.header(), key.to_be_bytes());
+        let header = key.to_be_bytes();
+        if self.setup.header_mode != HeaderMode::Raw {
+            assert_eq!(message.header(), header);
+            assert!(
+                [8, LONG_BYTES].contains(&bytes.len()),
+                "{} bytes",
+                bytes.len()
+            );
+        } else {
+            // One run, or two messages.
+            assert_eq!(
+                [message.header(), bytes].concat(),
+                [header, key.to_le_bytes()].concat()
+            );
         }
         key
     }
@@ -480,12 +528,24 @@ impl Rig {
 
 /// A pool over memory whose end is logged.
 pub(crate) fn payload_pool(net: &Net, number: usize, slots: u32) -> SharedBufferManager {
-    let bytes = slots as usize * SLOT_BYTES + 64;
+    pool_with_room(net, number, slots, 0)
+}
+
+/// The same with room for headers.
+pub(crate) fn pool_with_room(
+    net: &Net,
+    number: usize,
+    slots: u32,
+    headroom: usize,
+) -> SharedBufferManager {
+    let stride = (SLOT_BYTES + headroom).next_multiple_of(64);
+    let bytes = (slots as usize + 1) * stride + 64;
     let (base, keep) = net.keep_alive(number, bytes);
     // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is initialised.
     let region = unsafe { Region::external(base, bytes, keep) }.unwrap();
     let config = SharedBufferConfig {
         slots: Some(slots),
+        headroom,
         ..SharedBufferConfig::new(SLOT_BYTES)
     };
     // SAFETY: as above.
@@ -496,12 +556,14 @@ pub(crate) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
     let abandoned = Arc::clone(abandoned);
     SendSettings {
         depth: setup.depth,
-        level: Level::Sent,
+        level: setup.level,
         connect_timeout: setup.handshake_timeout,
         close_timeout: LONG,
         send_deadline: setup.send_deadline,
         deadline_policy: setup.policy,
         header_mode: setup.header_mode,
+        shape: setup.shape,
+        inject: setup.inject,
         windows: 16,
         patience: setup.patience,
         watch: TcpWatch::default(),

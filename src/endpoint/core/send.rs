@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,8 +14,9 @@ use crate::endpoint::core::control::{
 };
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing};
+use crate::endpoint::core::pair::{HeaderOp, Stalled};
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, SendEvent};
+use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
@@ -38,6 +40,7 @@ use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
 mod long;
+mod posting;
 mod windows;
 
 use long::LongSend;
@@ -59,6 +62,9 @@ pub(crate) struct SendSettings {
     pub(crate) send_deadline: Option<Duration>,
     pub(crate) deadline_policy: DeadlinePolicy,
     pub(crate) header_mode: HeaderMode,
+    /// None: what the provider's limit on segments allows.
+    pub(crate) shape: Option<Shape>,
+    pub(crate) inject: Inject,
     /// Windows that this side may expose at once.
     pub(crate) windows: u32,
     pub(crate) patience: Patience,
@@ -69,6 +75,8 @@ pub(crate) struct SendSettings {
 /// An operation in flight, with everything that must stay alive until it is over.
 enum Op {
     Data(DataOp),
+    /// Of a message whose payload follows in another.
+    Header(HeaderOp),
     ControlSend {
         kind: ControlKind,
         _buffer: BufferMut,
@@ -82,14 +90,14 @@ impl Op {
     fn data(&self) -> Option<&DataOp> {
         match self {
             Self::Data(op) => Some(op),
-            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+            Self::Header(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
         }
     }
 
     fn into_data(self) -> Option<DataOp> {
         match self {
             Self::Data(op) => Some(op),
-            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+            Self::Header(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
         }
     }
 
@@ -97,7 +105,7 @@ impl Op {
     fn timed(&mut self) -> Option<(u64, &mut Option<Instant>)> {
         match self {
             Self::Data(op) => Some((op.key, &mut op.posted)),
-            Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
+            Self::Header(_) | Self::ControlSend { .. } | Self::ControlReceive { .. } => None,
         }
     }
 }
@@ -121,6 +129,10 @@ pub(crate) struct SendCore<L: Link> {
     blocked: Option<Blocked>,
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
+    /// Messages that were accepted, and that the provider had no room for: at most two.
+    stalled: VecDeque<Stalled>,
+    /// When a send was refused because another header was in front of its buffer.
+    room_refused: Option<Instant>,
     /// The transport is gone; what it delivered before has still to be read.
     shut_down: bool,
     /// The time of the last poll with a send in flight. A send that joins others counts its deadline from there: it saves a look at
@@ -162,12 +174,7 @@ impl<L: Link> SendCore<L> {
         headers: HeaderSlotManager,
         settings: SendSettings,
     ) -> Result<Self, Error> {
-        if Shape::for_iov_limit(link.limits().iov_limit) != Shape::Iov {
-            return Err(Error::Unsupported {
-                provider: "this one".to_owned(),
-                need: "takes one segment a message; the shapes for that are not built yet",
-            });
-        }
+        let shape = outgoing::choose_shape(settings.shape, link.limits())?;
         let now = Instant::now();
         let control = ControlBuffers::for_hellos(CONTROL_RECEIVES + CONTROL_SENDS)?;
         let conn = link.prepare_connect(&peer)?;
@@ -176,7 +183,7 @@ impl<L: Link> SendCore<L> {
         let header_desc = scoped.hold(headers.region(), registrar)?;
         let control_desc = scoped.hold(control.region(), registrar)?;
         let connection = crate::endpoint::hello_connection(link.form(), conn.key());
-        let params = local_params(&settings, &link, connection);
+        let params = local_params(&settings, &link, shape, connection);
         let machine = Connection::initiate(link.form(), params, now);
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let exposed = ExposedWindows::new(settings.windows, &wait);
@@ -184,8 +191,10 @@ impl<L: Link> SendCore<L> {
         let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
         let id = EndpointId::next();
         let (mode, level) = (settings.header_mode, settings.level);
-        let outgoing = Outgoing::new(id, headers, mode, level, link.limits());
-        let capacity = settings.depth + CONTROL_RECEIVES + CONTROL_SENDS;
+        let how = (shape, settings.inject);
+        let outgoing = Outgoing::new(id, headers, mode, level, how, link.limits());
+        let sends = settings.depth * (1 + u32::from(shape == Shape::TwoMessages));
+        let capacity = sends + CONTROL_RECEIVES + CONTROL_SENDS;
         let mut core = Self {
             id,
             machine,
@@ -198,6 +207,8 @@ impl<L: Link> SendCore<L> {
             stats: SendStats::default(),
             blocked: None,
             unsent: None,
+            stalled: VecDeque::new(),
+            room_refused: None,
             shut_down: false,
             clock: now,
             next_late: None,
@@ -258,9 +269,15 @@ impl<L: Link> SendCore<L> {
         self.clock = Instant::now();
         let key = self.conn.as_ref().map_or(0, LinkConn::key);
         let connection = crate::endpoint::hello_connection(self.link.form(), key);
-        let params = local_params(&self.settings, &self.link, connection);
+        let params = local_params(
+            &self.settings,
+            &self.link,
+            self.outgoing.shape(),
+            connection,
+        );
         self.machine = Connection::initiate(self.link.form(), params, self.clock);
         self.unsent = None;
+        self.stalled.clear();
         self.shut_down = false;
         self.next_late = None;
         self.kernel_bytes = KernelBytes::default();
@@ -336,11 +353,17 @@ impl<L: Link> SendCore<L> {
             Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
         };
         op.posted = self.posted_at();
+        let mut header_iov = IovList::new();
+        let desc = self.header_desc.desc();
+        let header = self.outgoing.lone_header(&mut op, desc, &mut header_iov);
         let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
             // The slab has room for `depth` sends, and `admit` counted them.
             unreachable!("the slab is larger than the depth");
         };
-        self.post(context, &iov, len)
+        match header {
+            None => self.post(context, &iov, len),
+            Some(header) => self.post_pair(header, &header_iov, context, iov, len),
+        }
     }
 
     /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
@@ -349,6 +372,7 @@ impl<L: Link> SendCore<L> {
         self.machine
             .may_send()
             .map_err(|blocked| self.blocked(blocked))?;
+        self.check_stalled()?;
         let peer_max = self.machine.peer_receive_size();
         let len = self.outgoing.measure(payload, header_len, peer_max)?;
         if self.data_in_flight >= self.settings.depth {
@@ -420,6 +444,11 @@ impl<L: Link> SendCore<L> {
             if blocked == Blocked::HeaderSlots && self.outgoing.headers().arm(self.headers_waker) {
                 self.wait.wake();
             }
+            if blocked == Blocked::HeaderRoom {
+                // The next poll sets the timer.
+                self.room_refused = Some(Instant::now());
+                self.wait.wake();
+            }
         } else {
             self.stats.refused += 1;
         }
@@ -441,6 +470,9 @@ impl<L: Link> SendCore<L> {
         let look_at_cm = look_everywhere || self.cm_is_due(found);
         if look_at_cm {
             self.read_cm();
+        }
+        if !self.stalled.is_empty() {
+            self.post_stalled();
         }
         if std::mem::take(&mut self.shut_down) {
             // The peer's goodbye may still be in the queue.
@@ -550,7 +582,9 @@ impl<L: Link> SendCore<L> {
             error,
         } = completion;
         match self.in_flight.finish(context) {
+            Ok(Op::Data(op)) if op.header.is_some() => self.on_payload_sent(op, error, events),
             Ok(Op::Data(op)) => self.on_sent(op, error, events),
+            Ok(Op::Header(op)) => self.on_header_sent(op, error, events),
             Ok(Op::ControlSend { kind, .. }) => match error {
                 None => self.machine.on_control_done(kind),
                 Some(error) => self.machine.on_lost(Some(error.errno)),
@@ -652,6 +686,8 @@ impl<L: Link> SendCore<L> {
             }
             // Nobody sends data to a sender: it granted no credit.
             Some(Arrival::Data) => drop(self.machine.on_data(len as u64)),
+            Some(Arrival::Header) => drop(self.machine.on_header(len as u64)),
+            Some(Arrival::Payload) => drop(self.machine.on_payload(len as u64)),
             None => {}
         }
         self.post_control_receive();
@@ -744,7 +780,8 @@ impl<L: Link> SendCore<L> {
             max_message: self.outgoing.max_message(self.machine.peer_receive_size()),
             credits: peer.map_or(0, |hello| hello.credits),
             header_mode: self.settings.header_mode,
-            shape: Shape::Iov,
+            shape: self.outgoing.shape(),
+            inject: self.outgoing.inject(),
             kernel_watch: self.kernel_watch,
         }
     }
@@ -847,6 +884,10 @@ impl<L: Link> SendCore<L> {
         if may.is_err() || self.data_in_flight >= self.settings.depth {
             return;
         }
+        // Told too early, it would be refused again and again.
+        if !self.stalled.is_empty() || self.room_retry().is_some_and(|at| Instant::now() < at) {
+            return;
+        }
         // A slot that woke us may be another endpoint's again: then wait for the next one.
         if blocked == Blocked::HeaderSlots
             && self.outgoing.headers().free_count() == 0
@@ -862,10 +903,11 @@ impl<L: Link> SendCore<L> {
         let machine = self.machine.next_deadline();
         self.machine_deadline = machine;
         let late = self.next_late.filter(|_| self.data_in_flight > 0);
-        let waits = self.unsent.is_some() || self.long.as_ref().is_some_and(|long| long.retry);
+        let long = self.long.as_ref().is_some_and(|long| long.retry);
+        let waits = self.unsent.is_some() || !self.stalled.is_empty() || long;
         let retry = waits.then(|| Instant::now() + CONTROL_RETRY);
-        self.wait
-            .set_deadline([machine, late, retry].into_iter().flatten().min());
+        let all = [machine, late, retry, self.room_retry()];
+        self.wait.set_deadline(all.into_iter().flatten().min());
     }
 
     // ---- closing -------------------------------------------------------------------------------------------------
@@ -916,7 +958,7 @@ impl<L: Link> SendCore<L> {
     /// The provider's endpoint is closed: what it did not report is over.
     fn fail_in_flight(&mut self, events: &mut Vec<SendEvent>) {
         let cancelled = || CompletionError::new(libc::ECANCELED);
-        let mut failed: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
+        let mut failed = self.take_sends();
         failed.sort_unstable_by_key(|op| op.sequence);
         for op in failed {
             self.on_sent(op, Some(Box::new(cancelled())), events);
@@ -1031,8 +1073,17 @@ struct Leaked {
     one_sided: Vec<(u64, u64, bool)>,
 }
 
-fn local_params<L: Link>(settings: &SendSettings, link: &L, connection: u64) -> LocalParams {
-    let mut features = wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS;
+fn local_params<L: Link>(
+    settings: &SendSettings,
+    link: &L,
+    shape: Shape,
+    connection: u64,
+) -> LocalParams {
+    let two_messages = match shape {
+        Shape::TwoMessages => wire::FEATURE_TWO_MESSAGES,
+        Shape::Iov | Shape::Headroom => 0,
+    };
+    let mut features = wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS | two_messages;
     if link.limits().rma.is_some() {
         features |= wire::FEATURE_LONG;
     }
@@ -1040,7 +1091,7 @@ fn local_params<L: Link>(settings: &SendSettings, link: &L, connection: u64) -> 
         header_mode: settings.header_mode,
         require_header_mode: None,
         features,
-        require_features: 0,
+        require_features: two_messages,
         receive_size: 0,
         receive_depth: 0,
         credits: 0,
@@ -1065,9 +1116,8 @@ impl<L: Link> Drop for SendCore<L> {
         });
         let keys: Vec<_> = match closed {
             Ok(()) => {
-                let sends: Vec<_> = self.in_flight.drain().filter_map(Op::into_data).collect();
-                let sends = sends.into_iter().map(|op| self.outgoing.end(op).0);
-                let mut keys: Vec<_> = sends.collect();
+                let sends = self.take_sends().into_iter();
+                let mut keys: Vec<_> = sends.map(|op| self.outgoing.end(op).0).collect();
                 let rma = self.link.limits().rma;
                 for op in self.one_sided.drain() {
                     keys.push(op.key);

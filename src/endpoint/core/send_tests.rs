@@ -816,21 +816,3 @@ fn nobody_answers() {
         rig.end();
     }
 }
-
-#[test]
-fn one_segment_a_message_is_not_supported_yet() {
-    let rig = Setup::default().rig();
-    let net = crate::endpoint::link::fake::Net::new(NetConfig {
-        iov_limit: 1,
-        ..NetConfig::default()
-    });
-    let none = Arc::new(Mutex::new(Vec::new()));
-    let refused = SendCore::connect(
-        net.link(),
-        Arc::new(FakeWait),
-        some_addr(),
-        rig.headers.clone(),
-        send_settings(&rig.setup, &none),
-    );
-    assert!(refused.unwrap_err().to_string().contains("one segment"));
-}

@@ -9,12 +9,15 @@ use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::protocol::connection::Form;
+use crate::endpoint::protocol::wire::HeaderMode;
 use crate::error::{FabricErrno, SendErrorKind};
+use crate::fabric::Shape;
 use crate::in_flight::ContextKind;
 
 #[derive(Clone, Debug)]
 enum Step {
     Send,
+    Batch(u64),
     PollSender,
     PollReceiver,
     Deliver(usize),
@@ -40,6 +43,7 @@ fn step() -> impl Strategy<Value = Step> {
     let far = any::<bool>;
     prop_oneof![
         20 => Just(Step::Send),
+        4 => (1u64..5).prop_map(Step::Batch),
         10 => Just(Step::PollSender),
         10 => Just(Step::PollReceiver),
         15 => (1usize..6).prop_map(Step::Deliver),
@@ -64,8 +68,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn setup() -> impl Strategy<Value = Setup> {
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    (flags, 1u32..6, 1u32..6, 3u32..12).prop_map(|(flags, depth, headers, slots)| {
+    let sizes = (1u32..6, 1u32..6, 4u32..12);
+    (flags, sizes, framing()).prop_map(|(flags, (depth, headers, slots), framing)| {
         let (rdm, cells, endpoint_scope, notify) = flags;
+        let (shape, iov_limit, header_mode, uses_more, inject_pays) = framing;
         Setup {
             net: NetConfig {
                 form: if rdm { Form::Rdm } else { Form::Msg },
@@ -75,8 +81,15 @@ fn setup() -> impl Strategy<Value = Setup> {
                     ContextKind::Opaque
                 },
                 endpoint_scope,
+                iov_limit,
+                uses_more,
+                inject_pays,
                 ..NetConfig::default()
             },
+            shape: Some(shape),
+            header_mode,
+            // A prefix of 2 bytes and a header of 8.
+            headroom: 10,
             depth,
             header_slots: headers,
             receive_slots: slots,
@@ -86,6 +99,23 @@ fn setup() -> impl Strategy<Value = Setup> {
             ..Setup::default()
         }
     })
+}
+
+/// How header and payload become one message, and whether posts are joined and injected.
+fn framing() -> impl Strategy<Value = (Shape, usize, HeaderMode, bool, bool)> {
+    let shape = prop_oneof![
+        Just((Shape::Iov, 4)),
+        Just((Shape::Headroom, 1)),
+        Just((Shape::TwoMessages, 1)),
+        Just((Shape::TwoMessages, 4)),
+    ];
+    let mode = prop_oneof![
+        Just(HeaderMode::Prefixed),
+        Just(HeaderMode::Fixed(8)),
+        Just(HeaderMode::Raw),
+    ];
+    let framing = (shape, mode, any::<bool>(), any::<bool>());
+    framing.prop_map(|((shape, limit), mode, more, pays)| (shape, limit, mode, more, pays))
 }
 
 struct Walk {
@@ -103,6 +133,7 @@ impl Walk {
         let rig = &mut self.rig;
         match *step {
             Step::Send => self.send(),
+            Step::Batch(n) => self.send_batch(n),
             Step::PollSender => rig.poll_sender(),
             Step::PollReceiver => rig.poll_receiver(),
             Step::Deliver(n) => drop(rig.net.deliver(n)),
@@ -185,6 +216,27 @@ impl Walk {
                 | SendErrorKind::Fabric(_),
             ) => {}
             Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn send_batch(&mut self, count: u64) {
+        let free = self.rig.payloads.free_count() as u64;
+        if self.rig.sender.is_none() || free < count {
+            return;
+        }
+        let keys = self.next_key..self.next_key + count;
+        self.next_key += count;
+        let (sent, refused) = self.rig.send_batch(keys.clone());
+        self.accepted.extend(keys.take(sent));
+        match refused {
+            None => assert_eq!(sent as u64, count),
+            Some(
+                SendErrorKind::WouldBlock(_)
+                | SendErrorKind::Closing
+                | SendErrorKind::Closed(_)
+                | SendErrorKind::Fabric(_),
+            ) => {}
+            Some(other) => panic!("{other}"),
         }
     }
 

@@ -207,6 +207,9 @@ fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
             ContextKind::Opaque
         },
         shared_receives: 0,
+        inject_size: tx.inject_size,
+        inject_pays: fabric.provider().inject_pays,
+        uses_more: fabric.provider().uses_more,
         rma: RmaLimits::of(info, fabric.provider(), EndpointKind::Msg),
     }
 }

@@ -42,6 +42,9 @@ pub(crate) struct NetConfig {
     pub(crate) contexts: ContextKind,
     /// Registrations belong to endpoints.
     pub(crate) endpoint_scope: bool,
+    pub(crate) inject_size: usize,
+    pub(crate) inject_pays: bool,
+    pub(crate) uses_more: bool,
     /// One-sided operations.
     pub(crate) rma: Option<RmaLimits>,
 }
@@ -54,6 +57,9 @@ impl Default for NetConfig {
             max_message: 1 << 20,
             contexts: ContextKind::Opaque,
             endpoint_scope: false,
+            inject_size: 64,
+            inject_pays: false,
+            uses_more: false,
             rma: Some(RmaLimits {
                 iov_limit: 4,
                 max_bytes: 1 << 20,
@@ -294,6 +300,8 @@ struct Sent {
     data: Option<u64>,
     /// Not a message but a one-sided operation.
     rma: Option<Rma>,
+    /// Flagged to be followed by another, and not followed yet.
+    kept_back: bool,
 }
 
 /// A one-sided operation.
@@ -353,6 +361,8 @@ struct LinkState {
     cm_error: Option<i32>,
     send_faults: VecDeque<PostRefused>,
     send_always: Option<PostRefused>,
+    /// After so many sends, one is refused like this.
+    second_fault: Option<(usize, PostRefused)>,
     receive_always: Option<PostRefused>,
     close: CloseMode,
     /// So many completions are reported twice.
@@ -362,6 +372,9 @@ struct LinkState {
     /// Others can connect to it: it is the listener, or a hub, which has an address of its own.
     listens: bool,
     registrar: usize,
+    /// Sends that were flagged to be followed by another, and those that were injected, so far.
+    flagged: usize,
+    injected: usize,
 }
 
 #[derive(Debug)]
@@ -427,6 +440,9 @@ impl State {
         let Some(front) = self.conns[conn].sends.front() else {
             return false;
         };
+        if front.kept_back {
+            return false;
+        }
         if front.rma.is_some() {
             return self.deliver_rma(conn);
         }
@@ -615,6 +631,15 @@ impl State {
         delivered
     }
 
+    /// What was flagged to be followed by another send was followed.
+    fn let_go(&mut self, link: usize) {
+        for conn in self.conns.iter_mut().filter(|conn| conn.link == link) {
+            conn.sends
+                .iter_mut()
+                .for_each(|sent| sent.kept_back = false);
+        }
+    }
+
     /// Everything outstanding on a connection fails.
     fn flush(&mut self, conn: ConnKey, errno: i32) {
         let sends = std::mem::take(&mut self.conns[conn].sends);
@@ -752,6 +777,7 @@ impl State {
                     context: None,
                     data: sent.data,
                     rma: None,
+                    kept_back: false,
                 });
             }
         }
@@ -906,18 +932,24 @@ impl Net {
             cm_error: None,
             send_faults: VecDeque::new(),
             send_always: None,
+            second_fault: None,
             receive_always: None,
             close: CloseMode::Reports,
             double: 0,
             shared: None,
             listens: false,
             registrar: domain.id,
+            flagged: 0,
+            injected: 0,
         });
         let NetConfig {
             form,
             iov_limit,
             max_message,
             contexts,
+            inject_size,
+            inject_pays,
+            uses_more,
             rma,
             ..
         } = state.config;
@@ -929,6 +961,9 @@ impl Net {
                 max_message,
                 contexts,
                 shared_receives: u32::MAX,
+                inject_size,
+                inject_pays,
+                uses_more,
                 rma,
             },
             tail: (state.links.len() as u64 - 1).to_le_bytes(),
@@ -988,6 +1023,7 @@ impl Net {
                 level: Level::Delivered,
                 begun: None,
             }),
+            kept_back: false,
         });
     }
 
@@ -1000,6 +1036,22 @@ impl Net {
     /// The next posts of sends are refused like this.
     pub(crate) fn refuse_sends(&self, link: usize, refused: &[PostRefused]) {
         self.state().links[link].send_faults.extend(refused);
+    }
+
+    /// Sends that were flagged to be followed by another, and sends that were injected, so far.
+    pub(crate) fn flagged_and_injected(&self, link: usize) -> (usize, usize) {
+        let state = self.state();
+        (state.links[link].flagged, state.links[link].injected)
+    }
+
+    /// The next send is taken; the one behind it is refused, as the provider's queue is full.
+    pub(crate) fn refuse_second_send(&self, link: usize) {
+        self.refuse_second_send_with(link, PostRefused::Again);
+    }
+
+    /// The same with another refusal.
+    pub(crate) fn refuse_second_send_with(&self, link: usize, refused: PostRefused) {
+        self.state().links[link].second_fault = Some((1, refused));
     }
 
     /// All posts of sends are refused like this, until `None`.
@@ -1105,6 +1157,7 @@ impl Net {
             context: None,
             data: data.map(u64::from),
             rma: None,
+            kept_back: false,
         });
     }
 
@@ -1211,6 +1264,7 @@ impl FakeLink {
                 level: post.level,
                 begun: None,
             }),
+            kept_back: false,
         });
         Ok(())
     }
@@ -1451,22 +1505,46 @@ impl Link for FakeLink {
         let mut state = self.net.state();
         state.may_post(conn.key, "send");
         let link = &mut state.links[self.id];
-        if let Some(refused) = link.send_faults.pop_front().or(link.send_always) {
+        let second = link.second_fault.take_if(|(after, _)| *after == 0);
+        if let Some((after, _)) = &mut link.second_fault {
+            *after -= 1;
+        }
+        let second = second.map(|(_, refused)| refused);
+        let fault = second.or_else(|| link.send_faults.pop_front());
+        if let Some(refused) = fault.or(link.send_always) {
+            // Providers that keep posts back let them go when they take no more.
+            state.let_go(self.id);
             return Err(refused);
         }
+        link.flagged += usize::from(post.more);
+        link.injected += usize::from(post.inject);
         if post.iov.len() > self.limits.iov_limit {
             state.offence(format!("{} segments", post.iov.len()));
         }
         let runs = post.iov.iter().zip(post.desc);
         let runs = runs.map(|(v, d)| (v.iov_base.expose_provenance(), v.iov_len, d.addr()));
-        let body = Body::Live(runs.collect());
-        state.touch_cell(post.context);
-        state.conns[conn.key].sends.push_back(Sent {
-            body,
+        let mut sent = Sent {
+            body: Body::Live(runs.collect()),
             context: Some(post.context),
             data: post.data,
             rma: None,
-        });
+            kept_back: post.more,
+        };
+        if post.inject {
+            let bytes = state.gather(conn.key, &sent);
+            if bytes.len() > self.limits.inject_size || post.level != Level::Sent {
+                state.offence(format!("{} bytes injected, {:?}", bytes.len(), post.level));
+            }
+            sent.body = Body::Copied(bytes);
+        }
+        if post.more && !self.limits.uses_more {
+            state.offence("flagged for a provider that does not look".to_owned());
+        }
+        state.touch_cell(post.context);
+        state.conns[conn.key].sends.push_back(sent);
+        if !post.more {
+            state.let_go(self.id);
+        }
         Ok(())
     }
 
@@ -1581,6 +1659,11 @@ impl Link for FakeLink {
 
     fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {
         let mut state = self.net.state();
+        let of_ours = |conn: &&ConnState| conn.link == self.id;
+        let kept_back = |conn: &ConnState| conn.sends.iter().any(|sent| sent.kept_back);
+        if state.conns.iter().filter(of_ours).any(kept_back) {
+            state.offence("a send that was to be followed by another was not".to_owned());
+        }
         let link = &mut state.links[self.id];
         if let Some(errno) = link.cq_error {
             return Err(Error::fabric("fi_cq_read", errno));

@@ -47,6 +47,12 @@ pub(crate) struct LinkLimits {
     pub(crate) contexts: ContextKind,
     /// RDM form: receives that the endpoint takes, for all its connections.
     pub(crate) shared_receives: u32,
+    /// Bytes of the largest message that can be injected.
+    pub(crate) inject_size: usize,
+    /// Injecting saves more than it costs.
+    pub(crate) inject_pays: bool,
+    /// Posts that are followed by another wait for it.
+    pub(crate) uses_more: bool,
     /// One-sided operations, if there are any.
     pub(crate) rma: Option<RmaLimits>,
 }

@@ -150,6 +150,9 @@ impl RdmLink {
                     ContextKind::Opaque
                 },
                 shared_receives: end.receives,
+                inject_size: tx.inject_size,
+                inject_pays: domain.fabric().provider().inject_pays,
+                uses_more: domain.fabric().provider().uses_more,
                 rma: RmaLimits::of(&info, domain.fabric().provider(), EndpointKind::Rdm),
             },
             sizes: settings.queue_sizes(sizes),

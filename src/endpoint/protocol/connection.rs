@@ -26,6 +26,7 @@ use crate::endpoint::protocol::wire::{
     WireError,
 };
 use crate::error::FabricErrno;
+use headers::Headers;
 pub(crate) use long::{LONG_ANSWERS_MAX, LONG_MESSAGES_MAX};
 use long::{Long, LongAction};
 pub(crate) use subscriptions::SUBSCRIPTION_MESSAGES_MAX;
@@ -33,6 +34,7 @@ use subscriptions::{SubscriptionAction, Subscriptions};
 pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
 use windows::{WindowAction, Windows};
 
+mod headers;
 mod long;
 mod subscriptions;
 mod windows;
@@ -303,6 +305,10 @@ impl std::fmt::Display for Cause {
 pub(crate) enum Arrival {
     /// Data: for `on_data`.
     Data,
+    /// The header of the message behind it: for `on_header`.
+    Header,
+    /// The payload of the header in front of it: for `on_payload`.
+    Payload,
     /// With this CQ data: for `on_control`.
     Control(u32),
 }
@@ -388,6 +394,10 @@ struct Heartbeats {
     under_way: u8,
 }
 
+/// MSG form: the CQ data of a header that travels alone, and of the payload behind it.
+const LONE_HEADER: u32 = (ControlKind::HEADER.0 as u32) << wire::INDEX_BITS;
+const LONE_PAYLOAD: u32 = (ControlKind::PAYLOAD.0 as u32) << wire::INDEX_BITS;
+
 /// A question and an answer.
 const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 
@@ -415,6 +425,7 @@ pub(crate) struct Connection {
     /// Runs until this side may transmit.
     handshake_deadline: Option<Instant>,
     close_deadline: Option<Instant>,
+    headers: Headers,
     /// From the first time on that one side speaks of a window.
     windows: Option<Box<Windows>>,
     long: Option<Box<Long>>,
@@ -489,6 +500,7 @@ impl Connection {
             credit_under_way: false,
             handshake_deadline: Some(now + local.connect_timeout),
             close_deadline: None,
+            headers: Headers::default(),
             windows: None,
             long: None,
             long_whole: None,
@@ -535,6 +547,8 @@ impl Connection {
     pub(crate) fn on_message(&mut self, cq_data: Option<u64>) -> Option<Arrival> {
         match (self.form, cq_data.map(u32::try_from)) {
             (Form::Msg, None) => Some(Arrival::Data),
+            (Form::Msg, Some(Ok(LONE_HEADER))) => Some(Arrival::Header),
+            (Form::Msg, Some(Ok(LONE_PAYLOAD))) => Some(Arrival::Payload),
             (Form::Msg, Some(Ok(cq_data))) => Some(Arrival::Control(cq_data)),
             (Form::Rdm, Some(Ok(cq_data))) => self.on_rdm_message(cq_data),
             // Anybody can send to an endpoint that is not connected.
@@ -553,6 +567,8 @@ impl Connection {
         let (kind, index) = wire::split_cq_data(cq_data);
         let arrival = match kind {
             ControlKind::DATA => Arrival::Data,
+            ControlKind::HEADER => Arrival::Header,
+            ControlKind::PAYLOAD => Arrival::Payload,
             _ => Arrival::Control(cq_data),
         };
         (index == self.own_index()).then_some(arrival)
@@ -880,7 +896,7 @@ impl Connection {
     ///
     /// [`Dropped`]: it must not reach the application.
     pub(crate) fn on_peer_wrote(&mut self) -> Result<u64, Dropped> {
-        self.on_data(0)
+        self.on_counted(0, u64::MAX)
     }
 
     /// One data message of `len` bytes arrived. Gives its number, counted from 0.
@@ -888,8 +904,13 @@ impl Connection {
     /// # Errors
     ///
     /// [`Dropped`]: the message must not reach the application.
+    #[inline]
     pub(crate) fn on_data(&mut self, len: u64) -> Result<u64, Dropped> {
-        self.on_data_within(len, self.local.receive_size)
+        if self.headers.waiting.is_some() {
+            self.violate(Violation::OutOfTurn("data where a payload is due"));
+            return Err(Dropped);
+        }
+        self.on_counted(len, self.local.receive_size)
     }
 
     /// A long message is handed out. Gives its number, counted from 0.
@@ -898,10 +919,17 @@ impl Connection {
     ///
     /// [`Dropped`]: it must not reach the application.
     pub(crate) fn on_long_data(&mut self) -> Result<u64, Dropped> {
-        self.on_data_within(0, u64::MAX)
+        if self.headers.waiting.is_some() {
+            self.violate(Violation::OutOfTurn(
+                "a long message where a payload is due",
+            ));
+            return Err(Dropped);
+        }
+        self.on_counted(0, u64::MAX)
     }
 
-    fn on_data_within(&mut self, len: u64, limit: u64) -> Result<u64, Dropped> {
+    /// Something arrived that uses a credit.
+    fn on_counted(&mut self, len: u64, limit: u64) -> Result<u64, Dropped> {
         self.on_arrival("data before the connection was established");
         if self.state == State::Closed {
             return Err(Dropped);
@@ -943,14 +971,15 @@ impl Connection {
         }
     }
 
-    /// A data message is about to be posted: takes its credit and gives its number, counted from 0, writes with immediate data left out.
+    /// A data message is about to be posted: takes its credit and gives its number, counted from 0, writes with immediate data left out and
+    /// headers that travel alone counted.
     ///
     /// # Errors
     ///
     /// As [`Connection::may_send`]; then nothing changes.
     pub(crate) fn on_data_posted(&mut self) -> Result<u64, Blocked> {
         self.may_send()?;
-        let sequence = self.send.used();
+        let number = self.send.used() + u64::from(self.headers.sent);
         let taken = self.send.take();
         debug_assert!(taken, "may_send saw a credit");
         self.posted += 1;
@@ -958,7 +987,7 @@ impl Connection {
             .windows
             .as_ref()
             .map_or(0, |windows| windows.immediates());
-        Ok(sequence - immediates)
+        Ok(number - immediates)
     }
 
     /// The provider did not take the message of the last `on_data_posted` (-FI_EAGAIN).
@@ -1359,6 +1388,9 @@ impl Connection {
         if self.peer_bye.is_some() {
             return self.violate(Violation::OutOfTurn("a second goodbye"));
         }
+        if self.headers.waiting.is_some() {
+            return self.violate(Violation::OutOfTurn("a goodbye where a payload is due"));
+        }
         let received = self.receive.received();
         if bye.last_sequence < received {
             return self.violate(Violation::Count {
@@ -1517,6 +1549,8 @@ fn send_control(control: &Control, peer: u64) -> Action {
 
 #[cfg(test)]
 mod explore;
+#[cfg(test)]
+mod headers_tests;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

@@ -145,6 +145,11 @@ impl ReceiveCredits {
         self.received
     }
 
+    /// Whether the peer has a credit that it has not used yet.
+    pub(crate) fn has_room(&self) -> bool {
+        self.received < self.granted
+    }
+
     /// Counts one data message.
     ///
     /// # Errors

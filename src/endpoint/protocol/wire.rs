@@ -40,6 +40,9 @@ pub(crate) const FEATURE_PUBLISH: u32 = 1 << 2;
 /// Feature bit: the speaker sends long messages, or takes some, and has receives for what is said about them.
 pub(crate) const FEATURE_LONG: u32 = 1 << 3;
 
+/// Feature bit: headers may travel in messages of their own, and the speaker has a second receive for each credit.
+pub(crate) const FEATURE_TWO_MESSAGES: u32 = 1 << 4;
+
 /// First bytes of a hello, a hello-ack and a refusal.
 const MAGIC: [u8; 4] = *b"FbCt";
 /// First bytes of a control message; another word than [`MAGIC`], so that one is never read as the other.
@@ -603,6 +606,10 @@ impl ControlKind {
     pub(crate) const REFUSAL: Self = Self(18);
     /// RDM form: not a control message but data, marked so that the connection can be found.
     pub(crate) const DATA: Self = Self(32);
+    /// Not a control message but the header of the data message that comes next.
+    pub(crate) const HEADER: Self = Self(34);
+    /// Not a control message but the payload whose header came just before.
+    pub(crate) const PAYLOAD: Self = Self(35);
     /// Not a message at all: the immediate data of a one-sided write.
     pub(crate) const WRITTEN: Self = Self(33);
 }
@@ -627,6 +634,8 @@ impl fmt::Debug for ControlKind {
             Self::HELLO_ACK => "HELLO_ACK",
             Self::REFUSAL => "REFUSAL",
             Self::DATA => "DATA",
+            Self::HEADER => "HEADER",
+            Self::PAYLOAD => "PAYLOAD",
             Self::WRITTEN => "WRITTEN",
             Self(other) => return write!(f, "ControlKind({other})"),
         };

@@ -16,6 +16,7 @@ mod one_sided;
 mod reconnect;
 mod refusal;
 mod rude;
+mod shapes;
 mod shared_pool;
 mod slow_peer;
 
@@ -39,6 +40,8 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("restart", killed::restarted_receiver),
     ("churn", churn::churn),
     ("headers", header::headers),
+    ("headroom", shapes::headroom),
+    ("two messages", shapes::two_messages),
     ("shared pool", shared_pool::shared_pool),
     ("slow peer", slow_peer::slow_peer),
     ("liveness", liveness::liveness),

@@ -9,9 +9,9 @@ use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::link::{CmData, CmEvent, Link, LinkConn};
-use crate::endpoint::protocol::connection::{CloseReason, Connection, State};
-use crate::endpoint::protocol::wire::Hello;
+use crate::endpoint::link::{CmData, CmEvent, ConnKey, Link, LinkConn};
+use crate::endpoint::protocol::connection::{CloseReason, Connection, LocalParams, State};
+use crate::endpoint::protocol::wire::{self, Hello};
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
 
@@ -70,10 +70,10 @@ impl<L: Link> ReceiveCore<L> {
     ) -> Result<Box<Conn<L::Conn>>, Error> {
         let link = self.link.prepare_connect(peer)?;
         let form = self.link.form();
-        let params = self.params(0, link.key());
+        let params = self.dialing_params(0, link.key());
         let machine = Connection::initiate(form, params, Instant::now());
         let mut conn = Box::new(self.make_conn(link, machine)?);
-        let want = self.first_target();
+        let want = self.first_target(self.receives);
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
         if conn.posted < self.receives.min {
             return Err(self.give_up_dialed(id, conn));
@@ -82,9 +82,18 @@ impl<L: Link> ReceiveCore<L> {
         conn.target = conn.posted;
         let credits = conn.posted - conn.reserve;
         conn.covered = u64::from(credits);
-        let params = self.params(credits, conn.link.key());
+        let params = self.dialing_params(credits, conn.link.key());
         conn.machine = Connection::initiate(form, params, Instant::now());
         Ok(conn)
+    }
+
+    /// Headers do not travel alone on these: before the peer has answered, nobody could say how many receives a credit stands for.
+    fn dialing_params(&self, credits: u32, key: ConnKey) -> LocalParams {
+        let params = self.params(credits, key);
+        LocalParams {
+            features: params.features & !wire::FEATURE_TWO_MESSAGES,
+            ..params
+        }
     }
 
     /// The provider takes no receives: the connection closes before it was begun.

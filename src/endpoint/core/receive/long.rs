@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{Conn, ReceiveCore};
-use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
+use crate::buffer::{Buffer, BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
@@ -180,43 +180,43 @@ impl<L: Link> ReceiveCore<L> {
         if let Ok(sequence) = conn.machine.on_long_data() {
             // It took no receive: its credit is free again.
             conn.count_reposted();
-            self.hand_out(id, sequence, buffer, len, events);
+            self.hand_out(id, sequence, (buffer, len), None, events);
         }
         self.touch(id);
     }
 
-    /// A whole message for the application, if its bytes make sense.
+    /// A whole message for the application, if its bytes make sense. `lone`: its header came before it, by itself.
     #[inline]
     pub(super) fn hand_out(
         &mut self,
         id: ConnectionId,
         sequence: u64,
-        buffer: BufferMut,
-        len: usize,
+        (buffer, len): (BufferMut, usize),
+        lone: Option<Option<Buffer>>,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        let (header, payload) = match wire::split(conn.header_mode, &buffer[..len]) {
-            Ok(parts) => parts,
-            Err(error) => return conn.machine.violate(error),
+        let header = match &lone {
+            Some(_) => 0..0,
+            None => match wire::split(conn.header_mode, &buffer[..len]) {
+                Ok((header, _)) => header,
+                Err(error) => return conn.machine.violate(error),
+            },
         };
         // The first message may come before the event queue says that the connection stands.
         if !conn.established {
             self.tell_established(id, events);
         }
+        let lone_header = lone.flatten();
+        let size = lone_header.as_ref().map_or(0, |header| header.len());
         self.stats.messages += 1;
-        self.stats.bytes += len as u64;
-        let buffer = buffer.freeze(len);
-        events.push(ReceiveEvent::Message(Message {
-            connection: id,
-            // The machine counts what came before.
-            sequence: sequence + 1,
-            header,
-            payload,
-            buffer,
-        }));
+        self.stats.bytes += (len + size) as u64;
+        // The machine counts what came before.
+        let number = sequence + 1;
+        let message = Message::new(id, number, header, buffer.freeze(len), lone_header);
+        events.push(ReceiveEvent::Message(message));
     }
 
     /// The connection ends: nobody waits any more. Where its endpoint stays open, a destination that its peer may still write stays in

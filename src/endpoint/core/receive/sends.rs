@@ -13,20 +13,22 @@ use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing, PreparedHeader};
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::{Link, LinkLimits, PostRefused};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
-use crate::fabric::Shape;
 use crate::memory::Registrar;
 use crate::stats::{self, SendStats};
 
 /// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread: the others find one of those that
 /// connections share, or wait at the provider.
-const SHARED_GRANTS: u32 = 2;
+const SHARED_GRANTS: u32 = 1;
+
+/// Why a payload does not come back with its key.
+pub(crate) const KEPT: &str = "the connection is over; the provider still has the payload";
 
 /// What an endpoint with many connections needs to know in order to send.
 pub(crate) struct SendsSettings {
@@ -104,12 +106,8 @@ impl Sends {
         registrar: &dyn Registrar,
         wake: crate::buffer::WakeFn,
     ) -> Result<Self, Error> {
-        if Shape::for_iov_limit(limits.iov_limit) != Shape::Iov {
-            return Err(Error::Unsupported {
-                provider: "this one".to_owned(),
-                need: "takes one segment a message; the shapes for that are not built yet",
-            });
-        }
+        // Two messages on each of many connections are not built: their first choices need none.
+        let shape = outgoing::choose_shape(None, limits)?;
         let headers = settings.headers.clone();
         let shared_desc = match form {
             Form::Msg => None,
@@ -118,7 +116,14 @@ impl Sends {
         let headers_waker = headers.add_waker(wake);
         let (mode, level) = (settings.header_mode, settings.level);
         Ok(Self {
-            outgoing: Outgoing::new(EndpointId::next(), headers, mode, level, limits),
+            outgoing: Outgoing::new(
+                EndpointId::next(),
+                headers,
+                mode,
+                level,
+                (shape, Inject::Auto),
+                limits,
+            ),
             settings,
             held: 0,
             stats: SendStats::default(),
@@ -403,6 +408,11 @@ impl<L: Link> ReceiveCore<L> {
         if blocked == Blocked::HeaderSlots {
             self.arm_headers();
         }
+        if blocked == Blocked::HeaderRoom {
+            // Another endpoint may hold the room, which tells nobody when it is free.
+            self.retry = true;
+            self.set_timer();
+        }
     }
 
     /// Another endpoint may hold all the slots: its release must wake us. Released between the refusal and the arming: nobody would.
@@ -523,8 +533,7 @@ impl<L: Link> ReceiveCore<L> {
     /// RDM form: the endpoint goes on, with the sends of a connection that is over in flight.
     pub(super) fn orphan_sends(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         let error = || CompletionError {
-            provider_message: "the connection is over; the provider still has the payload"
-                .to_owned(),
+            provider_message: KEPT.to_owned(),
             ..CompletionError::new(libc::ECANCELED)
         };
         self.tell_kept(id, error, events);

@@ -12,7 +12,7 @@ use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
 use crate::endpoint::core::shared_receives::SharedReceives;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::link::{ConnKey, Link, LinkConn};
+use crate::endpoint::link::{ConnKey, Link};
 use crate::endpoint::protocol::connection::{Action, CloseReason, Form, Violation};
 use crate::endpoint::protocol::wire::{self, Control, ControlKind};
 use crate::error::CompletionError;
@@ -62,13 +62,12 @@ pub(super) fn share<L: Link>(
     }))
 }
 
-/// A message and its length.
-pub(super) type Early = (BufferMut, usize);
+/// A message, its length and its mark.
+pub(super) type Early = (BufferMut, usize, u32);
 
 /// A goodbye whose sender says that it sent more than has come so far.
 pub(super) struct LateBye {
     message: Early,
-    mark: u32,
     claims: u64,
     pub(super) until: Instant,
 }
@@ -77,9 +76,9 @@ impl<C> Conn<C> {
     /// What was sent before the goodbye has not come in time: then it never will.
     pub(super) fn give_up_on_early(&mut self, now: Instant) {
         if let Some(bye) = self.late_bye.take_if(|bye| bye.until <= now) {
-            let (buffer, len) = bye.message;
+            let (buffer, len, mark) = bye.message;
             let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
-            self.machine.on_control(bye.mark, body, now);
+            self.machine.on_control(mark, body, now);
         }
     }
 }
@@ -128,8 +127,10 @@ impl<L: Link> ReceiveCore<L> {
         };
         self.use_promise(id);
         match kind {
-            ControlKind::DATA => self.put_due(id, number, Due::Message((buffer, len)), events),
-            ControlKind::BYE => self.on_bye(id, (buffer, len), mark, events),
+            ControlKind::DATA | ControlKind::HEADER | ControlKind::PAYLOAD => {
+                self.put_due(id, number, Due::Message((buffer, len, mark)), events);
+            }
+            ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),
         }
     }
@@ -161,7 +162,6 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        let mark = wire::cq_data(ControlKind::DATA, conn.link.key() as u32);
         if conn.early.put(number, message).is_err() {
             let what = "a message with the number of another, or of one that it may not send yet";
             conn.machine.violate(Violation::OutOfTurn(what));
@@ -169,7 +169,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         while let Some(due) = self.conns.get_mut(id).and_then(|c| c.early.take_next()) {
             match due {
-                Due::Message((buffer, len)) => {
+                Due::Message((buffer, len, mark)) => {
                     self.on_received(id, buffer, len, Some(mark.into()), events);
                 }
                 Due::Long(buffer, len) => self.hand_out_long(id, buffer, len, events),
@@ -185,8 +185,8 @@ impl<L: Link> ReceiveCore<L> {
         };
         let received = conn.machine.received();
         if let Some(bye) = conn.late_bye.take_if(|bye| bye.claims <= received) {
-            let (buffer, len) = bye.message;
-            self.on_received(id, buffer, len, Some(bye.mark.into()), events);
+            let (buffer, len, mark) = bye.message;
+            self.on_received(id, buffer, len, Some(mark.into()), events);
         }
     }
 
@@ -194,8 +194,7 @@ impl<L: Link> ReceiveCore<L> {
     fn on_bye(
         &mut self,
         id: ConnectionId,
-        (buffer, len): Early,
-        mark: u32,
+        (buffer, len, mark): Early,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(conn) = self.conns.get_mut(id) else {
@@ -207,8 +206,7 @@ impl<L: Link> ReceiveCore<L> {
                 if last_sequence > conn.machine.received() && conn.late_bye.is_none() =>
             {
                 conn.late_bye = Some(LateBye {
-                    message: (buffer, len),
-                    mark,
+                    message: (buffer, len, mark),
                     claims: last_sequence,
                     until: Instant::now() + self.settings.close_timeout,
                 });

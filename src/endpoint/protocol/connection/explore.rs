@@ -23,13 +23,25 @@ fn explore(
     questions: [u64; 2],
     requests: u64,
 ) -> (usize, usize) {
+    explore_with(Op::Send, form, credits, messages, questions, requests)
+}
+
+/// The same with another way to send; a header is followed by its payload in any case.
+fn explore_with(
+    send: fn(usize) -> Op,
+    form: Form,
+    credits: [u32; 2],
+    messages: [u64; 2],
+    questions: [u64; 2],
+    requests: u64,
+) -> (usize, usize) {
     let start = Pair::new(form, credits, Instant::now());
     let mut seen = HashSet::from([fingerprint(&start, [false; 2])]);
     let mut todo = vec![(start, [false; 2])];
     let mut ends = 0;
     while let Some((pair, closed)) = todo.pop() {
         let mut stuck = true;
-        for op in moves(&pair, closed, messages, questions, requests) {
+        for op in moves(&pair, send, closed, messages, questions, requests) {
             let mut next = pair.clone();
             if !next.step(op) {
                 continue;
@@ -54,6 +66,7 @@ fn explore(
 
 fn moves(
     pair: &Pair,
+    send: fn(usize) -> Op,
     closed: [bool; 2],
     messages: [u64; 2],
     questions: [u64; 2],
@@ -66,10 +79,11 @@ fn moves(
             Op::Deliver(at),
             Op::Complete(at),
             Op::ConnectedEvent(at),
+            Op::SendPayload(at),
             Op::Repost(at),
         ]);
         if pair.sent(at) < messages[at] && !closed[at] {
-            moves.push(Op::Send(at));
+            moves.push(send(at));
         }
         if pair.asked(at) < questions[at] && pair.both_established() {
             moves.push(Op::Ask(at));
@@ -117,6 +131,18 @@ fn every_order_of_subscriptions_and_goodbyes_ends_well() {
         (Form::Rdm, [0, 0], 1),
     ] {
         let (states, ends) = explore(form, [1, 0], messages, [0, 0], requests);
+        assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
+    }
+}
+
+#[test]
+fn every_order_of_a_message_in_two_and_goodbyes_ends_well() {
+    for (form, messages) in [
+        (Form::Msg, [1, 0]),
+        (Form::Rdm, [1, 0]),
+        (Form::Msg, [2, 0]),
+    ] {
+        let (states, ends) = explore_with(Op::SendHeader, form, [0, 1], messages, [0, 0], 0);
         assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
     }
 }

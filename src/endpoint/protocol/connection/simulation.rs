@@ -17,7 +17,12 @@ enum Packet {
     Accepted([u8; HELLO_LEN]),
     Rejected([u8; HELLO_LEN]),
     Control(u32, ControlBody),
-    Data(u64),
+    /// A header that travels alone.
+    Header,
+    /// Whether its header travels in front of it.
+    Data {
+        after_header: bool,
+    },
     Gone,
 }
 
@@ -35,6 +40,10 @@ pub(super) struct Side {
     connected_event: bool,
     established: bool,
     sent: u64,
+    /// Of those, with a header in a message of its own.
+    headers: u64,
+    /// The header is posted, and the provider does not take the payload yet.
+    half: bool,
     delivered: u64,
     reposted: u64,
     asked: u64,
@@ -54,6 +63,8 @@ impl Side {
             connected_event: false,
             established: false,
             sent: 0,
+            headers: 0,
+            half: false,
             delivered: 0,
             reposted: 0,
             asked: 0,
@@ -74,6 +85,10 @@ pub(super) enum Op {
     Act(usize),
     Send(usize),
     SendUndone(usize),
+    /// Header and payload as two messages: the header, and that the provider does not take it; the payload.
+    SendHeader(usize),
+    SendHeaderUndone(usize),
+    SendPayload(usize),
     /// Wants to know whether the other is alive.
     Ask(usize),
     /// Wants a subscription, or wants it no more.
@@ -101,6 +116,7 @@ impl Pair {
     fn with(form: Form, credits: [u32; 2], patience: Patience, now: Instant) -> Self {
         let local = |credits| LocalParams {
             connection: 40 + u64::from(credits),
+            features: params(credits).features | wire::FEATURE_TWO_MESSAGES,
             patience,
             ..params(credits)
         };
@@ -124,6 +140,9 @@ impl Pair {
             Op::Act(at) => self.act(at),
             Op::Send(at) => self.send(at, false),
             Op::SendUndone(at) => self.send(at, true),
+            Op::SendHeader(at) => self.send_header(at, false),
+            Op::SendHeaderUndone(at) => self.send_header(at, true),
+            Op::SendPayload(at) => self.send_payload(at),
             Op::Ask(at) => self.ask(at),
             Op::Subscribe(at) => self.subscribe(at),
             Op::Close(at) => self.close(at, Duration::from_secs(3600)),
@@ -258,7 +277,7 @@ impl Pair {
             Action::Reject { data } => self.sides[out].incoming.push_back(Packet::Rejected(data)),
             Action::SendControl { cq_data, body } => {
                 let kind = wire::split_cq_data(cq_data).0;
-                let data_posted = self.sides[at].posts.contains(&None);
+                let data_posted = self.sides[at].posts.contains(&None) || self.sides[at].half;
                 assert!(
                     kind != ControlKind::BYE || !data_posted,
                     "a bye before posted data was done"
@@ -313,27 +332,81 @@ impl Pair {
         self.sides[at].connected_event = false;
     }
 
-    fn send(&mut self, at: usize, undo: bool) -> bool {
-        let expected = self.sides[at].sent;
+    /// The number that the next message has, if the other side has a buffer for it.
+    fn next_number(&self, at: usize) -> (u64, bool) {
+        let side = &self.sides[at];
         let window = u64::from(self.sides[1 - at].local.credits);
-        let room = self.sides[1 - at].reposted + window - expected;
+        let room = self.sides[1 - at].reposted + window - side.sent;
+        (side.sent + side.headers, room > 0)
+    }
+
+    fn send(&mut self, at: usize, undo: bool) -> bool {
+        let (expected, room) = self.next_number(at);
+        if self.sides[at].half {
+            return false;
+        }
         let Some(connection) = self.live(at) else {
             return false;
         };
-        let Ok(sequence) = connection.on_data_posted() else {
+        let Ok(number) = connection.on_data_posted() else {
             return false;
         };
-        assert_eq!(sequence, expected);
-        assert!(room > 0, "a credit for a buffer that does not exist");
+        assert_eq!(number, expected);
+        assert!(room, "a credit for a buffer that does not exist");
         if undo {
             connection.on_post_undone();
             return true;
         }
         self.sides[at].sent += 1;
-        self.sides[at].posts.push_back(None);
-        self.sides[1 - at]
-            .incoming
-            .push_back(Packet::Data(sequence));
+        self.post(at, None);
+        self.say(
+            at,
+            Packet::Data {
+                after_header: false,
+            },
+        );
+        true
+    }
+
+    fn post(&mut self, at: usize, kind: Option<ControlKind>) {
+        self.sides[at].posts.push_back(kind);
+    }
+
+    fn say(&mut self, at: usize, packet: Packet) {
+        self.sides[1 - at].incoming.push_back(packet);
+    }
+
+    fn send_header(&mut self, at: usize, undo: bool) -> bool {
+        let (expected, room) = self.next_number(at);
+        if self.sides[at].half {
+            return false;
+        }
+        let Some(connection) = self.live(at) else {
+            return false;
+        };
+        let Ok(number) = connection.on_pair_posted() else {
+            return false;
+        };
+        assert_eq!(number, expected);
+        assert!(room, "a credit for buffers that do not exist");
+        if undo {
+            connection.on_pair_undone();
+            return true;
+        }
+        let side = &mut self.sides[at];
+        (side.sent, side.headers, side.half) = (side.sent + 1, side.headers + 1, true);
+        self.post(at, Some(ControlKind::HEADER));
+        self.say(at, Packet::Header);
+        true
+    }
+
+    /// Whatever else happened meanwhile; but for the end of the connection.
+    fn send_payload(&mut self, at: usize) -> bool {
+        if !std::mem::take(&mut self.sides[at].half) || self.live(at).is_none() {
+            return false;
+        }
+        self.post(at, None);
+        self.say(at, Packet::Data { after_header: true });
         true
     }
 
@@ -412,12 +485,18 @@ impl Pair {
             let data = side
                 .incoming
                 .iter()
-                .filter(|p| matches!(p, Packet::Data(_)))
+                .filter(|p| matches!(p, Packet::Data { .. }))
                 .count() as u64;
+            let headers = side.incoming.iter().filter(|p| **p == Packet::Header);
+            let headers = headers.count() as u64;
             let held = side.delivered - side.reposted;
             assert!(
                 data + held <= u64::from(side.local.credits),
                 "more data than buffers"
+            );
+            assert!(
+                data + headers + 2 * held <= 2 * u64::from(side.local.credits),
+                "more messages than receives"
             );
             assert!(side.delivered <= peer.sent);
             let unread = |kind| {
@@ -452,6 +531,7 @@ impl Pair {
                     Op::ConnectedEvent(at),
                     Op::Deliver(at),
                     Op::Complete(at),
+                    Op::SendPayload(at),
                     Op::Repost(at),
                 ] {
                     any |= self.step(op);
@@ -541,7 +621,14 @@ fn deliver_to(c: &mut Connection, packet: Packet, now: Instant) -> Option<u64> {
         Packet::Accepted(data) => c.on_connected(&data),
         Packet::Rejected(data) => c.on_refused(FabricErrno::new(111), &data),
         Packet::Control(cq_data, body) => c.on_control(cq_data, body.as_slice(), now),
-        Packet::Data(_) => return c.on_data(100).ok(),
+        Packet::Header => drop(c.on_header(8)),
+        Packet::Data { after_header } => {
+            return if after_header {
+                c.on_payload(100).ok()
+            } else {
+                c.on_data(100).ok()
+            };
+        }
         Packet::Gone => c.on_lost(None),
         Packet::Hello(_) => unreachable!("a hello makes a machine"),
     }
@@ -558,6 +645,9 @@ fn any_op() -> impl Strategy<Value = Op> {
         12 => side.clone().prop_map(Op::Act),
         14 => side.clone().prop_map(Op::Send),
         2 => side.clone().prop_map(Op::SendUndone),
+        7 => side.clone().prop_map(Op::SendHeader),
+        1 => side.clone().prop_map(Op::SendHeaderUndone),
+        7 => side.clone().prop_map(Op::SendPayload),
         2 => side.clone().prop_map(Op::Ask),
         4 => side.clone().prop_map(Op::Subscribe),
         1 => side.prop_map(Op::Close),

@@ -26,7 +26,7 @@ fn errno(code: i32) -> FabricErrno {
     FabricErrno::new(code)
 }
 
-fn actions(connection: &mut Connection) -> Vec<Action> {
+pub(super) fn actions(connection: &mut Connection) -> Vec<Action> {
     std::iter::from_fn(|| connection.next_action())
         .take(20)
         .collect()
@@ -40,7 +40,7 @@ fn message(action: &Action) -> (u32, Vec<u8>) {
     }
 }
 
-fn hello_of(params: LocalParams, kind: HelloKind) -> [u8; HELLO_LEN] {
+pub(super) fn hello_of(params: LocalParams, kind: HelloKind) -> [u8; HELLO_LEN] {
     params.hello(kind).encode()
 }
 
@@ -63,7 +63,7 @@ fn msg_acceptor(now: Instant) -> Connection {
     c
 }
 
-fn established(now: Instant) -> Connection {
+pub(super) fn established(now: Instant) -> Connection {
     let mut c = msg_initiator(now);
     c.on_connected(&hello_of(params(4), HelloKind::Ack));
     assert_eq!(actions(&mut c), [Action::Established]);
@@ -71,7 +71,7 @@ fn established(now: Instant) -> Connection {
     c
 }
 
-fn give(c: &mut Connection, control: Control, now: Instant) {
+pub(super) fn give(c: &mut Connection, control: Control, now: Instant) {
     c.on_control(
         wire::cq_data(control.kind(), 0),
         control.encode().as_slice(),
@@ -79,7 +79,7 @@ fn give(c: &mut Connection, control: Control, now: Instant) {
     );
 }
 
-fn bye(last_sequence: u64) -> Control {
+pub(super) fn bye(last_sequence: u64) -> Control {
     Control::Bye {
         last_sequence,
         reason: ByeReason(9),
@@ -104,7 +104,7 @@ fn assert_closed(c: &mut Connection, reason: CloseReason) {
     assert_eq!(c.close_reason(), Some(reason));
 }
 
-fn assert_violation(c: &mut Connection, violation: impl Into<Violation>) {
+pub(super) fn assert_violation(c: &mut Connection, violation: impl Into<Violation>) {
     assert_closed(c, CloseReason::Violation(violation.into()));
 }
 

@@ -1,0 +1,680 @@
+//! `ConnectionlessEndpoint`: one endpoint without connections (FI_EP_RDM), and many peers that it sends to and receives from.
+//!
+//! The connections are ours: hello, credits and goodbye go on behind the scenes, so that nothing is lost without a word. `core::receive`
+//! makes and serves them; here each of their events becomes one of a peer.
+
+#![allow(unsafe_code)]
+
+mod config;
+mod event;
+mod peers;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libfabric_sys as sys;
+
+use self::config::{Headers, OnAbandoned};
+use self::peers::{Peers, Stage};
+use crate::Error;
+use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
+use crate::endpoint::core::control::CONTROL_SENDS;
+use crate::endpoint::core::receive::{
+    KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
+};
+use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::fd_limit;
+use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::socket::TcpWatch;
+use crate::endpoint::protocol::connection::{CloseReason, Form};
+use crate::endpoint::protocol::wire::{Refusal, RefusalCode};
+use crate::error::{Blocked, SendError, SendErrorKind};
+use crate::event_loop::{WaitHandle, Waitable};
+use crate::fabric::{Domain, EndpointKind, PeerAddr};
+use crate::process::Here;
+use crate::stats::{ReceiveStats, SendStats};
+
+pub use config::ConnectionlessConfig;
+pub use event::{
+    ConnectionlessEvent, PeerError, PeerId, PeerInUse, PeerMessage, RemovePeerError, SendTo,
+};
+
+/// Sends to and receives from many peers over one endpoint without connections (FI_EP_RDM with an address vector).
+///
+/// A peer is another `ConnectionlessEndpoint`, known by its address ([`local_addr`](Self::local_addr)). It is
+/// [added](Self::add_peer), or added by the first send to its address, or comes by itself when it sends. A peer that went stays known, and the
+/// next send begins anew. A [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) can be a peer that only sends, a
+/// [`ReceiveEndpoint`](crate::ReceiveEndpoint) one that only receives.
+///
+/// As with [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), payloads go out from where they lie, and each accepted key has exactly one
+/// outcome. Messages to one peer arrive in the order in which they were sent, as long as it is not [down](ConnectionlessEvent::PeerDown).
+///
+/// One thread at a time; [`poll`](Self::poll) drives it, by hand or from an [`EventLoop`](crate::event_loop::EventLoop).
+///
+/// ```
+/// use fabricast::buffer::SharedBufferManager;
+/// use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent};
+/// use fabricast::fabric::EndpointKind;
+/// use fabricast::{ConnectionlessEndpoint, Fabric};
+///
+/// // libfabric 1.x calls it `net`, 2.x `tcp`.
+/// let open = |provider| Fabric::builder().provider(provider).endpoint_kind(EndpointKind::Rdm).node("127.0.0.1").open();
+/// let domain = open("net").or_else(|_| open("tcp"))?.open_domain()?;
+/// let mut a = ConnectionlessEndpoint::open(&domain, "127.0.0.1:0".parse()?, ConnectionlessConfig::default())?;
+/// let mut b = ConnectionlessEndpoint::open(&domain, "127.0.0.1:0".parse()?, ConnectionlessConfig::default())?;
+///
+/// let pool = SharedBufferManager::allocate(16, 64 * 1024)?;
+/// pool.region().register(&domain)?;
+/// let mut buffer = pool.try_acquire().expect("16 are free");
+/// buffer[..5].copy_from_slice(b"hello");
+/// let mut payload = Some(buffer.freeze(5).into());
+/// let (mut sent, mut received) = (Vec::new(), Vec::new());
+/// let mut done = 0;
+/// while done < 2 {
+///     // Refused until the peer has answered: the payload comes back.
+///     if let Some(p) = payload.take()
+///         && let Err(refused) = a.send_data(b.local_addr(), p, b"event 7", 42)
+///     {
+///         assert!(refused.is_would_block(), "{refused}");
+///         payload = Some(refused.payload);
+///     }
+///     a.poll(&mut sent)?;
+///     b.poll(&mut received)?;
+///     for event in sent.drain(..) {
+///         if let ConnectionlessEvent::Completed { key, .. } = event {
+///             assert_eq!(key, 42);
+///             done += 1;
+///         }
+///     }
+///     for event in received.drain(..) {
+///         if let ConnectionlessEvent::Message { message, .. } = event {
+///             assert_eq!((message.header(), message.payload()), (&b"event 7"[..], &b"hello"[..]));
+///             done += 1;
+///         }
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct ConnectionlessEndpoint {
+    core: Here<ReceiveCore<ProviderLink>>,
+    peers: Peers,
+    local: PeerAddr,
+    headers: HeaderSlotManager,
+    accept_unknown: bool,
+    add_on_send: bool,
+    close_timeout: Duration,
+    on_abandoned: Option<OnAbandoned>,
+    /// What the core said and was not told yet.
+    inbox: Vec<ReceiveEvent>,
+}
+
+impl ConnectionlessEndpoint {
+    /// Opens the endpoint at an address of this machine. Port 0 and [`PeerAddr::any`] let the system choose;
+    /// [`local_addr`](Self::local_addr) says which it is.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] when the fabric was opened with connected endpoints (FI_EP_MSG), [`Error::Config`] for a setting out of its
+    /// range, [`Error::Address`] for one that is not local or in use, [`Error::Memory`] and [`Error::Register`] for pool and headers.
+    pub fn open(
+        domain: &Arc<Domain>,
+        addr: PeerAddr,
+        mut config: ConnectionlessConfig,
+    ) -> Result<Self, Error> {
+        domain.fabric().owner().check()?;
+        if domain.fabric().endpoint_kind() != EndpointKind::Rdm {
+            return Err(Error::Unsupported {
+                provider: domain.fabric().info().provider_name(),
+                need: "was opened with connected endpoints (FI_EP_MSG): ask the builder for endpoint_kind(EndpointKind::Rdm), \
+                       or use SendEndpointZeroCopy and ReceiveEndpoint",
+            });
+        }
+        let windows = WindowSettings {
+            windows: 0,
+            operations: 0,
+            deadline: None,
+            policy: DeadlinePolicy::FailConnection,
+            long: false,
+        };
+        config.check(windows.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
+        let headers = match &config.headers {
+            Headers::Own(config) => HeaderSlotManager::new(*config)?,
+            Headers::Shared(headers) => headers.clone(),
+        };
+        let pool = match &config.pool {
+            Some(pool) => pool.clone(),
+            None => {
+                let slots = config.pool_slots() as u32;
+                SharedBufferManager::allocate(slots, config.max_message)?
+            }
+        };
+        let connections = 2 * config.max_peers;
+        let tx = windows.controls() * connections + CONTROL_SENDS + config.total_depth;
+        let sizes = (tx as usize, pool.slots());
+        let link = ProviderLink::listen(domain, &addr, sizes.0, sizes.1, sizes, &config.endpoint)
+            .map_err(fd_limit::explain)?;
+        let local = link.local_addr().unwrap_or(addr);
+        let this = (config.max_peers, config.accept_unknown, config.add_on_send);
+        let close_timeout = config.close_timeout;
+        let on_abandoned = config.on_abandoned.take();
+        let settings = settings(config, windows, &headers, &pool);
+        let waiter = link.waiter();
+        let core = ReceiveCore::listen(link, waiter, pool, settings)?;
+        Ok(Self {
+            core: Here::new(core),
+            peers: Peers::new(this.0),
+            local,
+            headers,
+            accept_unknown: this.1,
+            add_on_send: this.2,
+            close_timeout,
+            on_abandoned,
+            inbox: Vec::new(),
+        })
+    }
+
+    /// Where it is, for its peers.
+    pub fn local_addr(&self) -> PeerAddr {
+        self.local
+    }
+
+    // ---- peers ---------------------------------------------------------------------------------------------------
+
+    /// Adds a peer, and says hello to it: [`PeerUp`](ConnectionlessEvent::PeerUp) or [`PeerDown`](ConnectionlessEvent::PeerDown) follows. One
+    /// that is known already is only found.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was added: there are as many peers as there may be, or the address can't be reached from here.
+    pub fn add_peer(&mut self, addr: PeerAddr) -> Result<PeerId, PeerError> {
+        if let Some(peer) = self.peers.at(&addr) {
+            let known = self.peers.get_mut(peer).ok_or(PeerError::Unknown)?;
+            known.added = true;
+            if known.lane().is_none() && !known.leaving {
+                self.dial(peer, addr)?;
+            }
+            return Ok(peer);
+        }
+        if self.peers.is_full() {
+            let limit = self.peers.limit();
+            return Err(PeerError::TooMany { limit });
+        }
+        let peer = self.peers.add(addr, true).ok_or(PeerError::Unknown)?;
+        let dialed = self.dial(peer, addr);
+        dialed.inspect_err(|_| self.peers.remove(peer))?;
+        Ok(peer)
+    }
+
+    /// Says hello to a peer that there is no connection with.
+    fn dial(&mut self, peer: PeerId, addr: PeerAddr) -> Result<ConnectionId, PeerError> {
+        if !self.core.owner().is_here() {
+            return Err(PeerError::Unknown);
+        }
+        let conn = self.core.dial(&addr).map_err(peer_error)?;
+        self.peers.set_stage(peer, conn, Stage::Dialing);
+        Ok(conn)
+    }
+
+    /// The peer at an address, if it is known.
+    pub fn peer_at(&self, addr: &PeerAddr) -> Option<PeerId> {
+        self.peers.at(addr)
+    }
+
+    /// Where a peer is.
+    pub fn peer_addr(&self, peer: PeerId) -> Option<PeerAddr> {
+        self.peers.get(peer).map(|peer| peer.addr)
+    }
+
+    /// Whether a peer has answered, and is not lost.
+    pub fn is_up(&self, peer: PeerId) -> bool {
+        self.peers.get(peer).is_some_and(peers::Peer::is_up)
+    }
+
+    /// How many peers are known.
+    pub fn peers(&self) -> usize {
+        self.peers.len()
+    }
+
+    /// Removes a peer with which nothing is outstanding: it is told goodbye, and [`Removed`](ConnectionlessEvent::Removed) follows. Its address
+    /// leaves the provider's vector a little later.
+    ///
+    /// # Errors
+    ///
+    /// [`PeerInUse`]: how many sends, kept payloads and held messages are in the way; nothing was done.
+    pub fn remove_peer(&mut self, peer: PeerId) -> Result<(), RemovePeerError> {
+        let in_use = self.outstanding(peer)?;
+        if in_use.sends + in_use.payloads_kept + in_use.messages_held > 0 {
+            return Err(in_use.into());
+        }
+        self.remove_peer_by(peer, Instant::now() + self.close_timeout)
+    }
+
+    /// Removes a peer politely: no send to it is taken any more, those in flight complete, both sides say goodbye. At the deadline, what is
+    /// still in flight comes back failed. [`Removed`](ConnectionlessEvent::Removed) is the last of it, but for payloads that the provider
+    /// [kept](ConnectionlessEvent::Released). Messages that are held stay good.
+    ///
+    /// # Errors
+    ///
+    /// There is no such peer.
+    pub fn remove_peer_by(
+        &mut self,
+        peer: PeerId,
+        deadline: Instant,
+    ) -> Result<(), RemovePeerError> {
+        self.check_fork()?;
+        let connections = self.peers.leave(peer).ok_or(RemovePeerError::Unknown)?;
+        for conn in connections {
+            self.core.begin_close(conn, deadline);
+        }
+        // One without a connection goes at the next poll.
+        self.core.wait().wake();
+        Ok(())
+    }
+
+    /// What is outstanding with a peer.
+    ///
+    /// # Errors
+    ///
+    /// There is no such peer.
+    pub fn outstanding(&self, peer: PeerId) -> Result<PeerInUse, RemovePeerError> {
+        self.check_fork()?;
+        let known = self.peers.get(peer).ok_or(RemovePeerError::Unknown)?;
+        let sends = known.connections().map(|c| self.core.sends_in_flight(c));
+        Ok(PeerInUse {
+            peer,
+            sends: sends.sum(),
+            payloads_kept: known.kept,
+            messages_held: known.messages_held(),
+        })
+    }
+
+    fn check_fork(&self) -> Result<(), RemovePeerError> {
+        let owner = self.core.owner();
+        if owner.is_here() {
+            return Ok(());
+        }
+        let made_by = owner.pid();
+        Err(RemovePeerError::Forked { made_by })
+    }
+
+    // ---- sending -------------------------------------------------------------------------------------------------
+
+    /// Sends a header and a payload of one or several registered segments to a peer, by its id or its address. Returns at once.
+    ///
+    /// `key` is the caller's own, comes back unchanged, and need not be unique. A first send to an address adds the peer, and is refused as
+    /// back-pressure: [`Writable`](ConnectionlessEvent::Writable) says when it has answered,
+    /// [`PeerDown`](ConnectionlessEvent::PeerDown) that it will not.
+    ///
+    /// # Errors
+    ///
+    /// Nothing was posted, and payload and key are in the error: back-pressure ([`SendError::is_would_block`]), what is wrong with the peer
+    /// ([`SendErrorKind::Peer`]), or a message that can't be sent.
+    #[inline]
+    pub fn send_data(
+        &mut self,
+        to: impl Into<SendTo>,
+        payload: impl Into<Payload>,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), SendError> {
+        let payload = payload.into();
+        match self.lane(to.into()) {
+            Ok(conn) => self.core.send_data(conn, payload, header, key),
+            Err(kind) => Err(SendError { kind, payload, key }),
+        }
+    }
+
+    /// The connection that a message goes by; one is made where there is none.
+    #[inline]
+    fn lane(&mut self, to: SendTo) -> Result<ConnectionId, SendErrorKind> {
+        let owner = self.core.owner();
+        if !owner.is_here() {
+            let made_by = owner.pid();
+            return Err(SendErrorKind::Forked { made_by });
+        }
+        let id = match to {
+            SendTo::Peer(peer) => peer,
+            SendTo::Addr(addr) => match self.peers.at(&addr) {
+                Some(peer) => peer,
+                None if self.add_on_send => self.add_peer(addr)?,
+                None => return Err(PeerError::Unknown.into()),
+            },
+        };
+        let peer = self.peers.get_mut(id).ok_or(PeerError::Unknown)?;
+        if peer.leaving {
+            return Err(SendErrorKind::Closing);
+        }
+        match peer.lane() {
+            Some((_, Stage::Closing)) => Err(SendErrorKind::WouldBlock(Blocked::Connecting)),
+            Some((conn, _)) => Ok(conn),
+            None => {
+                let addr = peer.addr;
+                Ok(self.dial(id, addr)?)
+            }
+        }
+    }
+
+    // ---- polling -------------------------------------------------------------------------------------------------
+
+    /// Drives everything, and appends what happened. Returns how many events were added.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::EndpointFailed`] when the queue of the endpoint broke, or reported what can't be: every peer was given up then, which the
+    /// events say. [`Error::Forked`]. What concerns one peer is an event.
+    pub fn poll(&mut self, events: &mut Vec<ConnectionlessEvent>) -> Result<usize, Error> {
+        self.core.owner().check()?;
+        let before = events.len();
+        let mut inbox = std::mem::take(&mut self.inbox);
+        let polled = self.core.poll(&mut inbox);
+        self.tell(&mut inbox, events);
+        self.inbox = inbox;
+        self.end_leaving(events);
+        polled?;
+        Ok(events.len() - before)
+    }
+
+    /// Sleeps until there may be something to poll for, or until the time given.
+    ///
+    /// # Errors
+    ///
+    /// A system call failed.
+    pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
+        self.core.owner().check()?;
+        self.core.wait().sleep(Instant::now() + timeout)
+    }
+
+    fn tell(&mut self, inbox: &mut Vec<ReceiveEvent>, events: &mut Vec<ConnectionlessEvent>) {
+        let mut answers = Vec::new();
+        for event in inbox.drain(..) {
+            if let ReceiveEvent::Request(request) = event {
+                self.answer(request, &mut answers);
+            } else {
+                events.extend(self.told(event, &mut answers));
+            }
+        }
+        if !answers.is_empty() {
+            self.tell(&mut answers, events);
+        }
+    }
+
+    /// A peer says hello.
+    fn answer(&mut self, request: ConnectionRequest, events: &mut Vec<ReceiveEvent>) {
+        let known = request.peer.and_then(|addr| self.peers.at(&addr));
+        let leaving = |id| self.peers.get(id).is_some_and(|peer| peer.leaving);
+        let refusal = match known {
+            Some(id) if leaving(id) => Some(Refusal::new(RefusalCode::CLOSING, [0, 0])),
+            Some(_) => None,
+            None if !self.accept_unknown => Some(Refusal::new(RefusalCode::BY_APPLICATION, [0, 0])),
+            None if self.peers.is_full() => {
+                let limit = self.peers.limit().into();
+                Some(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, [limit, 0]))
+            }
+            None => None,
+        };
+        self.core.answer(request.connection, refusal, events);
+    }
+
+    /// What an event of a connection is for its peer.
+    fn told(
+        &mut self,
+        event: ReceiveEvent,
+        more: &mut Vec<ReceiveEvent>,
+    ) -> Option<ConnectionlessEvent> {
+        use ConnectionlessEvent as Told;
+        Some(match event {
+            ReceiveEvent::Message(message) => {
+                let peer = self.peers.of(message.connection())?;
+                let message = PeerMessage::new(message, &self.peers.get(peer)?.held);
+                Told::Message { peer, message }
+            }
+            ReceiveEvent::Completed {
+                connection,
+                key,
+                payload,
+            } => {
+                let peer = self.peers.of(connection)?;
+                Told::Completed { peer, key, payload }
+            }
+            ReceiveEvent::Failed {
+                connection,
+                key,
+                payload,
+                error,
+            } => {
+                let peer = self.peers.of(connection)?;
+                if payload.segments().is_empty() && error.provider_message == KEPT {
+                    self.peers.keep(connection);
+                }
+                Told::Failed {
+                    peer,
+                    key,
+                    payload,
+                    error,
+                }
+            }
+            ReceiveEvent::Released {
+                connection,
+                key,
+                payload,
+            } => {
+                let peer = self.peers.release(connection)?;
+                Told::Released { peer, key, payload }
+            }
+            ReceiveEvent::Late { connection, key } => {
+                let peer = self.peers.of(connection)?;
+                Told::Late { peer, key }
+            }
+            ReceiveEvent::Writable { connection } => Told::Writable {
+                peer: self.peers.of(connection)?,
+            },
+            ReceiveEvent::Starved { connection } => Told::Starved {
+                peer: self.peers.of(connection)?,
+            },
+            ReceiveEvent::Unresponsive { connection } => Told::Unresponsive {
+                peer: self.peers.of(connection)?,
+            },
+            ReceiveEvent::Responsive { connection } => Told::Responsive {
+                peer: self.peers.of(connection)?,
+            },
+            ReceiveEvent::Connected { connection, info } => {
+                return self.on_connected(connection, info);
+            }
+            ReceiveEvent::PeerClosing { connection } => {
+                let peer = self.peers.of(connection)?;
+                self.peers.set_stage(peer, connection, Stage::Closing);
+                return None;
+            }
+            ReceiveEvent::Disconnected { connection, reason } => {
+                return self.on_disconnected(connection, reason, more);
+            }
+            ReceiveEvent::Request(_) | ReceiveEvent::Window { .. } => return None,
+        })
+    }
+
+    fn on_connected(
+        &mut self,
+        connection: ConnectionId,
+        info: crate::endpoint::event::ConnectionInfo,
+    ) -> Option<ConnectionlessEvent> {
+        let addr = info.peer?;
+        let known = self.peers.of(connection).or_else(|| self.peers.at(&addr));
+        let peer = known.or_else(|| self.peers.add(addr, false))?;
+        let was_up = self.peers.get(peer)?.is_up();
+        self.peers.set_stage(peer, connection, Stage::Up);
+        if self.peers.get(peer)?.leaving {
+            self.core
+                .begin_close(connection, Instant::now() + self.close_timeout);
+            return None;
+        }
+        (!was_up).then_some(ConnectionlessEvent::PeerUp { peer, addr, info })
+    }
+
+    fn on_disconnected(
+        &mut self,
+        connection: ConnectionId,
+        reason: CloseReason,
+        more: &mut Vec<ReceiveEvent>,
+    ) -> Option<ConnectionlessEvent> {
+        let id = self.peers.end(connection)?;
+        let peer = self.peers.get_mut(id)?;
+        match peer.lane() {
+            // Whoever waited for the other one may send by this one.
+            Some((other, Stage::Up)) => {
+                more.push(ReceiveEvent::Writable { connection: other });
+                return None;
+            }
+            Some((_, Stage::Dialing)) => return None,
+            Some((_, Stage::Closing)) | None => {}
+        }
+        if peer.leaving {
+            // `end_leaving` says so.
+            return None;
+        }
+        let forgotten = !peer.added && peer.connections().next().is_none();
+        if forgotten {
+            self.peers.remove(id);
+        }
+        Some(ConnectionlessEvent::PeerDown {
+            peer: id,
+            reason,
+            forgotten,
+        })
+    }
+
+    /// Peers that are being removed go with their last connection.
+    fn end_leaving(&mut self, events: &mut Vec<ConnectionlessEvent>) {
+        let gone = self.peers.take_gone().into_iter();
+        events.extend(gone.map(|peer| ConnectionlessEvent::Removed { peer }));
+    }
+
+    // ---- the end -------------------------------------------------------------------------------------------------
+
+    /// Says goodbye to all peers and closes. Every key has its outcome in what is returned, with messages that came meanwhile and payloads
+    /// that the provider had kept.
+    ///
+    /// # Errors
+    ///
+    /// A system call failed.
+    pub fn close(mut self, deadline: Instant) -> Result<Vec<ConnectionlessEvent>, Error> {
+        self.core.owner().check()?;
+        let mut inbox = self.core.close(deadline)?;
+        let mut events = Vec::new();
+        self.tell(&mut inbox, &mut events);
+        self.end_leaving(&mut events);
+        Ok(events)
+    }
+
+    // ---- about it ------------------------------------------------------------------------------------------------
+
+    /// Keys that have no outcome yet, and to whom they went.
+    pub fn pending(&self) -> Vec<(PeerId, u64)> {
+        let sends = self.core.pending_sends().into_iter();
+        sends
+            .filter_map(|(conn, key)| Some((self.peers.of(conn)?, key)))
+            .collect()
+    }
+
+    /// The header slots.
+    pub fn headers(&self) -> &HeaderSlotManager {
+        &self.headers
+    }
+
+    /// The receive pool, with its counters. Register its region with a domain to send messages on without a copy.
+    pub fn pool(&self) -> &SharedBufferManager {
+        self.core.pool()
+    }
+
+    /// Counters of what is sent.
+    pub fn send_stats(&self) -> SendStats {
+        self.core.send_stats()
+    }
+
+    /// Counters of what is received, of the queue, and of the connections behind the scenes.
+    pub fn receive_stats(&self) -> ReceiveStats {
+        self.core.stats()
+    }
+
+    /// The raw `fid_ep`; `None` before the first peer.
+    ///
+    /// # Safety
+    ///
+    /// * It is valid until this value is dropped.
+    /// * It must not be closed, and nothing may be posted on it whose completion this endpoint would read.
+    pub unsafe fn as_raw(&self) -> Option<*mut sys::fid_ep> {
+        let mut ids = self.peers.ids();
+        let conn = ids.find_map(|id| self.peers.get(id)?.connections().next())?;
+        self.core.conn(conn).map(|conn| conn.as_raw())
+    }
+}
+
+impl Drop for ConnectionlessEndpoint {
+    /// The rude end: tells the peers if that takes no time, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
+    fn drop(&mut self) {
+        if !self.core.owner().is_here() {
+            return;
+        }
+        if let Some(mut hear) = self.on_abandoned.take() {
+            for (peer, key) in self.pending() {
+                hear(peer, key);
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for ConnectionlessEndpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ConnectionlessEndpoint")
+            .field("local", &self.local)
+            .field("peers", &self.peers.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Waitable for ConnectionlessEndpoint {
+    fn wait_handle(&self) -> WaitHandle {
+        WaitHandle::new(self.core.wait())
+    }
+}
+
+fn settings(
+    config: ConnectionlessConfig,
+    windows: WindowSettings,
+    headers: &HeaderSlotManager,
+    pool: &SharedBufferManager,
+) -> ReceiveSettings {
+    ReceiveSettings {
+        depth: config.receive_depth,
+        max_connections: 2 * config.max_peers,
+        max_message: pool.slot_size() as u64,
+        // Who is no peer, and can't be one, is refused here and not by the core.
+        ask: true,
+        handshake_timeout: config.connect_timeout,
+        close_timeout: config.close_timeout,
+        header_mode: None,
+        windows,
+        long: None,
+        sends: Some(SendsSettings {
+            headers: headers.clone(),
+            header_mode: config.header_mode,
+            depth: config.depth,
+            total: config.total_depth,
+            level: config.level,
+            deadline: config.send_deadline,
+            policy: config.deadline_policy,
+            on_abandoned: None,
+        }),
+        patience: config.patience,
+        watch: TcpWatch::default(),
+    }
+}
+
+fn peer_error(error: Error) -> PeerError {
+    match error {
+        Error::TooManyConnections { limit } => PeerError::TooMany { limit },
+        Error::NoReceiveBuffers { free, needed } => PeerError::NoReceiveBuffers { free, needed },
+        Error::Fabric { call, errno } => PeerError::Fabric { call, errno },
+        other => PeerError::Address(other.to_string()),
+    }
+}

@@ -1,0 +1,238 @@
+//! Peers of a connectionless endpoint, and what happens with them.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::buffer::Payload;
+use crate::endpoint::event::ConnectionInfo;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::message::Message;
+use crate::endpoint::protocol::connection::CloseReason;
+use crate::error::{CompletionError, FabricErrno};
+use crate::fabric::PeerAddr;
+
+/// A peer of a [`ConnectionlessEndpoint`](crate::ConnectionlessEndpoint): unique in the process, and never given to another peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub(super) ConnectionId);
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+/// Whom a message is for: a peer that is known, or an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SendTo {
+    /// A peer that was added, or came by itself. Faster: nothing is looked up.
+    Peer(PeerId),
+    /// Whoever is at an address. The first send adds the peer, unless the settings forbid it.
+    Addr(PeerAddr),
+}
+
+impl From<PeerId> for SendTo {
+    fn from(peer: PeerId) -> Self {
+        Self::Peer(peer)
+    }
+}
+
+impl From<PeerAddr> for SendTo {
+    fn from(addr: PeerAddr) -> Self {
+        Self::Addr(addr)
+    }
+}
+
+/// What is wrong with a peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// It was never added, or was removed, or went and was forgotten.
+    #[error("no such peer")]
+    Unknown,
+    /// There are as many as there may be.
+    #[error("the endpoint has {limit} peers, as many as it may have (setting `max_peers`)")]
+    TooMany {
+        /// The limit.
+        limit: u32,
+    },
+    /// A peer takes receive buffers, and too few are free.
+    #[error("{free} receive buffers are free, a peer takes {needed} at least (setting `slots`)")]
+    NoReceiveBuffers {
+        /// Buffers that are free.
+        free: usize,
+        /// Fewest that a peer takes.
+        needed: usize,
+    },
+    /// The provider can't reach such an address.
+    #[error("{call}: {errno}")]
+    Fabric {
+        /// The C function.
+        call: &'static str,
+        /// Its error.
+        errno: FabricErrno,
+    },
+    /// The address is not of a form that this side's provider uses, or names another kind of machine.
+    #[error("{0}")]
+    Address(String),
+}
+
+/// A peer can't be removed now: something is outstanding with it. Nothing was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{peer} is in use: {sends} sends are in flight, {payloads_kept} payloads are still with the provider, {messages_held} messages are held"
+)]
+#[non_exhaustive]
+pub struct PeerInUse {
+    /// Which.
+    pub peer: PeerId,
+    /// Sends to it that have no outcome yet.
+    pub sends: u32,
+    /// Sends to it that failed while the provider kept the payload: [`ConnectionlessEvent::Released`] has not come yet.
+    pub payloads_kept: u32,
+    /// Messages from it that the application holds.
+    pub messages_held: u32,
+}
+
+/// Why a peer was not removed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RemovePeerError {
+    /// There is no such peer.
+    #[error("no such peer")]
+    Unknown,
+    /// Something is outstanding with it.
+    #[error(transparent)]
+    InUse(#[from] PeerInUse),
+    /// The endpoint was made by the process that this one was forked from.
+    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    Forked {
+        /// The process that made it.
+        made_by: u32,
+    },
+}
+
+/// A message from a peer; counted as held until it is dropped. A [`Message`] in all else.
+#[derive(Debug)]
+pub struct PeerMessage {
+    message: Message,
+    _held: Arc<()>,
+}
+
+impl PeerMessage {
+    pub(super) fn new(message: Message, held: &Arc<()>) -> Self {
+        Self {
+            message,
+            _held: Arc::clone(held),
+        }
+    }
+
+    /// The message without the count: it is not in the way of removing its peer any more.
+    pub fn into_message(self) -> Message {
+        self.message
+    }
+}
+
+impl Deref for PeerMessage {
+    type Target = Message;
+
+    fn deref(&self) -> &Message {
+        &self.message
+    }
+}
+
+/// What happened at a [`ConnectionlessEndpoint`](crate::ConnectionlessEndpoint).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ConnectionlessEvent {
+    /// A peer has answered, or came by itself: sends to it are taken from now on.
+    PeerUp {
+        /// Which.
+        peer: PeerId,
+        /// Where it is.
+        addr: PeerAddr,
+        /// What was agreed; sizes and credits are those of the peer.
+        info: ConnectionInfo,
+    },
+    /// A message arrived.
+    Message {
+        /// From whom.
+        peer: PeerId,
+        /// The message.
+        message: PeerMessage,
+    },
+    /// A send is done.
+    Completed {
+        /// To whom.
+        peer: PeerId,
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it.
+        payload: Payload,
+    },
+    /// A send failed, or will never complete.
+    Failed {
+        /// To whom.
+        peer: PeerId,
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it; empty if the provider still has it, because the peer was given up while it was in flight.
+        /// Then [`Released`](Self::Released) follows.
+        payload: Payload,
+        /// Why.
+        error: CompletionError,
+    },
+    /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without it. May come after
+    /// [`PeerDown`](Self::PeerDown) and [`Removed`](Self::Removed), at the latest when the endpoint is closed.
+    Released {
+        /// To whom it was sent.
+        peer: PeerId,
+        /// The key that was given to it.
+        key: u64,
+        /// The payload that was given to it.
+        payload: Payload,
+    },
+    /// A send has not completed within its deadline (advice, not an outcome; see [`DeadlinePolicy::Notify`](crate::endpoint::DeadlinePolicy::Notify)).
+    Late {
+        /// To whom.
+        peer: PeerId,
+        /// The key that was given to it.
+        key: u64,
+    },
+    /// What blocked a refused send to a peer has passed.
+    Writable {
+        /// To whom.
+        peer: PeerId,
+    },
+    /// Messages of a peer wait for buffers, since all of the pool are held or granted.
+    Starved {
+        /// Whose.
+        peer: PeerId,
+    },
+    /// Nothing was heard from a peer for as long as the setting `unresponsive_after` says. It is not given up.
+    Unresponsive {
+        /// Which.
+        peer: PeerId,
+    },
+    /// Something was heard from the peer again.
+    Responsive {
+        /// Which.
+        peer: PeerId,
+    },
+    /// A peer said goodbye, was lost or given up, or can't be reached; every key sent to it came back before this. It stays known, and the next
+    /// send begins anew, unless it is `forgotten`.
+    PeerDown {
+        /// Which.
+        peer: PeerId,
+        /// Why.
+        reason: CloseReason,
+        /// It had come by itself, and its id means nothing any more.
+        forgotten: bool,
+    },
+    /// A peer was removed as asked. Its id means nothing any more.
+    Removed {
+        /// Which.
+        peer: PeerId,
+    },
+}

@@ -1,0 +1,261 @@
+//! Sends of more than one post: header and payload as two messages, and batches whose posts the provider may join.
+//!
+//! What is posted can't be taken back. So once a header is out, or a post was flagged with FI_MORE, what follows it is accepted even if the
+//! provider has no room for it: it stalls, and is posted before anything else as soon as there is room.
+
+use std::time::Instant;
+
+use super::{Op, SendCore};
+use crate::buffer::Payload;
+use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::outgoing::{self, DataOp, Lane};
+use crate::endpoint::core::pair::{self, HeaderOp, PairOps, Stalled};
+use crate::endpoint::event::SendEvent;
+use crate::endpoint::link::{Link, PostRefused};
+use crate::endpoint::protocol::connection::State;
+use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::fabric::Shape;
+
+impl PairOps for Op {
+    fn of_data(op: DataOp) -> Self {
+        Self::Data(op)
+    }
+
+    fn data(&mut self) -> Option<&mut DataOp> {
+        match self {
+            Self::Data(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    fn header(&mut self) -> Option<&mut HeaderOp> {
+        match self {
+            Self::Header(op) => Some(op),
+            _ => None,
+        }
+    }
+
+    fn into_data(self) -> Option<DataOp> {
+        Self::into_data(self)
+    }
+}
+
+/// A message of a batch: all is taken for it, its credit too, and it is not posted.
+struct Ready {
+    context: usize,
+    data: Option<u64>,
+    iov: IovList,
+}
+
+impl<L: Link> SendCore<L> {
+    // ---- header and payload as two messages ----------------------------------------------------------------------
+
+    /// Posts a header and the payload behind it, which is in the slab already.
+    pub(super) fn post_pair(
+        &mut self,
+        header: HeaderOp,
+        header_iov: &IovList,
+        context: usize,
+        iov: IovList,
+        len: u64,
+    ) -> Result<(), SendError> {
+        let Ok(first) = self.in_flight.begin(Op::Header(header)).map_err(drop) else {
+            unreachable!("the slab has room for a header with each send");
+        };
+        pair::tie(&mut self.in_flight, first, context);
+        let (link, conn) = (&mut self.link, self.conn.as_ref());
+        let posted = self
+            .outgoing
+            .post_header(link, conn, &mut self.machine, first, header_iov);
+        let data = match posted {
+            Ok(data) => Some(data),
+            Err(refused) => {
+                if let Op::Header(header) = self.in_flight.abort(first) {
+                    self.outgoing.end_header(header.into_slot());
+                }
+                return Err(self.undo_post(context, refused));
+            }
+        };
+        self.count_posted(len);
+        self.post_or_stall(Stalled { context, data, iov }, false);
+        Ok(())
+    }
+
+    /// A header that travelled alone is over; so is the send, if its payload was first.
+    pub(super) fn on_header_sent(
+        &mut self,
+        op: HeaderOp,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        let (slot, payload) = pair::on_header(&mut self.in_flight, op);
+        self.outgoing.end_header(slot);
+        match (payload, error) {
+            (Some(op), error) => self.on_sent(op, error, events),
+            // The payload has its outcome when the connection ends, of this.
+            (None, Some(error)) => self.machine.on_lost(Some(error.errno)),
+            (None, None) => {}
+        }
+    }
+
+    /// A payload whose header travelled alone and is not over, as far as is known.
+    pub(super) fn on_payload_sent(
+        &mut self,
+        op: DataOp,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        if let Some(op) = pair::on_payload(&mut self.in_flight, op, error.is_some()) {
+            self.on_sent(op, error, events);
+        }
+    }
+
+    // ---- what has to be posted -----------------------------------------------------------------------------------
+
+    /// Hands over a message that was accepted; it waits behind those that the provider had no room for.
+    fn post_or_stall(&mut self, message: Stalled, more: bool) {
+        if self.machine.state() == State::Closed {
+            // Lost by the message before; it has its outcome when the connection is closed.
+            return;
+        }
+        if !self.stalled.is_empty() {
+            return self.stalled.push_back(message);
+        }
+        match self.try_post(&message, more) {
+            Ok(()) => {}
+            Err(PostRefused::Again) => {
+                self.stats.eagain += 1;
+                self.stalled.push_back(message);
+                // The next poll posts it, or sets the timer.
+                self.wait.wake();
+            }
+            Err(PostRefused::Errno(errno)) => self.lose(errno),
+        }
+    }
+
+    fn try_post(&mut self, message: &Stalled, more: bool) -> Result<(), PostRefused> {
+        let Stalled { context, data, iov } = message;
+        let (link, conn) = (&mut self.link, self.conn.as_ref());
+        self.outgoing
+            .hand_over(link, conn, (*context, *data), iov, more)
+    }
+
+    /// A part of what was accepted can't be sent: everything in flight comes back failed.
+    fn lose(&mut self, errno: FabricErrno) {
+        self.machine.on_lost(Some(errno));
+        self.wait.wake();
+    }
+
+    /// Offers what stalled to the provider again.
+    pub(super) fn post_stalled(&mut self) {
+        while let Some(message) = self.stalled.pop_front() {
+            match self.try_post(&message, false) {
+                Ok(()) => {}
+                Err(PostRefused::Again) => return self.stalled.push_front(message),
+                Err(PostRefused::Errno(errno)) => {
+                    self.stalled.clear();
+                    return self.lose(errno);
+                }
+            }
+        }
+    }
+
+    /// The provider's endpoint is closed: the sends that it did not report.
+    pub(super) fn take_sends(&mut self) -> Vec<DataOp> {
+        self.stalled.clear();
+        let mut sends = Vec::new();
+        for op in self.in_flight.drain() {
+            match op {
+                Op::Data(op) => sends.push(op),
+                Op::Header(op) => self.outgoing.end_header(op.into_slot()),
+                Op::ControlSend { .. } | Op::ControlReceive { .. } => {}
+            }
+        }
+        sends
+    }
+
+    // ---- batches -------------------------------------------------------------------------------------------------
+
+    /// Sends messages until one is refused; each but the last tells the provider that another follows, where it looks at that.
+    ///
+    /// A post is flagged only when the next message has all that it needs, so that nothing but the provider itself can keep that one back.
+    pub(crate) fn send_batch<H: AsRef<[u8]>>(
+        &mut self,
+        messages: impl Iterator<Item = (Payload, H, u64)>,
+    ) -> (usize, Option<SendError>) {
+        // Two messages each would take the flag apart.
+        let joins = self.outgoing.uses_more() && self.outgoing.shape() != Shape::TwoMessages;
+        let (mut sent, mut ready, mut refused) = (0, None, None);
+        for (payload, header, key) in messages {
+            if !joins {
+                refused = self.send_data(payload, header.as_ref(), key).err();
+            } else {
+                match self.prepare(payload, header.as_ref(), key) {
+                    Ok(next) => {
+                        if let Some(last) = ready.replace(next) {
+                            self.post_ready(last, true);
+                        }
+                    }
+                    Err(error) => refused = Some(error),
+                }
+            }
+            if refused.is_some() {
+                break;
+            }
+            sent += 1;
+        }
+        if let Some(last) = ready {
+            self.post_ready(last, false);
+        }
+        (sent, refused)
+    }
+
+    /// Everything of [`send_data`](Self::send_data) but the post.
+    fn prepare(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<Ready, SendError> {
+        let len = match self.admit(&payload, header.len()) {
+            Ok(len) => len,
+            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        };
+        let mut iov = IovList::new();
+        let lane = Lane {
+            conn: self.conn.as_ref(),
+            scoped: &mut self.scoped,
+            header_desc: self.header_desc.desc(),
+            sequence: self.machine.sent(),
+        };
+        let mut op = match self.outgoing.load(payload, header, key, lane, &mut iov) {
+            Ok(op) => op,
+            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
+        };
+        op.posted = self.posted_at();
+        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
+            unreachable!("the slab is larger than the depth");
+        };
+        let number = self.machine.on_data_posted();
+        debug_assert!(number.is_ok(), "admit asked the same");
+        self.count_posted(len);
+        let data = outgoing::data_of(&self.machine, number.unwrap_or(0));
+        Ok(Ready { context, data, iov })
+    }
+
+    fn post_ready(&mut self, ready: Ready, more: bool) {
+        let Ready { context, data, iov } = ready;
+        self.post_or_stall(Stalled { context, data, iov }, more);
+    }
+
+    /// A message that stalled is before every other.
+    pub(super) fn check_stalled(&self) -> Result<(), SendErrorKind> {
+        if self.stalled.is_empty() {
+            Ok(())
+        } else {
+            Err(SendErrorKind::WouldBlock(Blocked::Provider))
+        }
+    }
+
+    /// When a buffer may be free of another header: no endpoint tells another.
+    pub(super) fn room_retry(&self) -> Option<Instant> {
+        self.room_refused
+            .filter(|_| self.blocked == Some(Blocked::HeaderRoom))
+            .map(|refused| refused + super::CONTROL_RETRY)
+    }
+}
