@@ -22,7 +22,7 @@ use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, Link, LinkCompletion, LinkConn,
-    PEER_WROTE, PostRefused,
+    LinkLimits, PEER_WROTE, PostRefused,
 };
 use crate::endpoint::protocol::connection::{
     self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
@@ -183,7 +183,7 @@ impl<L: Link> SendCore<L> {
         let header_desc = scoped.hold(headers.region(), registrar)?;
         let control_desc = scoped.hold(control.region(), registrar)?;
         let connection = crate::endpoint::hello_connection(link.form(), conn.key());
-        let params = local_params(&settings, &link, shape, connection);
+        let params = local_params(&settings, shape, link.limits(), connection);
         let machine = Connection::initiate(link.form(), params, now);
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let exposed = ExposedWindows::new(settings.windows, &wait);
@@ -271,8 +271,8 @@ impl<L: Link> SendCore<L> {
         let connection = crate::endpoint::hello_connection(self.link.form(), key);
         let params = local_params(
             &self.settings,
-            &self.link,
             self.outgoing.shape(),
+            self.link.limits(),
             connection,
         );
         self.machine = Connection::initiate(self.link.form(), params, self.clock);
@@ -1073,18 +1073,19 @@ struct Leaked {
     one_sided: Vec<(u64, u64, bool)>,
 }
 
-fn local_params<L: Link>(
+fn local_params(
     settings: &SendSettings,
-    link: &L,
     shape: Shape,
+    limits: &LinkLimits,
     connection: u64,
 ) -> LocalParams {
     let two_messages = match shape {
         Shape::TwoMessages => wire::FEATURE_TWO_MESSAGES,
         Shape::Iov | Shape::Headroom => 0,
     };
-    let mut features = wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS | two_messages;
-    if link.limits().rma.is_some() {
+    let mut features =
+        wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS | two_messages | limits.features();
+    if limits.rma.is_some() {
         features |= wire::FEATURE_LONG;
     }
     LocalParams {

@@ -162,7 +162,20 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
-        if conn.early.put(number, message).is_err() {
+        // A long message's number comes whole.
+        let is_short = match &message {
+            Due::Message((_, _, mark)) => Some(wire::is_short(*mark)),
+            Due::Long(..) => None,
+        };
+        if is_short.is_some_and(|short| short != conn.machine.has_short_marks()) {
+            let what = "a message with a mark of the other length";
+            return conn.machine.violate(Violation::OutOfTurn(what));
+        }
+        let put = match is_short {
+            Some(false) | None => conn.early.put(number, message),
+            Some(true) => conn.early.put_modulo(number, wire::SHORT_NUMBERS, message),
+        };
+        if put.is_err() {
             let what = "a message with the number of another, or of one that it may not send yet";
             conn.machine.violate(Violation::OutOfTurn(what));
             return self.touch(id);

@@ -37,6 +37,17 @@ pub(crate) struct WindowSettings {
 }
 
 impl WindowSettings {
+    /// No windows on either side.
+    pub(crate) fn none() -> Self {
+        Self {
+            windows: 0,
+            operations: 1,
+            deadline: None,
+            policy: DeadlinePolicy::FailConnection,
+            long: false,
+        }
+    }
+
     pub(crate) fn enabled(&self) -> bool {
         self.windows > 0
     }
