@@ -11,7 +11,9 @@ use crate::Error;
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
+use crate::endpoint::core::receive::{
+    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
+};
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
@@ -423,8 +425,7 @@ impl ReceiveEndpoint {
                 reason,
             ));
         }
-        let controls =
-            (config.windows.controls() * config.max_connections + CONTROL_SENDS) as usize;
+        let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
         let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());
         let mut operations = 0;
         if config.windows.enabled() {

@@ -722,16 +722,20 @@ impl<L: Link> SendCore<L> {
         }
     }
 
+    /// While one control message waits there is no next one.
+    fn next_action(&mut self) -> Option<Action> {
+        match self.unsent {
+            Some(_) => self.machine.next_news(),
+            None => self.machine.next_action(),
+        }
+    }
+
     /// Does what the connection asks for.
     fn act(&mut self, events: &mut Vec<SendEvent>) {
         if let Some((cq_data, body)) = self.unsent.take() {
             self.send_control(cq_data, &body);
         }
-        // While one control message waits there is no next one, except that the connection may end.
-        while self.unsent.is_none() || self.machine.state() == State::Closed {
-            let Some(action) = self.machine.next_action() else {
-                return;
-            };
+        while let Some(action) = self.next_action() {
             match action {
                 Action::Connect { data } => self.start_connecting(&data),
                 Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),

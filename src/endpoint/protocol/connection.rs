@@ -442,7 +442,8 @@ pub(crate) struct Connection {
     silence: Option<Silence>,
     heartbeats: Heartbeats,
     pending: Pending,
-    reason: Option<CloseReason>,
+    /// Boxed: a listener has thousands of connections, and few of them are over.
+    reason: Option<Box<CloseReason>>,
 }
 
 impl Connection {
@@ -1166,6 +1167,21 @@ impl Connection {
 
     /// The next thing to do, in the only order that makes sense; `None` when there is nothing for now.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
+        if let Some(news) = self.next_news() {
+            return Some(news);
+        }
+        if self.state == State::Closed {
+            return None;
+        }
+        // Before a goodbye: what it says of windows is said before it.
+        self.next_window()
+            .or_else(|| self.next_subscription())
+            .or_else(|| self.next_long())
+            .or_else(|| self.next_control())
+    }
+
+    /// The same while a control message waits to be sent: the handshake, what the application is to hear, and the end.
+    pub(crate) fn next_news(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
             return Some(*action);
         }
@@ -1184,15 +1200,8 @@ impl Connection {
         ) {
             return Some(Action::PeerClosing { reason: bye.reason });
         }
-        if self.state == State::Closed {
-            let told = !std::mem::take(&mut self.pending.close);
-            return self.reason.filter(|_| !told).map(Action::Close);
-        }
-        // Before a goodbye: what it says of windows is said before it.
-        self.next_window()
-            .or_else(|| self.next_subscription())
-            .or_else(|| self.next_long())
-            .or_else(|| self.next_control())
+        let closed = std::mem::take(&mut self.pending.close);
+        self.close_reason().filter(|_| closed).map(Action::Close)
     }
 
     fn next_subscription(&mut self) -> Option<Action> {
@@ -1324,7 +1333,7 @@ impl Connection {
 
     /// Why it is over, once it is.
     pub(crate) fn close_reason(&self) -> Option<CloseReason> {
-        self.reason
+        self.reason.as_deref().copied()
     }
 
     fn on_hello(&mut self, hello: Hello) {
@@ -1501,7 +1510,7 @@ impl Connection {
         self.transmit = false;
         self.handshake_deadline = None;
         self.close_deadline = None;
-        self.reason = Some(reason);
+        self.reason = Some(Box::new(reason));
         self.pending.close = true;
     }
 

@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONTROLS_PER_CONNECTION, Conn, Operation, RESERVE, ReceiveCore};
+use super::{Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing;
@@ -12,7 +12,7 @@ use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{
-    CloseReason, Form, LONG_ANSWERS_MAX, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
+    CloseReason, Form, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
@@ -50,13 +50,6 @@ impl WindowSettings {
 
     pub(crate) fn enabled(&self) -> bool {
         self.windows > 0
-    }
-
-    /// Control messages of one connection that can be on the way at once.
-    pub(crate) fn controls(&self) -> u32 {
-        let windows = u32::from(self.enabled()) * WINDOW_MESSAGES_MAX as u32;
-        let long = u32::from(self.long) * LONG_ANSWERS_MAX as u32;
-        CONTROLS_PER_CONNECTION + windows + long
     }
 
     /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer says of windows and long messages.
