@@ -135,6 +135,7 @@ impl ConnectionlessEndpoint {
             operations: 0,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
+            long: false,
         };
         config.check(windows.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
         let headers = match &config.headers {
@@ -655,6 +656,7 @@ fn settings(
         close_timeout: config.close_timeout,
         header_mode: None,
         windows,
+        long: None,
         sends: Some(SendsSettings {
             headers: headers.clone(),
             header_mode: config.header_mode,

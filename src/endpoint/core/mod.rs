@@ -13,6 +13,8 @@ mod hub_walk_tests;
 #[cfg(all(test, not(loom)))]
 mod hubs;
 pub(crate) mod iov;
+#[cfg(all(test, not(loom)))]
+mod long_tests;
 pub(crate) mod outgoing;
 pub(crate) mod pair;
 pub(crate) mod receive;

@@ -23,7 +23,6 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
     LinkConn, PEER_WROTE, PostRefused,
 };
-use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{
     Action, Arrival, CloseReason, Connection, Form, LocalParams, SUBSCRIPTION_MESSAGES_MAX, State,
 };
@@ -41,10 +40,12 @@ use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
 mod dialing;
+mod long;
 mod sends;
 mod subscriptions;
 mod windows;
 
+use long::{Due, LongPool, LongReceive};
 use sends::{ConnSends, Sends};
 pub(crate) use sends::{KEPT, SendsSettings};
 pub(crate) use subscriptions::SubscriptionNews;
@@ -84,6 +85,8 @@ pub(crate) struct ReceiveSettings {
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
+    /// Where messages go that are too long for a receive; with `windows.long`.
+    pub(crate) long: Option<SharedBufferManager>,
     /// None: it sends nothing.
     pub(crate) sends: Option<SendsSettings>,
     /// Its peers subscribe, or publish; others are refused.
@@ -191,6 +194,8 @@ struct Conn<C> {
     sends: Option<Box<ConnSends>>,
     /// In the RDM form.
     early: Option<Box<EarlyMessages>>,
+    /// The long message that the peer writes.
+    long: Option<Box<LongReceive>>,
     descriptors: Arc<Descriptors>,
     scoped: ScopedRegistrations,
 }
@@ -320,6 +325,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     layer_deadline: Option<Instant>,
     receives: Receives,
     exposed: ExposedWindows,
+    long: Option<LongPool>,
     link: L,
 }
 
@@ -360,6 +366,11 @@ impl<L: Link> ReceiveCore<L> {
         };
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
+        let long = settings
+            .long
+            .clone()
+            .filter(|_| link.limits().rma.is_some());
+        let long = long.map(|pool| LongPool::new(pool, &wait));
         let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
@@ -396,6 +407,7 @@ impl<L: Link> ReceiveCore<L> {
             layer_deadline: None,
             receives,
             exposed,
+            long,
             link,
             settings,
         };
@@ -471,6 +483,7 @@ impl<L: Link> ReceiveCore<L> {
             self.touched.append(&mut self.unsent);
         }
         self.feed(events);
+        self.feed_long();
         self.act_on_touched(events);
         self.tell_writable(events);
         if found > 0 || look_everywhere || retried {
@@ -643,30 +656,9 @@ impl<L: Link> ReceiveCore<L> {
                 } else {
                     conn.machine.on_data(len as u64)
                 };
-                let split = received.ok().and_then(|sequence| {
-                    if alone {
-                        return Some((sequence, 0..0));
-                    }
-                    let parts = wire::split(conn.header_mode, &buffer[..len]);
-                    parts
-                        .map_err(|error| conn.machine.violate(error))
-                        .ok()
-                        .map(|(header, _)| (sequence, header))
-                });
-                if let Some((sequence, header)) = split {
-                    // The first message may come before the event queue says that the connection stands.
-                    if !conn.established {
-                        self.tell_established(id, events);
-                    }
-                    self.stats.messages += 1;
-                    self.stats.bytes += len as u64;
-                    let buffer = buffer.freeze(len);
-                    let size = lone_header.as_ref().map_or(0, |header| header.len());
-                    self.stats.bytes += size as u64;
-                    // The machine counts what came before.
-                    let number = sequence + 1;
-                    let message = Message::new(id, number, header, buffer, lone_header);
-                    events.push(ReceiveEvent::Message(message));
+                if let Ok(sequence) = received {
+                    let lone = alone.then_some(lone_header);
+                    self.hand_out(id, sequence, (buffer, len), lone, events);
                 }
             }
             Some(Arrival::Header) => {
@@ -678,7 +670,11 @@ impl<L: Link> ReceiveCore<L> {
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
                 conn.machine.on_control(cq_data, body, Instant::now());
+                let whole = conn.machine.take_whole_long();
                 self.post_again(id, buffer);
+                if let Some(number) = whole {
+                    self.on_long_whole(id, number, events);
+                }
             }
             None => {}
         }
@@ -720,6 +716,9 @@ impl<L: Link> ReceiveCore<L> {
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
+                Action::LongOffered { len } => self.on_long_offered(id, len),
+                // This side sends none.
+                Action::LongGranted { .. } | Action::LongRefused { .. } => {}
                 Action::SubscriptionAsked(request) => {
                     self.subscription_news
                         .push((id, SubscriptionNews::Asked(request)));
@@ -949,6 +948,7 @@ impl<L: Link> ReceiveCore<L> {
                 .shared
                 .as_ref()
                 .map(|_| EarlyMessages::boxed(self.settings.depth * per_credit)),
+            long: None,
             descriptors,
             scoped,
         })
@@ -1019,6 +1019,9 @@ impl<L: Link> ReceiveCore<L> {
             wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES | self.link.limits().features();
         if self.settings.windows.enabled() {
             features |= wire::FEATURE_WINDOWS;
+        }
+        if self.long.is_some() {
+            features |= wire::FEATURE_LONG;
         }
         if self.settings.publishing {
             features |= wire::FEATURE_PUBLISH;
@@ -1162,6 +1165,7 @@ impl<L: Link> ReceiveCore<L> {
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
         self.close_scoped_windows(id, &conn.link);
+        self.leave_long(id, &mut conn);
         if self.shared.is_some() {
             let sends = conn.sends.map_or(0, |sends| sends.in_flight);
             if sends > 0 {
@@ -1181,6 +1185,7 @@ impl<L: Link> ReceiveCore<L> {
                 Err(CloseFailed(errno)) => {
                     std::mem::forget(conn.descriptors);
                     conn.scoped.leak();
+                    std::mem::forget(conn.long.take());
                     conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
                 }
@@ -1504,6 +1509,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         };
         self.close_scoped_windows(id, &conn.link);
+        self.leave_long(id, &mut conn);
         match self.link.close(conn.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
@@ -1515,6 +1521,7 @@ impl<L: Link> ReceiveCore<L> {
             Err(CloseFailed(errno)) => {
                 std::mem::forget(conn.descriptors);
                 conn.scoped.leak();
+                std::mem::forget(conn.long.take());
                 conn.sends.iter_mut().for_each(|sends| sends.leak());
                 self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());

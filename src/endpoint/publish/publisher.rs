@@ -366,6 +366,7 @@ impl PublishConfig {
             close_timeout: self.close_timeout,
             header_mode: None,
             windows: WindowSettings::none(),
+            long: None,
             sends: Some(SendsSettings {
                 headers,
                 header_mode: self.wire_mode()?,

@@ -224,6 +224,7 @@ impl SubscribeConfig {
             close_timeout: self.close_timeout,
             header_mode: None,
             windows: WindowSettings::none(),
+            long: None,
             sends: None,
             publishing: true,
             patience: self.patience,

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{Conn, Op, Operation, Posted, ReceiveCore};
+use super::{Conn, Due, Op, Operation, Posted, ReceiveCore};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::core::conn_table::NOBODY;
@@ -66,7 +66,7 @@ pub(super) type Early = (BufferMut, usize, u32);
 
 /// What came before its turn on one connection: messages, and a goodbye.
 pub(super) struct EarlyMessages {
-    messages: Reorder<Early>,
+    messages: Reorder<Due<Early>>,
     bye: Option<LateBye>,
 }
 
@@ -148,7 +148,7 @@ impl<L: Link> ReceiveCore<L> {
         self.use_promise(id);
         match kind {
             ControlKind::DATA | ControlKind::HEADER | ControlKind::PAYLOAD => {
-                self.on_numbered(id, number, (buffer, len, mark), events);
+                self.put_due(id, number, Due::Message((buffer, len, mark)), events);
             }
             ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),
@@ -171,12 +171,12 @@ impl<L: Link> ReceiveCore<L> {
         self.touch(id);
     }
 
-    /// Data, handed on in the order in which it was sent.
-    fn on_numbered(
+    /// Data, or a long message, handed on in the order in which it was sent.
+    pub(super) fn put_due(
         &mut self,
         id: ConnectionId,
         number: u32,
-        message: Early,
+        message: Due<Early>,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(Conn {
@@ -187,28 +187,38 @@ impl<L: Link> ReceiveCore<L> {
         else {
             return;
         };
-        let is_short = wire::is_short(message.2);
-        if is_short != machine.has_short_marks() {
+        // A long message's number comes whole.
+        let is_short = match &message {
+            Due::Message((_, _, mark)) => Some(wire::is_short(*mark)),
+            Due::Long(..) => None,
+        };
+        if is_short.is_some_and(|short| short != machine.has_short_marks()) {
             let what = "a message with a mark of the other length";
             return machine.violate(Violation::OutOfTurn(what));
         }
         let put = match is_short {
-            false => early.messages.put(number, message),
-            true => early
+            Some(false) | None => early.messages.put(number, message),
+            Some(true) => early
                 .messages
                 .put_modulo(number, wire::SHORT_NUMBERS, message),
         };
         if put.is_err() {
             let what = "a message with the number of another, or of one that it may not send yet";
-            return machine.violate(Violation::OutOfTurn(what));
+            machine.violate(Violation::OutOfTurn(what));
+            return self.touch(id);
         }
-        while let Some((buffer, len, mark)) = self.next_in_turn(id) {
-            self.on_received(id, buffer, len, Some(mark.into()), events);
+        while let Some(due) = self.next_in_turn(id) {
+            match due {
+                Due::Message((buffer, len, mark)) => {
+                    self.on_received(id, buffer, len, Some(mark.into()), events);
+                }
+                Due::Long(buffer, len) => self.hand_out_long(id, buffer, len, events),
+            }
         }
         self.take_late_bye(id, events);
     }
 
-    fn next_in_turn(&mut self, id: ConnectionId) -> Option<Early> {
+    fn next_in_turn(&mut self, id: ConnectionId) -> Option<Due<Early>> {
         let conn = self.conns.get_mut(id)?;
         conn.early.as_mut()?.messages.take_next()
     }
