@@ -33,8 +33,9 @@ pub mod stats;
 mod sync;
 
 pub use endpoint::{
-    BufferedEvent, ConnectionlessEndpoint, PeerAddr, ReceiveEndpoint, ReceiveEvent,
-    SendEndpointBuffered, SendEndpointZeroCopy, SendEvent,
+    BufferedEvent, ConnectionlessEndpoint, PeerAddr, PublishEndpoint, PublishEvent,
+    ReceiveEndpoint, ReceiveEvent, SendEndpointBuffered, SendEndpointZeroCopy, SendEvent,
+    SubscribeEndpoint, SubscribeEvent,
 };
 pub use error::Error;
 pub use fabric::{Domain, Fabric};

@@ -649,6 +649,8 @@ fn settings(
         max_message: pool.slot_size() as u64,
         // Who is no peer, and can't be one, is refused here and not by the core.
         ask: true,
+        accepts: true,
+        publishing: false,
         handshake_timeout: config.connect_timeout,
         close_timeout: config.close_timeout,
         header_mode: None,

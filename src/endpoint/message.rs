@@ -39,6 +39,23 @@ impl Message {
         }
     }
 
+    /// What a layer of ours wrote in front of the header, and what follows it; of the payload where both are one run (`raw`).
+    pub(crate) fn front(&self, raw: bool) -> &[u8] {
+        match raw && self.lone_header.is_none() {
+            true => self.payload(),
+            false => self.header(),
+        }
+    }
+
+    /// Cuts such a front off, which is so many bytes long.
+    pub(crate) fn cut_front(&mut self, raw: bool, bytes: usize) {
+        match &mut self.lone_header {
+            Some(header) => *header = header.slice(bytes..),
+            None if raw => self.header = self.header.end + bytes..self.header.end + bytes,
+            None => self.header.start += bytes,
+        }
+    }
+
     /// The connection that it came by.
     pub fn connection(&self) -> ConnectionId {
         self.connection

@@ -50,6 +50,11 @@ pub use protocol::wire::{
     ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
     WindowDescriptor, WindowId, WireError,
 };
+pub use publish::{
+    DropReason, Outcomes, PeerOutcome, Publication, PublishConfig, PublishEndpoint, PublishError,
+    PublishErrorKind, PublishEvent, PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint,
+    SubscribeError, SubscribeEvent,
+};
 pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use windows::destination::Destination;

@@ -22,7 +22,9 @@ use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::WindowDescriptor;
-use crate::endpoint::protocol::wire::{HeaderMode, Refusal, RefusalCode};
+use crate::endpoint::protocol::wire::{
+    HeaderMode, Refusal, RefusalCode, SHORT_DEPTH_MAX, SHORT_INDEX_MASK,
+};
 use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, check_windows, config};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
@@ -271,6 +273,23 @@ impl ReceiveConfig {
         self
     }
 
+    /// Messages that say in 4 bytes of CQ data whose they are and which one (docs/wire.md, short marks).
+    fn check_short_marks(&self) -> Result<(), Error> {
+        if self.depth > SHORT_DEPTH_MAX {
+            let reason = "must be at most 4096 messages, as the provider has 4 bytes of CQ data";
+            return Err(config("depth", self.depth.to_string(), reason));
+        }
+        if self.max_connections > SHORT_INDEX_MASK - 1 {
+            let reason = "must be at most 32766, as the provider has 4 bytes of CQ data";
+            return Err(config(
+                "max_connections",
+                self.max_connections.to_string(),
+                reason,
+            ));
+        }
+        Ok(())
+    }
+
     fn check(&self) -> Result<(), Error> {
         self.check_windows()?;
         let Self {
@@ -348,6 +367,9 @@ impl ReceiveEndpoint {
         config.check()?;
         domain.fabric().owner().check()?;
         fd_limit::check_listener(config.max_connections)?;
+        if domain.fabric().has_short_cq_data() {
+            config.check_short_marks()?;
+        }
         // Over FI_EP_RDM a hello takes whichever receive is next.
         let slot_min = match domain.fabric().endpoint_kind() {
             EndpointKind::Msg => 0,
@@ -394,11 +416,14 @@ impl ReceiveEndpoint {
             max_connections: config.max_connections,
             max_message: max_message as u64,
             ask: config.accept == AcceptPolicy::Ask,
+
+            accepts: true,
             handshake_timeout: config.handshake_timeout,
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
             sends: None,
+            publishing: false,
             patience: config.patience,
             watch: config.watch,
         };

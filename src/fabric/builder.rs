@@ -26,6 +26,8 @@ pub struct FabricBuilder {
 pub(crate) struct Settings {
     pub(crate) max_registrations: usize,
     pub(crate) wait_fd: bool,
+    /// Bytes of remote CQ data that are used at most.
+    pub(crate) cq_data: usize,
 }
 
 impl Default for Settings {
@@ -33,6 +35,7 @@ impl Default for Settings {
         Self {
             max_registrations: 1024,
             wait_fd: true,
+            cq_data: size_of::<u64>(),
         }
     }
 }
@@ -86,6 +89,14 @@ impl FabricBuilder {
         self
     }
 
+    /// The most bytes of remote CQ data that a message over `FI_EP_RDM` carries, 4 or 8. Default 8, or what the provider has. With 4, a
+    /// listener grants at most 4,096 messages ahead, and has at most 32,766 connections. To try here what EFA and PSM3 will do; the peer may have another setting.
+    #[must_use]
+    pub fn cq_data_limit(mut self, bytes: usize) -> Self {
+        self.settings.cq_data = bytes;
+        self
+    }
+
     /// Finds the provider and opens it.
     ///
     /// # Errors
@@ -100,6 +111,13 @@ impl FabricBuilder {
                 field: "max_registrations",
                 value: self.settings.max_registrations.to_string(),
                 reason: "must be 1 to 1048576",
+            });
+        }
+        if ![4, 8].contains(&self.settings.cq_data) {
+            return Err(Error::Config {
+                field: "cq_data_limit",
+                value: self.settings.cq_data.to_string(),
+                reason: "must be 4 or 8 bytes",
             });
         }
         self.refuse_known_unsupported()?;
@@ -255,6 +273,14 @@ const MSG_REQUIREMENTS: &[Requirement] = &[
         what: "connected endpoints (FI_EP_MSG)",
         set: |hints| hints.set_endpoint_type(sys::FI_EP_MSG),
     },
+    // `verbs` has them only for who says that a peer's write may use up a receive (FI_RX_CQ_DATA, fi_getinfo.3).
+    Requirement {
+        what: "4 bytes of CQ data",
+        set: |hints| {
+            hints.set_cq_data_size(size_of::<u32>());
+            hints.head_mut().mode |= sys::FI_RX_CQ_DATA;
+        },
+    },
 ];
 
 const RDM_REQUIREMENTS: &[Requirement] = &[
@@ -268,8 +294,8 @@ const RDM_REQUIREMENTS: &[Requirement] = &[
         set: Info::set_message_order,
     },
     Requirement {
-        what: "8 bytes of CQ data",
-        set: |hints| hints.set_cq_data_size(size_of::<u64>()),
+        what: "4 bytes of CQ data",
+        set: |hints| hints.set_cq_data_size(size_of::<u32>()),
     },
 ];
 
@@ -285,7 +311,7 @@ const REQUIREMENTS: &[Requirement] = &[
     },
     Requirement {
         what: "the modes FI_CONTEXT, FI_CONTEXT2 and no other",
-        set: |hints| hints.head_mut().mode = sys::FI_CONTEXT | sys::FI_CONTEXT2,
+        set: |hints| hints.head_mut().mode |= sys::FI_CONTEXT | sys::FI_CONTEXT2,
     },
     Requirement {
         what: "thread safety (FI_THREAD_SAFE)",

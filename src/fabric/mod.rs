@@ -148,6 +148,17 @@ impl Fabric {
         self.provider.wait_fd && self.settings.wait_fd
     }
 
+    /// Messages over FI_EP_RDM carry less than the 8 bytes of CQ data that marks are meant for.
+    pub(crate) fn has_short_cq_data(&self) -> bool {
+        self.endpoint_kind == EndpointKind::Rdm && self.cq_data() < size_of::<u64>()
+    }
+
+    /// Bytes of CQ data that are used.
+    pub(crate) fn cq_data(&self) -> usize {
+        let bytes = self.info.domain().cq_data_size;
+        bytes.min(self.settings.cq_data)
+    }
+
     /// The process that opened it, and everything under it.
     pub(crate) fn owner(&self) -> Owner {
         self.owner

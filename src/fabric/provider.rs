@@ -85,6 +85,11 @@ pub struct Provider {
     pub reports_after_close: bool,
     /// `FI_MORE` batches posts: what is flagged waits for the next post, and goes to the card together with it.
     pub uses_more: bool,
+    /// Bytes of remote CQ data that a message can carry, in the newest version that we know; the opened provider's own answer
+    /// wins. Connections need 4; with less than 8, one over `FI_EP_RDM` takes fewer messages ahead, and writes carry no data.
+    pub cq_data: usize,
+    /// Contexts of operations must be cells that it may write into (`FI_CONTEXT`, `FI_CONTEXT2`).
+    pub context_cells: bool,
     /// `FI_INJECT` saves more than the copy that it takes.
     pub inject_pays: bool,
     /// `FI_MR_VIRT_ADDR` is not offered to it: with it, a peer that shares the machine reaches memory by its address, and no key is
@@ -138,6 +143,8 @@ pub const PROVIDERS: &[Provider] = &[
         wait_fd: true,
         reports_after_close: true,
         uses_more: false,
+        cq_data: 8,
+        context_cells: false,
         // It copies sends as short as those that can be injected in any case.
         inject_pays: false,
         offset_windows: false,
@@ -148,6 +155,8 @@ pub const PROVIDERS: &[Provider] = &[
         refused: None,
         environment: None,
     },
+    // prov/verbs of 1.17 and 2.5: 4 segments unless FI_VERBS_TX_IOV_LIMIT says otherwise, CQ data in the card's immediate data (4 bytes),
+    // a closed endpoint's operations reported as cancelled (vrb_flush_sq, vrb_flush_rq), FI_MORE ignored.
     Provider {
         name: "verbs",
         endpoints: &[EndpointKind::Msg],
@@ -155,6 +164,8 @@ pub const PROVIDERS: &[Provider] = &[
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
+        cq_data: 4,
+        context_cells: false,
         // It takes the flag and does not look at it, up to 2.5.
         uses_more: false,
         // The bytes go to the card with the command (IBV_SEND_INLINE).
@@ -178,9 +189,11 @@ pub const PROVIDERS: &[Provider] = &[
             Evidence::Tested,
         )
     },
+    // rxm_info_to_rxm: the smaller of its own CQ data (8) and the core provider's (4).
     Provider {
         reports_after_close: false,
         environment: RXM_ENVIRONMENT,
+        cq_data: 4,
         ..rdm(
             "verbs;ofi_rxm",
             4,
@@ -207,26 +220,44 @@ pub const PROVIDERS: &[Provider] = &[
     // Its descriptor is written by progress, which with FI_PROGRESS_MANUAL is ours: who sleeps on it, sleeps.
     rdm("sockets", 8, false, "sends up to 255 B", Evidence::Tested),
     rdm("udp;ofi_rxd", 4, false, "every message", Evidence::Tested),
+    // fi_efa.7 and prov/efa: RXR_IOV_LIMIT, later EFA_RDM_IOV_LIMIT, 4; CQ data of 8 bytes in 1.17 and 4 since 1.18 (EFA_CQ_DATA_SIZE);
+    // no wait object in 1.17, later only where its shared memory is off.
     Provider {
+        reports_after_close: false,
+        cq_data: 4,
         uses_more: true,
         // Injected messages take a buffer and a copy that others do without.
         inject_pays: false,
-        ..rdm("efa", 2, true, "small messages", Evidence::Documented)
+        ..rdm("efa", 4, false, "small messages", Evidence::Documented)
     },
+    // fi_cxi.7 and prov/cxi: FI_MR_ENDPOINT always, FI_WAIT_FD, CXIP_REMOTE_CQ_DATA_SZ 8, one segment, injects 192 B.
     Provider {
         endpoint_scope: true,
+        reports_after_close: false,
         // `fi_cxi.7`: queued commands are submitted with the next one that is not flagged, and not before.
         uses_more: true,
         // As efa; short messages go with the command in any case.
         inject_pays: false,
         ..rdm("cxi", 1, true, "small messages", Evidence::Documented)
     },
+    // fi_psm3.7 and psmx3_attr.c: FI_CONTEXT; PSMX3_IOV_MAX_COUNT 13; 8 bytes of CQ data only without FI_MSG, else 4. Its wait objects are
+    // driven by a thread of its own (psmx3_wait.c), which nobody asked for.
     Provider {
+        reports_after_close: false,
+        cq_data: 4,
+        context_cells: true,
         inject_pays: true,
-        ..rdm("psm3", 1, true, "small messages", Evidence::Documented)
+        ..rdm("psm3", 13, false, "small messages", Evidence::Documented)
     },
+    // fi_opx.7 and fi_opx.h: FI_OPX_IOV_LIMIT 1, FI_OPX_REMOTE_CQ_DATA_SIZE 4, FI_ASYNC_IOV (and FI_CONTEXT2 in 1.17), no FI_ORDER_SAS.
     Provider {
+        reports_after_close: false,
+        cq_data: 4,
+        context_cells: true,
         inject_pays: true,
+        refused: Some(
+            "promises no order of messages (FI_ORDER_SAS), which connections over FI_EP_RDM need",
+        ),
         ..rdm("opx", 1, false, "small messages", Evidence::Documented)
     },
 ];
@@ -246,6 +277,8 @@ const fn rdm(
         wait_fd,
         reports_after_close: true,
         uses_more: false,
+        cq_data: 8,
+        context_cells: false,
         inject_pays: false,
         offset_windows: false,
         reads_outlive_close: false,

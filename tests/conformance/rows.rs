@@ -16,6 +16,8 @@ pub(crate) struct Row {
     pub(crate) provider: &'static str,
     pub(crate) kind: EndpointKind,
     node: Option<&'static str>,
+    /// Bytes of CQ data that it may use: 4 is what efa and psm3 have.
+    pub(crate) cq_data: usize,
 }
 
 const LOOPBACK: Option<&str> = Some("127.0.0.1");
@@ -32,6 +34,16 @@ pub(crate) const ROWS: &[Row] = &[
     },
     row("tcp;ofi_rxm", LOOPBACK),
     row("net", LOOPBACK),
+    Row {
+        name: "tcp(RDM,4)",
+        cq_data: 4,
+        ..row("tcp", LOOPBACK)
+    },
+    Row {
+        name: "net(4)",
+        cq_data: 4,
+        ..row("net", LOOPBACK)
+    },
     row("shm", None),
     row("sockets", LOOPBACK),
     row("udp;ofi_rxd", LOOPBACK),
@@ -43,6 +55,7 @@ const fn row(provider: &'static str, node: Option<&'static str>) -> Row {
         provider,
         kind: EndpointKind::Rdm,
         node,
+        cq_data: 8,
     }
 }
 
@@ -54,7 +67,8 @@ pub(crate) fn row_named(name: &str) -> &'static Row {
 pub(crate) fn open(row: &Row) -> Result<Arc<Domain>, Error> {
     let builder = Fabric::builder()
         .provider(row.provider)
-        .endpoint_kind(row.kind);
+        .endpoint_kind(row.kind)
+        .cq_data_limit(row.cq_data);
     let builder = match row.node {
         Some(node) => builder.node(node),
         None => builder,
@@ -95,6 +109,7 @@ const RXD_RESTART: &str =
 pub(crate) const PAIRS: &[(&str, &str)] = &[
     ("tcp(MSG)", "tcp(MSG)"),
     ("net", "tcp(RDM)"),
+    ("net(4)", "tcp(RDM)"),
     ("tcp;ofi_rxm", "tcp;ofi_rxm"),
     ("shm", "shm"),
     ("sockets", "sockets"),

@@ -140,8 +140,17 @@ fn consequences(row: &Provider) -> String {
         1 => "1 segment a message".to_owned(),
         n => format!("{n} segments a message"),
     };
+    let data = match row.cq_data {
+        8.. => "8 bytes of CQ data".to_owned(),
+        n => format!("{n} bytes of CQ data, so no writes with immediate data"),
+    };
+    let contexts = if row.context_cells {
+        "; contexts are cells"
+    } else {
+        ""
+    };
     let refused = row
         .refused
         .map_or_else(String::new, |why| format!("; refused: {why}"));
-    format!("{kind}; {segments}; {scope}; {wait}; {close}{refused}")
+    format!("{kind}; {segments}; {data}; {scope}; {wait}; {close}{contexts}{refused}")
 }

@@ -25,7 +25,7 @@ use crate::endpoint::link::{
 };
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{
-    Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
+    Action, Arrival, CloseReason, Connection, Form, LocalParams, SUBSCRIPTION_MESSAGES_MAX, State,
 };
 use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::windows::exposed::ExposedWindows;
@@ -41,13 +41,13 @@ use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
 mod dialing;
-// Headers for several messages: until who publishes is here.
-#[cfg_attr(not(test), allow(dead_code))]
 mod sends;
+mod subscriptions;
 mod windows;
 
 use sends::{ConnSends, Sends};
 pub(crate) use sends::{KEPT, SendsSettings};
+pub(crate) use subscriptions::SubscriptionNews;
 use windows::Account;
 pub(crate) use windows::WindowSettings;
 
@@ -78,12 +78,16 @@ pub(crate) struct ReceiveSettings {
     pub(crate) max_connections: u32,
     pub(crate) max_message: u64,
     pub(crate) ask: bool,
+    /// Takes connections; else it only makes some.
+    pub(crate) accepts: bool,
     pub(crate) handshake_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
     /// None: it sends nothing.
     pub(crate) sends: Option<SendsSettings>,
+    /// Its peers subscribe, or publish; others are refused.
+    pub(crate) publishing: bool,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
 }
@@ -118,7 +122,11 @@ impl ReceiveSettings {
             .sends
             .as_ref()
             .map_or(0, |_| SendsSettings::grants(form));
-        let reserve = self.windows.reserve() + grants;
+        let subscriptions = match self.publishing {
+            true => SUBSCRIPTION_MESSAGES_MAX as u32,
+            false => 0,
+        };
+        let reserve = self.windows.reserve() + grants + subscriptions;
         Receives {
             reserve,
             min: reserve + self.depth.min(1),
@@ -299,6 +307,10 @@ pub(crate) struct ReceiveCore<L: Link> {
     /// One-sided operations of this side.
     account: Account,
     sends: Option<Sends>,
+    /// For the layer above, which takes it after each poll.
+    subscription_news: Vec<(ConnectionId, SubscriptionNews)>,
+    /// When the layer above wants to be polled.
+    layer_deadline: Option<Instant>,
     receives: Receives,
     exposed: ExposedWindows,
     link: L,
@@ -373,6 +385,8 @@ impl<L: Link> ReceiveCore<L> {
             wait,
             account: Account::default(),
             sends,
+            subscription_news: Vec::new(),
+            layer_deadline: None,
             receives,
             exposed,
             link,
@@ -695,8 +709,14 @@ impl<L: Link> ReceiveCore<L> {
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
-                // Not offered by this side.
-                Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
+                Action::SubscriptionAsked(request) => {
+                    self.subscription_news
+                        .push((id, SubscriptionNews::Asked(request)));
+                }
+                Action::SubscriptionAnswered { request, answer } => {
+                    let news = SubscriptionNews::Answered(request, answer);
+                    self.subscription_news.push((id, news));
+                }
             }
         }
         if let Some(conn) = self.conns.get_mut(id) {
@@ -792,7 +812,7 @@ impl<L: Link> ReceiveCore<L> {
     fn judge(&self, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
         let open = (self.conns.len() + self.waiting.len()) as u64;
-        if self.closing || self.failed.is_some() {
+        if self.closing || self.failed.is_some() || !self.settings.accepts {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
         if open >= u64::from(limit) {
@@ -967,7 +987,10 @@ impl<L: Link> ReceiveCore<L> {
                 .map_or(HeaderMode::Raw, Sends::header_mode),
             require_header_mode: self.settings.header_mode,
             features: self.features(),
-            require_features: 0,
+            require_features: match self.settings.publishing {
+                true => wire::FEATURE_PUBLISH,
+                false => 0,
+            },
             receive_size: match self.settings.depth {
                 0 => 0,
                 _ => self.settings.max_message,
@@ -985,12 +1008,15 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Windows take receives that only an endpoint with windows has.
     fn features(&self) -> u32 {
-        let always = wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES;
+        let mut features =
+            wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES | self.link.limits().features();
         if self.settings.windows.enabled() {
-            always | wire::FEATURE_WINDOWS
-        } else {
-            always
+            features |= wire::FEATURE_WINDOWS;
         }
+        if self.settings.publishing {
+            features |= wire::FEATURE_PUBLISH;
+        }
+        features
     }
 
     fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
@@ -1444,6 +1470,7 @@ impl<L: Link> ReceiveCore<L> {
     fn set_timer(&self) {
         let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
         let all = self.armed.into_iter().chain(retry);
+        let all = all.chain(self.layer_deadline);
         self.wait
             .set_deadline(all.chain(self.link.next_deadline()).min());
     }

@@ -154,7 +154,7 @@ impl ReconnectPolicy {
 }
 
 /// Whether another attempt can end in another way.
-fn is_worth_a_retry(reason: &CloseReason) -> bool {
+pub(crate) fn is_worth_a_retry(reason: &CloseReason) -> bool {
     match reason {
         CloseReason::Refused(refusal) | CloseReason::PeerAborted(refusal) => !matches!(
             refusal.code(),
@@ -185,7 +185,7 @@ fn is_worth_a_retry(reason: &CloseReason) -> bool {
 
 /// When to try again; pure.
 #[derive(Debug, Clone)]
-struct Schedule {
+pub(crate) struct Schedule {
     policy: ReconnectPolicy,
     /// Attempts since the last good connection.
     attempts: u32,
@@ -196,7 +196,7 @@ struct Schedule {
 }
 
 impl Schedule {
-    fn new(policy: ReconnectPolicy, seed: u64) -> Self {
+    pub(crate) fn new(policy: ReconnectPolicy, seed: u64) -> Self {
         Self {
             policy,
             attempts: 0,
@@ -206,12 +206,12 @@ impl Schedule {
         }
     }
 
-    fn on_connected(&mut self, now: Instant) {
+    pub(crate) fn on_connected(&mut self, now: Instant) {
         self.connected = Some(now);
     }
 
     /// The number of the next attempt and the delay before it; none: enough.
-    fn next(&mut self, now: Instant) -> Option<(u32, Duration)> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<(u32, Duration)> {
         let stood = self.connected.take();
         if stood.is_some_and(|since| now.saturating_duration_since(since) >= self.policy.longest())
         {
@@ -375,7 +375,7 @@ impl Reconnector {
     }
 }
 
-fn errno_of(error: &Error) -> FabricErrno {
+pub(crate) fn errno_of(error: &Error) -> FabricErrno {
     match error {
         Error::Fabric { errno, .. } => *errno,
         _ => FabricErrno::new(libc::EIO),

@@ -79,6 +79,7 @@ impl Default for Setup {
             receive_slots: 16,
             max_connections: 2,
             ask: false,
+
             handshake_timeout: LONG,
             asked_mode: None,
             reconnect: ReconnectPolicy::off(),
@@ -553,11 +554,14 @@ pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         max_connections: setup.max_connections,
         max_message: SLOT_BYTES as u64 * 2,
         ask: setup.ask,
+
+        accepts: true,
         handshake_timeout: setup.handshake_timeout,
         close_timeout: LONG,
         header_mode: setup.asked_mode,
         windows: setup.windows,
         sends: None,
+        publishing: false,
         patience: Patience::ENDLESS,
         watch: TcpWatch::default(),
     }

@@ -22,7 +22,7 @@ use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmEvent, Completions, Link, LinkCompletion, LinkConn,
-    PEER_WROTE, PostRefused,
+    LinkLimits, PEER_WROTE, PostRefused,
 };
 use crate::endpoint::protocol::connection::{
     self, Action, Arrival, CloseReason, Connection, Form, LocalParams, State,
@@ -176,7 +176,7 @@ impl<L: Link> SendCore<L> {
         let header_desc = scoped.hold(headers.region(), registrar)?;
         let control_desc = scoped.hold(control.region(), registrar)?;
         let connection = crate::endpoint::hello_connection(link.form(), conn.key());
-        let params = local_params(&settings, shape, connection);
+        let params = local_params(&settings, shape, link.limits(), connection);
         let machine = Connection::initiate(link.form(), params, now);
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let exposed = ExposedWindows::new(settings.windows, &wait);
@@ -260,7 +260,12 @@ impl<L: Link> SendCore<L> {
         self.clock = Instant::now();
         let key = self.conn.as_ref().map_or(0, LinkConn::key);
         let connection = crate::endpoint::hello_connection(self.link.form(), key);
-        let params = local_params(&self.settings, self.outgoing.shape(), connection);
+        let params = local_params(
+            &self.settings,
+            self.outgoing.shape(),
+            self.link.limits(),
+            connection,
+        );
         self.machine = Connection::initiate(self.link.form(), params, self.clock);
         self.unsent = None;
         self.stalled.clear();
@@ -1032,7 +1037,12 @@ struct Leaked {
     one_sided: Vec<(u64, u64, bool)>,
 }
 
-fn local_params(settings: &SendSettings, shape: Shape, connection: u64) -> LocalParams {
+fn local_params(
+    settings: &SendSettings,
+    shape: Shape,
+    limits: &LinkLimits,
+    connection: u64,
+) -> LocalParams {
     let two_messages = match shape {
         Shape::TwoMessages => wire::FEATURE_TWO_MESSAGES,
         Shape::Iov | Shape::Headroom => 0,
@@ -1040,7 +1050,10 @@ fn local_params(settings: &SendSettings, shape: Shape, connection: u64) -> Local
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
-        features: wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS | two_messages,
+        features: wire::FEATURE_HEARTBEAT
+            | wire::FEATURE_WINDOWS
+            | two_messages
+            | limits.features(),
         require_features: two_messages,
         receive_size: 0,
         receive_depth: 0,

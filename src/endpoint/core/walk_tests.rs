@@ -67,10 +67,16 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let flags = (
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+        any::<bool>(),
+    );
     let sizes = (1u32..6, 1u32..6, 4u32..12);
     (flags, sizes, framing()).prop_map(|(flags, (depth, headers, slots), framing)| {
-        let (rdm, cells, endpoint_scope, notify) = flags;
+        let (rdm, cells, endpoint_scope, notify, short_cq_data) = flags;
         let (shape, iov_limit, header_mode, uses_more, inject_pays) = framing;
         Setup {
             net: NetConfig {
@@ -81,6 +87,7 @@ fn setup() -> impl Strategy<Value = Setup> {
                     ContextKind::Opaque
                 },
                 endpoint_scope,
+                short_cq_data,
                 iov_limit,
                 uses_more,
                 inject_pays,

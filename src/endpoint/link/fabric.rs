@@ -86,6 +86,19 @@ impl FabricLink {
         })
     }
 
+    /// A link for many connections that this side makes. Sizes as of [`listen`](Self::listen).
+    pub(crate) fn dial(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        queue_sizes: (usize, usize),
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        let mut link = Self::open(domain, tx, rx, settings)?;
+        link.queue_sizes = settings.queue_sizes(queue_sizes);
+        Ok(link)
+    }
+
     /// A link that listens.
     ///
     /// `tx` and `rx` are for all connections together, `queue_sizes` for each one.
@@ -207,6 +220,7 @@ fn limits(fabric: &Fabric, info: &Info) -> LinkLimits {
             ContextKind::Opaque
         },
         shared_receives: 0,
+        short_marks: false,
         inject_size: tx.inject_size,
         inject_pays: fabric.provider().inject_pays,
         uses_more: fabric.provider().uses_more,

@@ -20,13 +20,13 @@ use crate::endpoint::event::Level;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
-    CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion, LinkConn, LinkLimits,
-    PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost, SendPost,
+    CloseFailed, CmData, CmEvent, Completions, ConnKey, IOV_MAX, Link, LinkCompletion, LinkConn,
+    LinkLimits, PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
-use crate::fabric::PeerAddr;
+use crate::fabric::{EndpointKind, PeerAddr, Provider};
 use crate::in_flight::ContextKind;
 use crate::memory::{Access, RawRegistration, Registrar, Scope, ScopeGuard};
 
@@ -42,6 +42,8 @@ pub(crate) struct NetConfig {
     pub(crate) contexts: ContextKind,
     /// Registrations belong to endpoints.
     pub(crate) endpoint_scope: bool,
+    /// Messages carry 4 bytes of CQ data and no more.
+    pub(crate) short_cq_data: bool,
     pub(crate) inject_size: usize,
     pub(crate) inject_pays: bool,
     pub(crate) uses_more: bool,
@@ -57,6 +59,7 @@ impl Default for NetConfig {
             max_message: 1 << 20,
             contexts: ContextKind::Opaque,
             endpoint_scope: false,
+            short_cq_data: false,
             inject_size: 64,
             inject_pays: false,
             uses_more: false,
@@ -70,6 +73,39 @@ impl Default for NetConfig {
                 reads_outlive_close: false,
                 holds_registrations: false,
             }),
+        }
+    }
+}
+
+impl NetConfig {
+    /// As the provider table describes a provider, with the kind of endpoint that it has by default.
+    pub(crate) fn of(row: &Provider) -> Self {
+        let kind = row.endpoints[0];
+        let base = Self::default();
+        let rma = base.rma.map(|rma| RmaLimits {
+            iov_limit: row.iov_limit.min(IOV_MAX),
+            immediate_bytes: row.cq_data,
+            // FI_MR_BASIC providers; those with offsets are what the default is.
+            virtual_addresses: !row.offset_windows && !row.endpoint_scope,
+            ordered: kind == EndpointKind::Msg,
+            reads_outlive_close: row.reads_outlive_close,
+            holds_registrations: row.holds_registrations,
+            ..rma
+        });
+        Self {
+            form: match kind {
+                EndpointKind::Msg => Form::Msg,
+                EndpointKind::Rdm => Form::Rdm,
+            },
+            iov_limit: row.iov_limit.min(IOV_MAX),
+            contexts: match row.context_cells {
+                true => ContextKind::Cells,
+                false => ContextKind::Opaque,
+            },
+            endpoint_scope: row.endpoint_scope,
+            short_cq_data: row.cq_data < size_of::<u64>(),
+            rma,
+            ..base
         }
     }
 }
@@ -951,6 +987,7 @@ impl Net {
             inject_pays,
             uses_more,
             rma,
+            short_cq_data,
             ..
         } = state.config;
         FakeLink {
@@ -961,6 +998,7 @@ impl Net {
                 max_message,
                 contexts,
                 shared_receives: u32::MAX,
+                short_marks: short_cq_data && form == Form::Rdm,
                 inject_size,
                 inject_pays,
                 uses_more,
@@ -1521,6 +1559,10 @@ impl Link for FakeLink {
         if post.iov.len() > self.limits.iov_limit {
             state.offence(format!("{} segments", post.iov.len()));
         }
+        let too_long = |data| data > u64::from(u32::MAX);
+        if state.config.short_cq_data && post.data.is_some_and(too_long) {
+            state.offence(format!("{:?} in 4 bytes of CQ data", post.data));
+        }
         let runs = post.iov.iter().zip(post.desc);
         let runs = runs.map(|(v, d)| (v.iov_base.expose_provenance(), v.iov_len, d.addr()));
         let mut sent = Sent {
@@ -1626,7 +1668,8 @@ impl Link for FakeLink {
         // A hub has several; the hello says which one it is.
         let named = Hello::peek_connection(hello).map(|n| n as usize & wire::INDEX_MASK as usize);
         let named = named.filter(|&n| state.conns.get(n).is_some_and(its));
-        let Some(initiator) = named.or_else(|| state.conns.iter().position(its)) else {
+        // Else its latest: the ones before are over.
+        let Some(initiator) = named.or_else(|| state.conns.iter().rposition(its)) else {
             return;
         };
         let hello = hello.to_vec();

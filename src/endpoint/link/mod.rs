@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::protocol::connection::Form;
+use crate::endpoint::protocol::wire;
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
 pub(crate) use crate::fabric::{
@@ -47,6 +48,8 @@ pub(crate) struct LinkLimits {
     pub(crate) contexts: ContextKind,
     /// RDM form: receives that the endpoint takes, for all its connections.
     pub(crate) shared_receives: u32,
+    /// RDM form: data messages have short marks, as the provider has no room for long ones in its CQ data.
+    pub(crate) short_marks: bool,
     /// Bytes of the largest message that can be injected.
     pub(crate) inject_size: usize,
     /// Injecting saves more than it costs.
@@ -55,6 +58,16 @@ pub(crate) struct LinkLimits {
     pub(crate) uses_more: bool,
     /// One-sided operations, if there are any.
     pub(crate) rma: Option<RmaLimits>,
+}
+
+impl LinkLimits {
+    /// Feature bits that follow from them.
+    pub(crate) fn features(&self) -> u32 {
+        match self.short_marks {
+            true => wire::FEATURE_SHORT_MARKS,
+            false => 0,
+        }
+    }
 }
 
 /// Names one connection of a link while it lives; a later connection may get the same value.

@@ -59,6 +59,22 @@ impl ProviderLink {
         }
     }
 
+    /// A link for many connections that this side makes. Sizes as of [`listen`](Self::listen).
+    pub(crate) fn dial(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        queue_sizes: (usize, usize),
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        match domain.fabric().endpoint_kind() {
+            EndpointKind::Msg => {
+                FabricLink::dial(domain, tx, rx, queue_sizes, settings).map(Self::Msg)
+            }
+            EndpointKind::Rdm => RdmLink::dial(domain, tx, rx, settings).map(Self::Rdm),
+        }
+    }
+
     /// A link that listens. `tx` and `rx` are for all connections together, `queue_sizes` for each one.
     pub(crate) fn listen(
         domain: &Arc<Domain>,

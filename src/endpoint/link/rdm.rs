@@ -116,6 +116,17 @@ impl RdmLink {
         Self::with(domain, info, (tx, rx), settings, false)
     }
 
+    /// A link for many connections that this side makes, over one endpoint, with room for the operations of all together.
+    pub(crate) fn dial(
+        domain: &Arc<Domain>,
+        tx: usize,
+        rx: usize,
+        settings: &EndpointSettings,
+    ) -> Result<Self, Error> {
+        let info = settings.info(domain.fabric())?;
+        Self::with(domain, info, (tx, rx), settings, true)
+    }
+
     /// A link that listens, with room for the operations of all connections together.
     pub(crate) fn listen(
         domain: &Arc<Domain>,
@@ -139,6 +150,10 @@ impl RdmLink {
         let cq = Arc::new(Cq::open(domain, sizes.0 + sizes.1)?);
         let end = End::open(domain, &info, settings.queue_sizes(sizes), &cq)?;
         let tx = info.tx();
+        let mut rma = RmaLimits::of(&info, domain.fabric().provider(), EndpointKind::Rdm);
+        if let Some(rma) = &mut rma {
+            rma.immediate_bytes = rma.immediate_bytes.min(domain.fabric().cq_data());
+        }
         let needs_cells = info.mode() & (sys::FI_CONTEXT | sys::FI_CONTEXT2) != 0;
         Ok(Self {
             limits: LinkLimits {
@@ -150,10 +165,11 @@ impl RdmLink {
                     ContextKind::Opaque
                 },
                 shared_receives: end.receives,
+                short_marks: domain.fabric().has_short_cq_data(),
                 inject_size: tx.inject_size,
                 inject_pays: domain.fabric().provider().inject_pays,
                 uses_more: domain.fabric().provider().uses_more,
-                rma: RmaLimits::of(&info, domain.fabric().provider(), EndpointKind::Rdm),
+                rma,
             },
             sizes: settings.queue_sizes(sizes),
             inject_size: tx.inject_size,
@@ -196,14 +212,19 @@ impl RdmLink {
         })
     }
 
-    fn join(&mut self, peer: PeerAddr) -> Result<RdmConn, Error> {
+    /// `short`: for an index that fits a short mark.
+    fn join(&mut self, peer: PeerAddr, short: bool) -> Result<RdmConn, Error> {
         let ep = self.ep.as_ref();
         let raw = ep.ok_or_else(|| Error::fabric("fi_endpoint", libc::ESHUTDOWN))?;
         let raw = raw.as_ptr();
         check_layout(&self.local, &peer)?;
         let av = &self.av;
         let number = self.book.take(peer, || av.insert(&peer))?;
-        let index = self.indices.allot();
+        let indices = match short {
+            true => wire::SHORT_INDEX_MASK,
+            false => wire::INDEX_MASK,
+        };
+        let index = self.indices.allot(indices);
         Ok(RdmConn {
             index,
             peer,
@@ -305,6 +326,8 @@ pub(crate) struct RdmRequest {
 /// What the link itself needs of a hello.
 #[derive(Debug, Clone, Copy, Default)]
 struct RequestHello {
+    /// It needs short marks.
+    short: bool,
     incarnation: u64,
     connection: u64,
 }
@@ -365,7 +388,8 @@ impl Link for RdmLink {
         if self.ep.is_none() {
             self.open_again()?;
         }
-        self.join(*peer)
+        // Whether the peer needs a short one is known when it is too late.
+        self.join(*peer, true)
     }
 
     /// The hello is a message of the core's: there is nothing to start.
@@ -375,7 +399,7 @@ impl Link for RdmLink {
 
     fn prepare_accept(&mut self, request: RdmRequest) -> Result<RdmConn, (RdmRequest, Error)> {
         self.supersede(&request.peer);
-        match self.join(request.peer) {
+        match self.join(request.peer, request.hello.short || self.limits.short_marks) {
             Ok(conn) => {
                 let life = Life {
                     key: conn.key(),
@@ -538,10 +562,12 @@ impl Link for RdmLink {
         // A hello that is not understood is refused by whoever judges it, if it says where to.
         let hello = Hello::parse(words).map_or_else(
             |_| RequestHello {
+                short: false,
                 incarnation: 0,
                 connection: Hello::peek_connection(words).unwrap_or(0),
             },
             |hello| RequestHello {
+                short: hello.features & wire::FEATURE_SHORT_MARKS != 0,
                 incarnation: hello.incarnation,
                 connection: hello.connection,
             },
@@ -597,13 +623,14 @@ impl Indices {
         }
     }
 
-    /// The next one that is free. Index 0 is nobody's: hellos carry it.
-    fn allot(&mut self) -> u32 {
+    /// The next one within these bits that is free. Index 0 is nobody's: hellos carry it.
+    fn allot(&mut self, mask: u32) -> u32 {
         loop {
             self.last = (self.last + 1) & wire::INDEX_MASK;
-            // Far fewer connections than indices: this ends.
-            if self.last != 0 && self.taken.insert(self.last) {
-                return self.last;
+            let index = self.last & mask;
+            // Fewer connections than indices (`max_connections`): this ends.
+            if index != 0 && self.taken.insert(index) {
+                return index;
             }
         }
     }
@@ -650,13 +677,14 @@ mod tests {
             last: wire::INDEX_MASK - 2,
             taken: HashSet::from([1]),
         };
-        let first = indices.allot();
+        let all = wire::INDEX_MASK;
+        let first = indices.allot(all);
         assert_eq!(first, wire::INDEX_MASK - 1);
-        assert_eq!(indices.allot(), wire::INDEX_MASK);
-        assert_eq!(indices.allot(), 2, "0 is nobody's, 1 is taken");
+        assert_eq!(indices.allot(all), wire::INDEX_MASK);
+        assert_eq!(indices.allot(all), 2, "0 is nobody's, 1 is taken");
         indices.free(first);
         for _ in 0..100_000 {
-            assert_ne!(indices.allot(), first);
+            assert_ne!(indices.allot(all), first);
         }
         let begins: std::collections::HashSet<_> =
             (0..100).map(|seed| Indices::new(seed).last).collect();

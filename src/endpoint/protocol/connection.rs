@@ -128,8 +128,12 @@ struct Terms {
 impl Terms {
     /// Whether this side wants a peer with such a hello.
     fn judge(&self, peer: &Hello) -> Result<(), Refusal> {
-        if peer.receive_depth > self.max_credit_window {
-            let details = [peer.receive_depth.into(), self.max_credit_window.into()];
+        let mut deepest = self.max_credit_window;
+        if (self.features | peer.features) & wire::FEATURE_SHORT_MARKS != 0 {
+            deepest = deepest.min(wire::SHORT_DEPTH_MAX);
+        }
+        if peer.receive_depth > deepest {
+            let details = [peer.receive_depth.into(), deepest.into()];
             return Err(Refusal::new(RefusalCode::RECEIVE_DEPTH, details));
         }
         if peer.features & self.require_features != self.require_features {
@@ -563,11 +567,20 @@ impl Connection {
     #[inline]
     pub(crate) fn data_mark(&self) -> Option<u32> {
         match (self.form, &self.peer) {
-            (Form::Rdm, Some(peer)) => {
-                Some(wire::cq_data(ControlKind::DATA, index_of(peer.connection)))
-            }
+            (Form::Rdm, Some(peer)) => Some(wire::mark(
+                self.has_short_marks(),
+                ControlKind::DATA,
+                index_of(peer.connection),
+            )),
             _ => None,
         }
+    }
+
+    /// Data messages carry short marks: one of the two providers has no room for long ones.
+    #[inline]
+    pub(crate) fn has_short_marks(&self) -> bool {
+        let peer = self.peer.as_ref().map_or(0, |peer| peer.features);
+        (self.local.features | peer) & wire::FEATURE_SHORT_MARKS != 0
     }
 
     /// A message with CQ data arrived that is not RDM data.
@@ -686,13 +699,11 @@ impl Connection {
     }
 
     /// A subscriber's request; false: not now, since the last one has no answer yet, or there is nobody to ask.
-    #[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
     pub(crate) fn ask_subscription(&mut self, request: SubscriptionRequest) -> bool {
         self.may_ask_subscription() && self.subscriptions().ask(request)
     }
 
     /// What the publisher says to [`Action::SubscriptionAsked`]. `next` is the number of the tag's next publication.
-    #[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
     pub(crate) fn answer_subscription(&mut self, outcome: SubscriptionOutcome, next: u64) {
         self.subscriptions().give(outcome, next);
     }

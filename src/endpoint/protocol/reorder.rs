@@ -31,7 +31,21 @@ impl<T> Reorder<T> {
 
     /// Takes a message in.
     pub(crate) fn put(&mut self, number: u32, message: T) -> Result<(), OutOfWindow> {
-        let ahead = number.wrapping_sub(self.next);
+        self.put_ahead(number.wrapping_sub(self.next), message)
+    }
+
+    /// Takes a message in of whose number only these low bits are known: modulo a power of two that is at least twice the window.
+    pub(crate) fn put_modulo(
+        &mut self,
+        number: u32,
+        modulus: u32,
+        message: T,
+    ) -> Result<(), OutOfWindow> {
+        debug_assert!(modulus.is_power_of_two() && self.window <= modulus / 2);
+        self.put_ahead(number.wrapping_sub(self.next) % modulus, message)
+    }
+
+    fn put_ahead(&mut self, ahead: u32, message: T) -> Result<(), OutOfWindow> {
         if ahead >= self.window {
             return Err(OutOfWindow);
         }
@@ -100,13 +114,20 @@ mod tests {
                 numbers.swap(i, other);
             }
             let begin = u32::MAX - 100;
-            let mut reorder = Reorder { next: begin, early: VecDeque::new(), window: 8 };
-            let mut out = Vec::new();
+            let new = || Reorder { next: begin, early: VecDeque::new(), window: 8 };
+            let (mut reorder, mut short) = (new(), new());
+            let (mut out, mut out_short) = (Vec::new(), Vec::new());
             for number in numbers {
-                reorder.put(begin.wrapping_add(number), number).unwrap();
+                let on_wire = begin.wrapping_add(number);
+                reorder.put(on_wire, number).unwrap();
                 out.extend(all(&mut reorder));
+                // The same with the low bits only: 200 messages wrap 16 numbers many times.
+                short.put_modulo(on_wire % 16, 16, number).unwrap();
+                prop_assert_eq!(short.put_modulo(on_wire % 16, 16, number), Err(OutOfWindow));
+                out_short.extend(all(&mut short));
             }
-            prop_assert_eq!(out, (0..200).collect::<Vec<_>>());
+            prop_assert_eq!(&out, &(0..200).collect::<Vec<_>>());
+            prop_assert_eq!(out, out_short);
         });
     }
 }

@@ -37,6 +37,8 @@ pub(crate) const FEATURE_WINDOWS: u32 = 1 << 1;
 /// Feature bit: an acceptor publishes, an initiator subscribes; each has a receive for the other's messages about that.
 pub(crate) const FEATURE_PUBLISH: u32 = 1 << 2;
 
+/// RDM form: the speaker's provider has 4 bytes of CQ data, not 8: data messages carry short marks, in both directions.
+pub(crate) const FEATURE_SHORT_MARKS: u32 = 1 << 5;
 /// Feature bit: headers may travel in messages of their own, and the speaker has a second receive for each credit.
 pub(crate) const FEATURE_TWO_MESSAGES: u32 = 1 << 4;
 
@@ -634,14 +636,56 @@ pub(crate) const INDEX_BITS: u32 = 24;
 /// Which bits those are.
 pub(crate) const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
 
-/// RDM form: the CQ data of a data message, with its number in the high half (modulo 2^32).
+/// The bit that says that a mark is a short one: kinds are below 128.
+const SHORT: u32 = 1 << 31;
+
+/// Where the low two bits of the kind lie in a short mark: those of [`ControlKind::DATA`] and of what else is numbered.
+const SHORT_KIND: u32 = 29;
+
+/// Where the number lies in a short mark.
+const SHORT_NUMBER: u32 = 15;
+
+/// The connection index in a short mark.
+pub(crate) const SHORT_INDEX_MASK: u32 = (1 << SHORT_NUMBER) - 1;
+
+/// Numbers of messages with short marks are modulo this.
+pub(crate) const SHORT_NUMBERS: u32 = 1 << (SHORT_KIND - SHORT_NUMBER);
+
+/// The most data messages that may be granted with short marks: each may be two, and together they are half of the numbers.
+pub(crate) const SHORT_DEPTH_MAX: u32 = SHORT_NUMBERS / 4;
+
+/// RDM form: the mark of numbered messages of a kind (32 to 35), without their numbers. Where a provider has but 4 bytes of CQ
+/// data (`short`), the number has to go in there, too.
+pub(crate) fn mark(short: bool, kind: ControlKind, index: u32) -> u32 {
+    if short {
+        SHORT | u32::from(kind.0 & 3) << SHORT_KIND | index & SHORT_INDEX_MASK
+    } else {
+        cq_data(kind, index)
+    }
+}
+
+/// Whether a mark is a short one.
+pub(crate) fn is_short(mark: u32) -> bool {
+    mark & SHORT != 0
+}
+
+/// RDM form: the CQ data of a data message, with its number: in the high half (modulo 2^32), or between the bits of a short mark.
+#[inline]
 pub(crate) fn numbered(mark: u32, number: u64) -> u64 {
+    if is_short(mark) {
+        return u64::from(mark | (number as u32 % SHORT_NUMBERS) << SHORT_NUMBER);
+    }
     number << u32::BITS | u64::from(mark)
 }
 
-/// RDM form: the mark in CQ data, and the number of a data message.
+/// RDM form: the mark in CQ data, and the number of a data message (with a short mark: modulo [`SHORT_NUMBERS`]).
 pub(crate) fn split_numbered(cq_data: u64) -> (u32, u32) {
-    (cq_data as u32, (cq_data >> u32::BITS) as u32)
+    let (mark, high) = (cq_data as u32, (cq_data >> u32::BITS) as u32);
+    if is_short(mark) && high == 0 {
+        let number = mark >> SHORT_NUMBER & (SHORT_NUMBERS - 1);
+        return (mark & !(number << SHORT_NUMBER), number);
+    }
+    (mark, high)
 }
 
 /// The CQ data of a control message; the index is 0 where the endpoint itself is the connection.
@@ -651,6 +695,10 @@ pub(crate) fn cq_data(kind: ControlKind, index: u32) -> u32 {
 
 /// Kind and connection index of a message that came with CQ data.
 pub(crate) fn split_cq_data(cq_data: u32) -> (ControlKind, u32) {
+    if is_short(cq_data) {
+        let kind = ControlKind::DATA.0 | (cq_data >> SHORT_KIND & 3) as u8;
+        return (ControlKind(kind), cq_data & SHORT_INDEX_MASK);
+    }
     (ControlKind((cq_data >> 24) as u8), cq_data & INDEX_MASK)
 }
 

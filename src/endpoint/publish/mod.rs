@@ -1,4 +1,31 @@
 //! Publish and subscribe: one buffer to all that asked for a tag.
+//!
+//! ```text
+//!  PublishEndpoint ── core ── ReceiveCore          SubscribeEndpoint ── subscribe_core ── ReceiveCore (dials)
+//!                      ├ table     tag ─► subscribers                   └ wanted   what it asked of one publisher
+//!                      ├ account   what is not over for everybody
+//!                      └ lane      what waits for one subscriber, by its policy
+//! ```
 
-#[cfg_attr(not(test), expect(dead_code, reason = "its user follows"))]
+mod account;
+mod core;
+mod event;
+mod lane;
+mod policy;
+mod publisher;
+mod subscribe_core;
+mod subscribe_event;
+mod subscriber;
 mod table;
+mod wanted;
+
+pub use account::Outcomes;
+pub use event::{Publication, PublishError, PublishErrorKind, PublishEvent};
+pub use policy::{DropReason, PeerOutcome, SlowPolicy};
+pub use publisher::{PublishConfig, PublishEndpoint};
+pub use subscribe_event::{PublisherId, SubscribeEvent};
+pub use subscriber::{SubscribeConfig, SubscribeEndpoint};
+pub use wanted::SubscribeError;
+
+#[cfg(all(test, not(loom)))]
+mod tests;

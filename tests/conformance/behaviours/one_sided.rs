@@ -16,6 +16,7 @@ use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroC
 use crate::common::{SOON, after, buffer, child, drive, pattern, pool, send_end};
 use crate::on::{FINISHED, On};
 use crate::receiver::listen;
+use crate::rows::row_named;
 use crate::table::Shown;
 use crate::told::Told;
 
@@ -39,6 +40,10 @@ pub(crate) fn read(on: &On) -> Shown {
 }
 
 pub(crate) fn write_with_data(on: &On) -> Shown {
+    if row_named(on.provider).cq_data < size_of::<u64>() {
+        run(on, "nodata");
+        return Shown::Hole("4 bytes of CQ data: refused in words before anything is posted");
+    }
     run(on, "data")
 }
 
@@ -261,6 +266,7 @@ pub(crate) fn use_it(told: &Told) {
         Some("write") => user.write(),
         Some("read") => user.read(),
         Some("data") => user.write_with_data(),
+        Some("nodata") => user.refuse_data(),
         Some("back") => user.offer(),
         _ => user.use_until_revoked(),
     }
@@ -381,6 +387,24 @@ impl User {
     }
 
     /// More than there are credits, with messages between them: both share the credits, and messages keep their order.
+    fn refuse_data(&mut self) {
+        let payload = Payload::from(buffer(&self.pool, &pattern(1, 8)));
+        let place = self.window.at(OFFSET);
+        let refused = self
+            .sender
+            .write_with_data(payload, place, 1, 1)
+            .unwrap_err();
+        let is_it = |kind: &SendErrorKind| {
+            matches!(
+                kind,
+                SendErrorKind::Window(WindowError::NoImmediateData { .. })
+            )
+        };
+        assert!(is_it(&refused.kind), "{refused}");
+        assert_eq!(self.sender.stats().posted, 0);
+        self.write();
+    }
+
     fn write_with_data(&mut self) {
         for n in 0..40_u32 {
             let bytes = pattern(n.into(), SIZES[n as usize % SIZES.len()]);

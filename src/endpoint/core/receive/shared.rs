@@ -187,7 +187,18 @@ impl<L: Link> ReceiveCore<L> {
         else {
             return;
         };
-        if early.messages.put(number, message).is_err() {
+        let is_short = wire::is_short(message.2);
+        if is_short != machine.has_short_marks() {
+            let what = "a message with a mark of the other length";
+            return machine.violate(Violation::OutOfTurn(what));
+        }
+        let put = match is_short {
+            false => early.messages.put(number, message),
+            true => early
+                .messages
+                .put_modulo(number, wire::SHORT_NUMBERS, message),
+        };
+        if put.is_err() {
             let what = "a message with the number of another, or of one that it may not send yet";
             return machine.violate(Violation::OutOfTurn(what));
         }

@@ -33,6 +33,16 @@ pub(crate) struct WindowSettings {
 }
 
 impl WindowSettings {
+    /// No windows on either side.
+    pub(crate) fn none() -> Self {
+        Self {
+            windows: 0,
+            operations: 1,
+            deadline: None,
+            policy: DeadlinePolicy::FailConnection,
+        }
+    }
+
     pub(crate) fn enabled(&self) -> bool {
         self.windows > 0
     }

@@ -53,7 +53,8 @@ impl Connection {
         let index = peer.map_or(0, |peer| super::index_of(peer.connection));
         // The MSG form has no numbers.
         let number = peer.map_or([0; 2], |_| [number, number.wrapping_add(1)]);
-        let mark = |kind| wire::cq_data(kind, index);
+        let short = peer.is_some() && self.has_short_marks();
+        let mark = |kind| wire::mark(short, kind, index);
         [
             wire::numbered(mark(ControlKind::HEADER), number[0]),
             wire::numbered(mark(ControlKind::PAYLOAD), number[1]),

@@ -414,3 +414,24 @@ fn two_hundred_thousand_hostile_inputs() {
         "only {understood} inputs were understood"
     );
 }
+
+#[test]
+fn marks_of_data_messages_are_told_apart_and_read_back() {
+    proptest!(|(short: bool, kind in 32u8..36, index in 1u32..=SHORT_INDEX_MASK, number: u32)| {
+        let mark = mark(short, ControlKind(kind), index);
+        let data = numbered(mark, number.into());
+        prop_assert_eq!(u32::try_from(data).is_ok(), short || number == 0);
+        let (back, read) = split_numbered(data);
+        prop_assert_eq!((back, is_short(back)), (mark, short));
+        prop_assert_eq!(read, if short { number % SHORT_NUMBERS } else { number });
+        prop_assert_eq!(split_cq_data(back), (ControlKind(kind), index));
+    });
+    // Golden: index 3, message 70,000.
+    let data = |short| numbered(mark(short, ControlKind::DATA, 3), 70_000);
+    assert_eq!(data(false), 0x0001_1170_2000_0003);
+    assert_eq!(data(true), 0x88b8_0003);
+    // A control message of every kind is none.
+    for kind in 0..128 {
+        assert!(!is_short(cq_data(ControlKind(kind), INDEX_MASK)));
+    }
+}

@@ -1,0 +1,89 @@
+//! What a layer of publishers and subscribers asks of the core below it.
+
+use std::time::Instant;
+
+use super::ReceiveCore;
+use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::Link;
+use crate::endpoint::protocol::connection::{CloseReason, State};
+use crate::endpoint::protocol::wire::{
+    SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
+};
+
+/// What came from a peer about subscriptions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SubscriptionNews {
+    /// A subscriber asks: to be answered.
+    Asked(SubscriptionRequest),
+    /// A publisher has answered.
+    Answered(SubscriptionRequest, SubscriptionAnswer),
+}
+
+impl<L: Link> ReceiveCore<L> {
+    /// Moves what came since the last time behind what is in `into`. At most one of each connection came meanwhile, but the
+    /// connection may be over.
+    pub(crate) fn take_subscription_news(
+        &mut self,
+        into: &mut Vec<(ConnectionId, SubscriptionNews)>,
+    ) {
+        into.append(&mut self.subscription_news);
+    }
+
+    /// Publisher: what it says to [`SubscriptionNews::Asked`], sent at once.
+    pub(crate) fn answer_subscription(
+        &mut self,
+        id: ConnectionId,
+        outcome: SubscriptionOutcome,
+        next: u64,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.machine.answer_subscription(outcome, next);
+            self.act(id, events);
+        }
+    }
+
+    /// Subscriber: whether a request would be taken now.
+    pub(crate) fn may_ask_subscription(&self, id: ConnectionId) -> bool {
+        let conn = self.conns.get(id);
+        conn.is_some_and(|conn| conn.machine.may_ask_subscription())
+    }
+
+    /// Subscriber: sends a request, at once.
+    pub(crate) fn ask_subscription(
+        &mut self,
+        id: ConnectionId,
+        request: SubscriptionRequest,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            let asked = conn.machine.ask_subscription(request);
+            debug_assert!(asked, "asked before whether it may");
+            self.act(id, events);
+        }
+    }
+
+    /// Whether there is such a connection that is not over.
+    pub(crate) fn is_open(&self, id: ConnectionId) -> bool {
+        let conn = self.conns.get(id);
+        conn.is_some_and(|conn| conn.machine.state() != State::Closed)
+    }
+
+    /// The rude end of a connection, carried out by the next poll.
+    pub(crate) fn abort_connection(&mut self, id: ConnectionId, reason: CloseReason) {
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.machine.abort(reason);
+            self.touch(id);
+            self.wait.wake();
+        }
+    }
+
+    /// When the layer above wants to be polled, whatever else happens.
+    pub(crate) fn set_layer_deadline(&mut self, at: Option<Instant>) {
+        if self.layer_deadline != at {
+            self.layer_deadline = at;
+            self.set_timer();
+        }
+    }
+}

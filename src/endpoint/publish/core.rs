@@ -1,0 +1,644 @@
+//! `PublishCore`: what a publisher does, over any link. A layer above [`ReceiveCore`], which accepts the subscribers and posts.
+//!
+//! One publication is one header slot, filled once, and one buffer, of which every send has a clone. Each subscriber has a
+//! [`Lane`]: what it has no room for waits there, or is dropped, as its policy says.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::account::{Outcome, Publications, Ticket};
+use super::event::{Publication, PublishError, PublishErrorKind, PublishEvent};
+use super::lane::{Lag, Lane, Parked};
+use super::policy::{DropReason, PeerOutcome, SlowPolicy};
+use super::table::{SubscriptionLimits, SubscriptionTable};
+use crate::Error;
+use crate::buffer::{Buffer, HeaderSlotManager, Payload};
+use crate::endpoint::core::outgoing::PreparedHeader;
+use crate::endpoint::core::receive::{ReceiveCore, SubscriptionNews};
+use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::Link;
+use crate::endpoint::protocol::connection::CloseReason;
+use crate::endpoint::protocol::wire::{self, PUBLICATION_LEN, Refusal, SubscriptionOutcome};
+use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::stats::PublishStats;
+
+/// What the layer needs to know; checked by the public configuration.
+pub(crate) struct PublishSettings {
+    pub(crate) publications: u32,
+    pub(crate) limits: SubscriptionLimits,
+    pub(crate) slow: SlowPolicy,
+    pub(crate) tell_sent: bool,
+    /// The ones that the core sends with.
+    pub(crate) headers: HeaderSlotManager,
+    /// Called with each key whose publication was not over when the endpoint was dropped.
+    pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
+}
+
+/// What a publication holds until it is over.
+struct Held {
+    payload: Buffer,
+    /// While it waits for a subscriber.
+    header: Option<PreparedHeader>,
+}
+
+/// A publisher.
+pub(crate) struct PublishCore<L: Link> {
+    core: ReceiveCore<L>,
+    settings: PublishSettings,
+    table: SubscriptionTable,
+    account: Publications<Held>,
+    lanes: HashMap<ConnectionId, Lane>,
+    /// What is to be told at the next poll.
+    later: Vec<PublishEvent>,
+    /// A publication was refused for now.
+    blocked: bool,
+    closing: bool,
+    /// Nothing is due in any lane before this.
+    next_due: Option<Instant>,
+    /// When the last publication, or look at the clock, was.
+    clock: Instant,
+    stats: PublishStats,
+    raw: Vec<ReceiveEvent>,
+    news: Vec<(ConnectionId, SubscriptionNews)>,
+    header: Vec<u8>,
+    members: Vec<ConnectionId>,
+}
+
+impl<L: Link> PublishCore<L> {
+    /// Over a core that listens, sends, and speaks of subscriptions.
+    pub(crate) fn new(core: ReceiveCore<L>, settings: PublishSettings) -> Self {
+        Self {
+            core,
+            table: SubscriptionTable::new(settings.limits),
+            account: Publications::new(settings.publications),
+            lanes: HashMap::new(),
+            later: Vec::new(),
+            blocked: false,
+            closing: false,
+            next_due: None,
+            clock: Instant::now(),
+            stats: PublishStats::default(),
+            raw: Vec::new(),
+            news: Vec::new(),
+            header: Vec::new(),
+            members: Vec::new(),
+            settings,
+        }
+    }
+
+    pub(crate) fn core(&self) -> &ReceiveCore<L> {
+        &self.core
+    }
+
+    pub(crate) fn stats(&self) -> PublishStats {
+        PublishStats {
+            open: self.account.len() as u64,
+            subscriptions: self.table.len().into(),
+            ..self.stats
+        }
+    }
+
+    pub(crate) fn subscribers(&self, tag: u64) -> usize {
+        self.table.subscribers(tag)
+    }
+
+    /// Publications that wait for a subscriber.
+    pub(crate) fn waiting(&self, connection: ConnectionId) -> usize {
+        self.lanes.get(&connection).map_or(0, Lane::waiting)
+    }
+
+    pub(crate) fn tags(&self, connection: ConnectionId) -> impl Iterator<Item = u64> {
+        self.table.tags(connection)
+    }
+
+    /// False: there is no such subscriber.
+    pub(crate) fn set_policy(&mut self, connection: ConnectionId, policy: SlowPolicy) -> bool {
+        let Some(lane) = self.lanes.get_mut(&connection) else {
+            return false;
+        };
+        lane.set_policy(policy);
+        // What is due by the new policy is looked for at the next poll.
+        self.next_due = lane.next_deadline().map(|_| self.clock);
+        self.core.wait().wake();
+        true
+    }
+
+    // ---- publishing ----------------------------------------------------------------------------------------------
+
+    /// Posts one buffer to everybody who has subscribed to the tag, or gives everything back.
+    pub(crate) fn publish(
+        &mut self,
+        tag: u64,
+        payload: Buffer,
+        header: &[u8],
+        key: u64,
+    ) -> Result<Publication, PublishError> {
+        match self.admit(tag, header, key) {
+            Ok((number, prepared)) => Ok(self.post_to_all(number, payload, prepared, key)),
+            Err(kind) => {
+                if let PublishErrorKind::WouldBlock(_) = kind {
+                    self.stats.would_block += 1;
+                    self.blocked = true;
+                }
+                Err(PublishError { kind, payload, key })
+            }
+        }
+    }
+
+    /// What can be said without looking at any subscriber: the publication's number, and its header in its slot.
+    fn admit(
+        &mut self,
+        tag: u64,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(u64, PreparedHeader), PublishErrorKind> {
+        if self.closing {
+            return Err(PublishErrorKind::Refused(SendErrorKind::Closing));
+        }
+        let Some((number, members)) = self.table.members(tag) else {
+            self.stats.without_subscribers += 1;
+            return Err(PublishErrorKind::NoSubscribers { tag });
+        };
+        if self.account.is_full() {
+            return Err(PublishErrorKind::WouldBlock(Blocked::Depth));
+        }
+        self.members.clear();
+        self.members.extend_from_slice(members);
+        self.header.clear();
+        let front = wire::Publication { tag, number };
+        self.header.extend_from_slice(&front.encode());
+        self.header.extend_from_slice(header);
+        let prepared = self.core.prepare_header(&self.header, key);
+        let prepared = prepared.map_err(|kind| match kind {
+            SendErrorKind::WouldBlock(blocked) => PublishErrorKind::WouldBlock(blocked),
+            SendErrorKind::HeaderTooLong { max, .. }
+            | SendErrorKind::HeaderLength { fixed: max, .. } => PublishErrorKind::HeaderLength {
+                len: header.len(),
+                max: max.saturating_sub(PUBLICATION_LEN),
+            },
+            other => PublishErrorKind::Refused(other),
+        })?;
+        self.table.count_publication(tag);
+        Ok((number, prepared))
+    }
+
+    fn post_to_all(
+        &mut self,
+        number: u64,
+        payload: Buffer,
+        mut header: PreparedHeader,
+        key: u64,
+    ) -> Publication {
+        self.clock = Instant::now();
+        let mut told = Publication {
+            number,
+            posted: 0,
+            waiting: 0,
+            dropped: 0,
+        };
+        let held = Held {
+            payload: payload.clone(),
+            header: None,
+        };
+        let ticket = self.account.open(key, held);
+        let members = std::mem::take(&mut self.members);
+        for &connection in &members {
+            match self.post_or_park(connection, &payload, &mut header, ticket) {
+                Offered::Posted => told.posted += 1,
+                Offered::Waits => told.waiting += 1,
+                Offered::Dropped(reason) => {
+                    told.dropped += 1;
+                    self.account.add_dropped(ticket);
+                    self.tell_peer(key, connection, PeerOutcome::Dropped(reason));
+                }
+            }
+        }
+        self.members = members;
+        if told.waiting == 0 {
+            self.core.drop_header(header);
+        } else if let Some((_, held)) = self.account.get(ticket) {
+            held.header = Some(header);
+        }
+        self.account.seal(ticket);
+        self.stats.published += 1;
+        self.stats.posted += u64::from(told.posted);
+        if told.posted + told.waiting == 0 {
+            // Nothing will complete: the end is told by the next poll, which is to come.
+            self.core.wait().wake();
+        }
+        self.arm();
+        told
+    }
+
+    fn post_or_park(
+        &mut self,
+        connection: ConnectionId,
+        payload: &Buffer,
+        header: &mut PreparedHeader,
+        ticket: Ticket,
+    ) -> Offered {
+        let Some(lane) = self.lanes.get_mut(&connection) else {
+            return Offered::Dropped(DropReason::Closing);
+        };
+        let mut blocked = Blocked::Depth;
+        if !lane.is_waiting() {
+            let clone = Payload::from(payload.clone());
+            let posted = self
+                .core
+                .send_prepared(connection, clone, header, ticket.key());
+            match posted.map_err(|refused| refused.kind) {
+                Ok(()) => {
+                    lane.on_posted(ticket, self.clock);
+                    note_due(&mut self.next_due, lane);
+                    self.account.add_posted(ticket);
+                    return Offered::Posted;
+                }
+                Err(SendErrorKind::WouldBlock(why)) => blocked = why,
+                Err(kind) => return Offered::Dropped(reason_of(kind)),
+            }
+        }
+        let parked = lane.park(ticket, self.clock);
+        note_due(&mut self.next_due, lane);
+        match parked {
+            Parked::Waits => {
+                self.account.add_waiting(ticket);
+                Offered::Waits
+            }
+            Parked::NoQueue => Offered::Dropped(DropReason::NoRoom(blocked)),
+            Parked::Full => Offered::Dropped(DropReason::QueueFull),
+            Parked::TooSlow(lag) => {
+                self.cut_off(connection, lag);
+                Offered::Dropped(DropReason::QueueFull)
+            }
+        }
+    }
+
+    fn cut_off(&mut self, connection: ConnectionId, lag: Lag) {
+        if !self.core.is_open(connection) {
+            return;
+        }
+        self.stats.cut_off += 1;
+        let reason = CloseReason::TooSlow {
+            waiting: lag.publications,
+            waited: lag.oldest,
+        };
+        tracing::warn!(%connection, %reason, "a subscriber is cut off");
+        self.core.abort_connection(connection, reason);
+    }
+
+    fn tell_peer(&mut self, key: u64, connection: ConnectionId, outcome: PeerOutcome) {
+        match outcome {
+            PeerOutcome::Sent => self.stats.sent += 1,
+            PeerOutcome::Dropped(_) => self.stats.dropped += 1,
+            PeerOutcome::Failed(_) => self.stats.failed += 1,
+        }
+        if self.settings.tell_sent || outcome != PeerOutcome::Sent {
+            self.later.push(PublishEvent::Peer {
+                key,
+                connection,
+                outcome,
+            });
+        }
+    }
+
+    // ---- polling -------------------------------------------------------------------------------------------------
+
+    /// Drives all connections and appends what happened; an error when the endpoint has failed, for good.
+    pub(crate) fn poll(&mut self, events: &mut Vec<PublishEvent>) -> Result<(), Error> {
+        events.append(&mut self.later);
+        let mut raw = std::mem::take(&mut self.raw);
+        let polled = self.core.poll(&mut raw);
+        self.absorb(&mut raw);
+        self.core.take_subscription_news(&mut self.news);
+        while let Some((connection, news)) = self.news.pop() {
+            self.on_news(connection, news, &mut raw);
+            self.absorb(&mut raw);
+        }
+        self.raw = raw;
+        self.look_at_lanes();
+        events.append(&mut self.later);
+        self.report(events);
+        self.arm();
+        polled
+    }
+
+    fn report(&mut self, events: &mut Vec<PublishEvent>) {
+        while let Some(over) = self.account.report() {
+            self.stats.over += 1;
+            events.push(PublishEvent::Published {
+                key: over.key,
+                payload: over.held.payload,
+                outcomes: over.outcomes,
+            });
+        }
+        let free = !self.account.is_full() && self.settings.headers.free_count() > 0;
+        if self.blocked && free && !self.closing {
+            self.blocked = false;
+            events.push(PublishEvent::Writable);
+        }
+    }
+
+    fn absorb(&mut self, raw: &mut Vec<ReceiveEvent>) {
+        for event in raw.drain(..) {
+            self.on_event(event);
+        }
+    }
+
+    fn on_event(&mut self, event: ReceiveEvent) {
+        let told = match event {
+            ReceiveEvent::Completed {
+                connection, key, ..
+            } => return self.on_sent(connection, key, None),
+            ReceiveEvent::Failed {
+                connection,
+                key,
+                error,
+                ..
+            } => return self.on_sent(connection, key, Some(error)),
+            ReceiveEvent::Writable { connection } => return self.fill(connection),
+            ReceiveEvent::Connected { connection, info } => {
+                self.lanes.insert(connection, Lane::new(self.settings.slow));
+                PublishEvent::Connected { connection, info }
+            }
+            ReceiveEvent::Disconnected { connection, reason } => {
+                self.empty_lane(connection);
+                let subscriptions = self.table.remove(connection);
+                PublishEvent::Disconnected {
+                    connection,
+                    reason,
+                    subscriptions,
+                }
+            }
+            ReceiveEvent::Late { connection, key } => {
+                let Some((key, _)) = self.account.get(Ticket::from_key(key)) else {
+                    return;
+                };
+                PublishEvent::Late { key, connection }
+            }
+            ReceiveEvent::Request(request) => PublishEvent::Request(request),
+            ReceiveEvent::Unresponsive { connection } => PublishEvent::Unresponsive { connection },
+            ReceiveEvent::Responsive { connection } => PublishEvent::Responsive { connection },
+            ReceiveEvent::PeerClosing { connection } => {
+                self.empty_lane(connection);
+                PublishEvent::PeerClosing { connection }
+            }
+            // A clone whose outcome was told when its connection ended; the buffer that came back with that is whole now.
+            ReceiveEvent::Released { .. } => return,
+            // A publisher takes no data and has no windows.
+            ReceiveEvent::Message(_)
+            | ReceiveEvent::Window { .. }
+            | ReceiveEvent::Starved { .. } => return,
+        };
+        self.later.push(told);
+    }
+
+    /// A send of a publication is over.
+    fn on_sent(&mut self, connection: ConnectionId, key: u64, error: Option<CompletionError>) {
+        let ticket = Ticket::from_key(key);
+        if let Some(lane) = self.lanes.get_mut(&connection) {
+            lane.on_done(ticket);
+        }
+        let Some((key, _)) = self.account.get(ticket) else {
+            return;
+        };
+        let (outcome, told) = match error {
+            None => (Outcome::Sent, PeerOutcome::Sent),
+            Some(error) => (Outcome::Failed, PeerOutcome::Failed(error)),
+        };
+        self.tell_peer(key, connection, told);
+        self.account.settle(ticket, outcome);
+    }
+
+    fn on_news(
+        &mut self,
+        connection: ConnectionId,
+        news: SubscriptionNews,
+        raw: &mut Vec<ReceiveEvent>,
+    ) {
+        // The connection may be over since, and its subscriptions were counted out.
+        let SubscriptionNews::Asked(request) = news else {
+            return;
+        };
+        if !self.core.is_open(connection) {
+            return;
+        }
+        let tag = request.tag;
+        let (outcome, next) = if request.on {
+            self.table.subscribe(connection, tag)
+        } else {
+            (self.table.unsubscribe(connection, tag), 0)
+        };
+        if outcome == SubscriptionOutcome::DONE {
+            self.later.push(if request.on {
+                PublishEvent::Subscribed { connection, tag }
+            } else {
+                PublishEvent::Unsubscribed { connection, tag }
+            });
+        } else if !outcome.is_granted() {
+            self.stats.refused += 1;
+        }
+        self.core
+            .answer_subscription(connection, outcome, next, raw);
+    }
+
+    // ---- lanes ---------------------------------------------------------------------------------------------------
+
+    /// Posts what waits for a subscriber, as far as it has room.
+    fn fill(&mut self, connection: ConnectionId) {
+        while let Some(lane) = self.lanes.get_mut(&connection)
+            && let Some((ticket, since)) = lane.next()
+        {
+            let Some((key, held)) = self.account.get(ticket) else {
+                lane.take_next();
+                continue;
+            };
+            let Some(header) = &mut held.header else {
+                debug_assert!(false, "what waits has its header");
+                return;
+            };
+            let payload = Payload::from(held.payload.clone());
+            let posted = self
+                .core
+                .send_prepared(connection, payload, header, ticket.key());
+            match posted.map_err(|refused| refused.kind) {
+                Ok(()) => {
+                    lane.take_next();
+                    lane.on_posted(ticket, since);
+                    note_due(&mut self.next_due, lane);
+                    self.stats.posted += 1;
+                    self.end_wait(ticket);
+                }
+                Err(SendErrorKind::WouldBlock(_)) => return,
+                Err(kind) => {
+                    lane.take_next();
+                    self.drop_waiting(connection, key, ticket, reason_of(kind));
+                }
+            }
+        }
+    }
+
+    /// What waited for one subscriber waits no more; with the last of them, the header's slot goes.
+    fn end_wait(&mut self, ticket: Ticket) {
+        let last = self.account.wait_over(ticket);
+        if let Some(header) = last.and_then(|held| held.header.take()) {
+            self.core.drop_header(header);
+        }
+    }
+
+    fn drop_waiting(
+        &mut self,
+        connection: ConnectionId,
+        key: u64,
+        ticket: Ticket,
+        reason: DropReason,
+    ) {
+        self.end_wait(ticket);
+        self.tell_peer(key, connection, PeerOutcome::Dropped(reason));
+        self.account.settle(ticket, Outcome::Dropped);
+    }
+
+    fn drop_ticket(&mut self, connection: ConnectionId, ticket: Ticket, reason: DropReason) {
+        if let Some((key, _)) = self.account.get(ticket) {
+            self.drop_waiting(connection, key, ticket, reason);
+        }
+    }
+
+    /// Nothing more is posted to a subscriber.
+    fn empty_lane(&mut self, connection: ConnectionId) {
+        let Some(mut lane) = self.lanes.remove(&connection) else {
+            return;
+        };
+        while let Some(ticket) = lane.take_next() {
+            self.drop_ticket(connection, ticket, DropReason::Closing);
+        }
+    }
+
+    /// What waited for too long is dropped, or ends the connection, by the policies. Looks at each lane when one may be due.
+    fn look_at_lanes(&mut self) {
+        let Some(due) = self.next_due else { return };
+        self.clock = Instant::now();
+        if self.clock < due {
+            return;
+        }
+        let now = self.clock;
+        let mut late = Vec::new();
+        let mut slow = Vec::new();
+        self.next_due = None;
+        for (&connection, lane) in &mut self.lanes {
+            while let Some(ticket) = lane.take_late(now) {
+                late.push((connection, ticket));
+            }
+            match lane.too_slow(now) {
+                Some(lag) => slow.push((connection, lag)),
+                None => note_due(&mut self.next_due, lane),
+            }
+        }
+        for (connection, ticket) in late {
+            self.drop_ticket(connection, ticket, DropReason::Late);
+        }
+        for (connection, lag) in slow {
+            self.cut_off(connection, lag);
+        }
+    }
+
+    fn arm(&mut self) {
+        self.core.set_layer_deadline(self.next_due);
+    }
+
+    // ---- connections and the end ---------------------------------------------------------------------------------
+
+    /// Accepts or refuses a request that waited: true if it was still there.
+    pub(crate) fn answer(&mut self, connection: ConnectionId, refusal: Option<Refusal>) -> bool {
+        let mut raw = std::mem::take(&mut self.raw);
+        let answered = self.core.answer(connection, refusal, &mut raw);
+        self.absorb(&mut raw);
+        self.raw = raw;
+        answered
+    }
+
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn abort_for_test(&mut self, connection: ConnectionId, reason: CloseReason) {
+        self.core.abort_connection(connection, reason);
+    }
+
+    /// Begins the polite close of one subscriber's connection; what waits for it is dropped.
+    pub(crate) fn begin_close(&mut self, connection: ConnectionId, deadline: Instant) -> bool {
+        self.empty_lane(connection);
+        self.core.begin_close(connection, deadline)
+    }
+
+    /// Begins the polite close of every connection: nothing is published any more, what waits is dropped, what was posted arrives.
+    pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
+        self.closing = true;
+        for connection in self.lanes.keys().copied().collect::<Vec<_>>() {
+            self.empty_lane(connection);
+        }
+        self.core.begin_close_all(deadline);
+    }
+
+    /// Polls until every connection is closed.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<PublishEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close_all(deadline);
+        while self.core.connections() > 0 {
+            // A failed endpoint closes its connections, too.
+            let _ = self.poll(&mut events);
+            if self.core.connections() > 0 {
+                let step = Instant::now() + Duration::from_millis(100);
+                self.core.wait().sleep(step)?;
+            }
+        }
+        events.append(&mut self.later);
+        self.report(&mut events);
+        Ok(events)
+    }
+}
+
+impl<L: Link> Drop for PublishCore<L> {
+    /// Slots of headers that waited may be shared with other endpoints.
+    fn drop(&mut self) {
+        for (key, held) in self.account.drain() {
+            if let Some(header) = held.header {
+                self.core.drop_header(header);
+            }
+            if let Some(hear) = &mut self.settings.on_abandoned {
+                hear(key);
+            }
+        }
+    }
+}
+
+impl<L: Link> std::fmt::Debug for PublishCore<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PublishCore")
+            .field("core", &self.core)
+            .field("open", &self.account.len())
+            .field("subscriptions", &self.table.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of a publication for one subscriber.
+enum Offered {
+    Posted,
+    Waits,
+    Dropped(DropReason),
+}
+
+/// A lane has something with a deadline.
+#[inline]
+fn note_due(next_due: &mut Option<Instant>, lane: &Lane) {
+    if let Some(at) = lane.next_deadline() {
+        *next_due = Some(next_due.map_or(at, |due| due.min(at)));
+    }
+}
+
+fn reason_of(kind: SendErrorKind) -> DropReason {
+    match kind {
+        SendErrorKind::Closing | SendErrorKind::Closed(_) | SendErrorKind::NoConnection => {
+            DropReason::Closing
+        }
+        other => DropReason::Refused(other),
+    }
+}

@@ -1,0 +1,109 @@
+//! `SlowPolicy`: what becomes of a publication for which a subscriber has no room.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::Error;
+use crate::endpoint::send::config;
+use crate::error::{Blocked, CompletionError, SendErrorKind};
+
+/// What a publisher does about a subscriber that has no room: one that granted no more messages, because its application holds them or
+/// is stopped, or that has as many publications on the way as the setting `depth` allows.
+///
+/// | | unit | range |
+/// |---|---|---|
+/// | `queue` | publications that wait for one subscriber | 1 to 65,536 |
+/// | `deadline`, `after` | time since the publication was made | 1 ms to 1 h |
+///
+/// No subscriber holds up another one, and none holds a buffer for longer than its policy says and, once the buffer is posted, the
+/// setting `send_deadline`. A subscriber always gets a tag's publications in their order, and learns from their numbers how many it did
+/// not get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum SlowPolicy {
+    /// It does not get this publication.
+    #[default]
+    Drop,
+    /// The publication waits for it, in a queue of shared buffers: nothing is copied. One that comes to a full queue is dropped, and so
+    /// is one that has waited until the deadline.
+    Wait {
+        /// Publications that wait at once.
+        queue: u32,
+        /// How long each waits.
+        deadline: Duration,
+    },
+    /// As `Wait`, but a full queue, and a publication that it does not have after that time, end the connection
+    /// ([`CloseReason::TooSlow`](crate::endpoint::CloseReason::TooSlow)): for those who take all or nothing.
+    Disconnect {
+        /// Publications that wait at once.
+        queue: u32,
+        /// How long a publication may wait and be on its way.
+        after: Duration,
+    },
+}
+
+impl SlowPolicy {
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let (queue, time) = match *self {
+            Self::Drop => return Ok(()),
+            Self::Wait { queue, deadline } => (queue, deadline),
+            Self::Disconnect { queue, after } => (queue, after),
+        };
+        if !(1..=65_536).contains(&queue) {
+            let reason = "the queue must be 1 to 65536 publications";
+            return Err(config("slow", queue.to_string(), reason));
+        }
+        if time < Duration::from_millis(1) || time > Duration::from_secs(3600) {
+            return Err(config("slow", format!("{time:?}"), "must be 1 ms to 1 h"));
+        }
+        Ok(())
+    }
+
+    /// Publications that may wait.
+    pub(crate) fn queue(&self) -> usize {
+        match *self {
+            Self::Drop => 0,
+            Self::Wait { queue, .. } | Self::Disconnect { queue, .. } => queue as usize,
+        }
+    }
+}
+
+/// How one publication ended for one subscriber.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PeerOutcome {
+    /// It was sent.
+    Sent,
+    /// It was not posted.
+    Dropped(DropReason),
+    /// It was posted, and failed or will never complete: the connection is over.
+    Failed(CompletionError),
+}
+
+/// Why a subscriber did not get a publication.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// There was no room, and the policy is to drop.
+    NoRoom(Blocked),
+    /// As many publications waited for it as the policy allows.
+    QueueFull,
+    /// It waited until the policy's deadline.
+    Late,
+    /// The connection was being closed, or ended while the publication waited.
+    Closing,
+    /// The subscriber does not take it, whatever room it has: it is too long for its buffers, for instance.
+    Refused(SendErrorKind),
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoRoom(blocked) => write!(f, "no room: {blocked}"),
+            Self::QueueFull => f.write_str("as many publications wait for it as may"),
+            Self::Late => f.write_str("it waited until its deadline"),
+            Self::Closing => f.write_str("the connection is closing"),
+            Self::Refused(kind) => kind.fmt(f),
+        }
+    }
+}

@@ -1,0 +1,476 @@
+//! `SubscribeCore`: what a subscriber does, over any link. A layer above [`ReceiveCore`], which connects and receives.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use super::subscribe_event::{PublisherId, SubscribeEvent};
+use super::wanted::{SubscribeError, TagEvent, Wanted};
+use crate::Error;
+use crate::endpoint::core::receive::{ReceiveCore, SubscriptionNews};
+use crate::endpoint::core::reconnect::{self, ReconnectPolicy, Schedule};
+use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::Link;
+use crate::endpoint::message::Message;
+use crate::endpoint::protocol::connection::{CloseReason, Violation};
+use crate::endpoint::protocol::wire::{
+    HeaderMode, PUBLICATION_LEN, Publication, SubscriptionRequest,
+};
+use crate::fabric::PeerAddr;
+use crate::stats::SubscribeStats;
+
+/// What the layer needs to know; checked by the public configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct SubscribeSettings {
+    pub(crate) publishers: u32,
+    /// Tags that may be wanted of one publisher.
+    pub(crate) subscriptions: u32,
+    pub(crate) reconnect: ReconnectPolicy,
+}
+
+/// One publisher.
+struct Publisher {
+    addr: PeerAddr,
+    connection: Option<ConnectionId>,
+    wanted: Wanted,
+    /// None where the policy is off.
+    schedule: Option<Schedule>,
+    /// When the next attempt begins.
+    retry_at: Option<Instant>,
+    /// Connected now / at some time.
+    stands: bool,
+    stood: bool,
+    /// Where the tag and the number are in a message: in the header, or in front of all.
+    raw: bool,
+}
+
+/// A subscriber.
+pub(crate) struct SubscribeCore<L: Link> {
+    core: ReceiveCore<L>,
+    settings: SubscribeSettings,
+    publishers: HashMap<PublisherId, Publisher>,
+    by_connection: HashMap<ConnectionId, PublisherId>,
+    next_id: u64,
+    /// What is to be told at the next poll.
+    later: Vec<SubscribeEvent>,
+    closing: bool,
+    stats: SubscribeStats,
+    raw: Vec<ReceiveEvent>,
+    news: Vec<(ConnectionId, SubscriptionNews)>,
+}
+
+impl<L: Link> SubscribeCore<L> {
+    /// Over a core that connects, receives, and speaks of subscriptions.
+    pub(crate) fn new(core: ReceiveCore<L>, settings: SubscribeSettings) -> Self {
+        Self {
+            core,
+            settings,
+            publishers: HashMap::new(),
+            by_connection: HashMap::new(),
+            next_id: 0,
+            later: Vec::new(),
+            closing: false,
+            stats: SubscribeStats::default(),
+            raw: Vec::new(),
+            news: Vec::new(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &ReceiveCore<L> {
+        &self.core
+    }
+
+    pub(crate) fn stats(&self) -> SubscribeStats {
+        self.stats
+    }
+
+    /// Publishers that are connected, or will be.
+    pub(crate) fn publishers(&self) -> usize {
+        self.publishers.len()
+    }
+
+    /// Tags of a publisher that are subscribed to.
+    pub(crate) fn subscribed(&self, publisher: PublisherId) -> usize {
+        let found = self.publishers.get(&publisher);
+        found.map_or(0, |found| found.wanted.subscribed())
+    }
+
+    // ---- publishers and tags -------------------------------------------------------------------------------------
+
+    /// Starts to connect.
+    pub(crate) fn connect(&mut self, addr: PeerAddr) -> Result<PublisherId, Error> {
+        if self.closing {
+            return Err(Error::Closed(CloseReason::ClosedLocally));
+        }
+        if self.publishers.values().any(|known| known.addr == addr) {
+            return Err(Error::Address {
+                address: addr.to_string(),
+                reason: "this endpoint is connected to it already, or connects to it".to_owned(),
+            });
+        }
+        let limit = self.settings.publishers;
+        if self.publishers.len() >= limit as usize {
+            return Err(Error::TooManyConnections { limit });
+        }
+        let connection = self.core.dial(&addr)?;
+        self.next_id += 1;
+        let id = PublisherId(self.next_id);
+        let policy = self.settings.reconnect;
+        let seed = crate::random::random_u64();
+        let publisher = Publisher {
+            addr,
+            connection: Some(connection),
+            wanted: Wanted::new(self.settings.subscriptions),
+            schedule: (!policy.is_off()).then(|| Schedule::new(policy, seed)),
+            retry_at: None,
+            stands: false,
+            stood: false,
+            raw: false,
+        };
+        self.publishers.insert(id, publisher);
+        self.by_connection.insert(connection, id);
+        Ok(id)
+    }
+
+    /// Asks for the publications of a tag, now or as soon as the publisher is connected.
+    pub(crate) fn subscribe(
+        &mut self,
+        publisher: PublisherId,
+        tag: u64,
+    ) -> Result<(), SubscribeError> {
+        let found = self.publishers.get_mut(&publisher);
+        let found = found.ok_or(SubscribeError::NoPublisher)?;
+        found.wanted.subscribe(tag)?;
+        self.ask_at_once(publisher);
+        Ok(())
+    }
+
+    /// Asks for them no more.
+    pub(crate) fn unsubscribe(
+        &mut self,
+        publisher: PublisherId,
+        tag: u64,
+    ) -> Result<(), SubscribeError> {
+        let found = self.publishers.get_mut(&publisher);
+        let found = found.ok_or(SubscribeError::NoPublisher)?;
+        if let Some(event) = found.wanted.unsubscribe(tag)? {
+            self.tell_tag(publisher, tag, event);
+            self.core.wait().wake();
+        }
+        self.ask_at_once(publisher);
+        Ok(())
+    }
+
+    fn ask_at_once(&mut self, publisher: PublisherId) {
+        // What the core says meanwhile is looked at by the next poll.
+        let mut raw = std::mem::take(&mut self.raw);
+        self.ask(publisher, &mut raw);
+        if !raw.is_empty() {
+            self.core.wait().wake();
+        }
+        self.raw = raw;
+    }
+
+    /// Sends the next request, if one is in line and none is under way.
+    fn ask(&mut self, publisher: PublisherId, raw: &mut Vec<ReceiveEvent>) {
+        let Some(found) = self.publishers.get_mut(&publisher) else {
+            return;
+        };
+        if let Some(connection) = found.connection
+            && self.core.may_ask_subscription(connection)
+            && let Some(request) = found.wanted.next_request()
+        {
+            self.core.ask_subscription(connection, request, raw);
+        }
+    }
+
+    fn tell_tag(&mut self, publisher: PublisherId, tag: u64, event: TagEvent) {
+        self.later.push(match event {
+            TagEvent::On => SubscribeEvent::Subscribed { publisher, tag },
+            TagEvent::Off => SubscribeEvent::Unsubscribed { publisher, tag },
+            TagEvent::Refused(outcome) => SubscribeEvent::Refused {
+                publisher,
+                tag,
+                outcome,
+            },
+        });
+    }
+
+    // ---- polling -------------------------------------------------------------------------------------------------
+
+    /// Drives all connections and appends what happened; an error when the endpoint has failed, for good.
+    pub(crate) fn poll(&mut self, events: &mut Vec<SubscribeEvent>) -> Result<(), Error> {
+        self.connect_again();
+        let mut raw = std::mem::take(&mut self.raw);
+        let polled = self.core.poll(&mut raw);
+        // First: an answer says from which number on gaps are gaps, and the first publications may have come with it.
+        self.core.take_subscription_news(&mut self.news);
+        while let Some((connection, news)) = self.news.pop() {
+            self.on_news(connection, news, &mut raw);
+        }
+        events.append(&mut self.later);
+        let mut more = Vec::new();
+        for event in raw.drain(..) {
+            self.on_event(event, events, &mut more);
+        }
+        raw.append(&mut more);
+        if !raw.is_empty() {
+            self.core.wait().wake();
+        }
+        self.raw = raw;
+        events.append(&mut self.later);
+        polled
+    }
+
+    fn on_news(
+        &mut self,
+        connection: ConnectionId,
+        news: SubscriptionNews,
+        raw: &mut Vec<ReceiveEvent>,
+    ) {
+        let SubscriptionNews::Answered(request, answer) = news else {
+            return;
+        };
+        let Some(&publisher) = self.by_connection.get(&connection) else {
+            return;
+        };
+        let SubscriptionRequest { tag, .. } = request;
+        let found = self.publishers.get_mut(&publisher);
+        if let Some(event) = found.and_then(|found| found.wanted.on_answer(request, answer)) {
+            self.tell_tag(publisher, tag, event);
+        }
+        self.ask(publisher, raw);
+    }
+
+    fn on_event(
+        &mut self,
+        event: ReceiveEvent,
+        events: &mut Vec<SubscribeEvent>,
+        more: &mut Vec<ReceiveEvent>,
+    ) {
+        let publisher = |connection| self.by_connection.get(&connection).copied();
+        let told = match event {
+            ReceiveEvent::Message(message) => return self.on_message(message, events),
+            ReceiveEvent::Connected { connection, info } => {
+                let Some(id) = publisher(connection) else {
+                    return;
+                };
+                self.on_connected(id, info.header_mode, more);
+                SubscribeEvent::Connected {
+                    publisher: id,
+                    info,
+                }
+            }
+            ReceiveEvent::Disconnected { connection, reason } => {
+                return self.on_disconnected(connection, reason, events);
+            }
+            ReceiveEvent::Starved { connection } => match publisher(connection) {
+                Some(publisher) => SubscribeEvent::Starved { publisher },
+                None => return,
+            },
+            ReceiveEvent::Unresponsive { connection } => match publisher(connection) {
+                Some(publisher) => SubscribeEvent::Unresponsive { publisher },
+                None => return,
+            },
+            ReceiveEvent::Responsive { connection } => match publisher(connection) {
+                Some(publisher) => SubscribeEvent::Responsive { publisher },
+                None => return,
+            },
+            ReceiveEvent::PeerClosing { connection } => match publisher(connection) {
+                Some(publisher) => SubscribeEvent::PeerClosing { publisher },
+                None => return,
+            },
+            // A subscriber sends nothing but requests, and has no windows.
+            _ => return,
+        };
+        events.push(told);
+    }
+
+    fn on_connected(&mut self, id: PublisherId, mode: HeaderMode, more: &mut Vec<ReceiveEvent>) {
+        let Some(found) = self.publishers.get_mut(&id) else {
+            return;
+        };
+        found.raw = mode == HeaderMode::Raw;
+        found.stands = true;
+        self.stats.connected += 1;
+        self.stats.reconnects += u64::from(std::mem::replace(&mut found.stood, true));
+        if let Some(schedule) = &mut found.schedule {
+            schedule.on_connected(Instant::now());
+        }
+        self.ask(id, more);
+    }
+
+    fn on_message(&mut self, mut message: Message, events: &mut Vec<SubscribeEvent>) {
+        let Some(&publisher) = self.by_connection.get(&message.connection()) else {
+            return;
+        };
+        let Some(found) = self.publishers.get_mut(&publisher) else {
+            return;
+        };
+        let Publication { tag, number } = match Publication::parse(message.front(found.raw)) {
+            Ok(front) => front,
+            Err(error) => {
+                let reason = CloseReason::Violation(Violation::from(error));
+                return self.core.abort_connection(message.connection(), reason);
+            }
+        };
+        message.cut_front(found.raw, PUBLICATION_LEN);
+        let Some(missed) = found.wanted.on_publication(tag, number) else {
+            self.stats.strays += 1;
+            return;
+        };
+        self.stats.received += 1;
+        self.stats.bytes += (message.header().len() + message.payload().len()) as u64;
+        self.stats.missed += missed;
+        events.push(SubscribeEvent::Publication {
+            publisher,
+            tag,
+            number,
+            missed,
+            message,
+        });
+    }
+
+    // ---- the end of a connection, and the next one ---------------------------------------------------------------
+
+    fn on_disconnected(
+        &mut self,
+        connection: ConnectionId,
+        reason: CloseReason,
+        events: &mut Vec<SubscribeEvent>,
+    ) {
+        let Some(publisher) = self.by_connection.remove(&connection) else {
+            return;
+        };
+        if let Some(found) = self.publishers.get_mut(&publisher) {
+            found.connection = None;
+            self.stats.connected -= u64::from(std::mem::take(&mut found.stands));
+        }
+        self.on_end(publisher, reason, events);
+    }
+
+    /// There is no connection: the next attempt, or the end.
+    fn on_end(
+        &mut self,
+        publisher: PublisherId,
+        reason: CloseReason,
+        events: &mut Vec<SubscribeEvent>,
+    ) {
+        let Some(found) = self.publishers.get_mut(&publisher) else {
+            return;
+        };
+        let now = Instant::now();
+        let schedule = found.schedule.as_mut();
+        let schedule = schedule.filter(|_| !self.closing && reconnect::is_worth_a_retry(&reason));
+        let Some((attempt, after)) = schedule.and_then(|schedule| schedule.next(now)) else {
+            self.publishers.remove(&publisher);
+            return events.push(SubscribeEvent::Disconnected { publisher, reason });
+        };
+        found.retry_at = Some(now + after);
+        found
+            .wanted
+            .start_again(|tag| events.push(SubscribeEvent::Unsubscribed { publisher, tag }));
+        events.push(SubscribeEvent::Reconnecting {
+            publisher,
+            attempt,
+            after,
+            reason,
+        });
+        self.arm();
+    }
+
+    fn arm(&mut self) {
+        let attempts = self.publishers.values().filter_map(|known| known.retry_at);
+        let next = attempts.min();
+        self.core.set_layer_deadline(next);
+    }
+
+    /// Begins the attempts that are due.
+    fn connect_again(&mut self) {
+        let waits = |known: &Publisher| known.retry_at.is_some();
+        if !self.publishers.values().any(waits) {
+            return;
+        }
+        let now = Instant::now();
+        let due = |known: &Publisher| known.retry_at.is_some_and(|at| at <= now);
+        let ids = self.publishers.iter().filter(|(_, known)| due(known));
+        let ids: Vec<_> = ids.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.dial_again(id);
+        }
+        self.arm();
+    }
+
+    fn dial_again(&mut self, id: PublisherId) {
+        let Some(found) = self.publishers.get_mut(&id) else {
+            return;
+        };
+        found.retry_at = None;
+        match self.core.dial(&found.addr) {
+            Ok(connection) => {
+                found.connection = Some(connection);
+                self.by_connection.insert(connection, id);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "an attempt to connect again failed at once");
+                let reason = CloseReason::ConnectFailed(reconnect::errno_of(&error));
+                let mut events = std::mem::take(&mut self.later);
+                self.on_end(id, reason, &mut events);
+                self.later = events;
+            }
+        }
+    }
+
+    /// Begins the polite close of one publisher's connection. False: there is no such publisher.
+    pub(crate) fn disconnect(&mut self, publisher: PublisherId, deadline: Instant) -> bool {
+        let Some(found) = self.publishers.get_mut(&publisher) else {
+            return false;
+        };
+        found.schedule = None;
+        match found.connection {
+            Some(connection) => self.core.begin_close(connection, deadline),
+            None => {
+                self.publishers.remove(&publisher);
+                let reason = CloseReason::ClosedLocally;
+                self.later
+                    .push(SubscribeEvent::Disconnected { publisher, reason });
+                self.core.wait().wake();
+                true
+            }
+        }
+    }
+
+    /// Begins the polite close of every connection.
+    pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
+        self.closing = true;
+        let ids: Vec<_> = self.publishers.keys().copied().collect();
+        for id in ids {
+            self.disconnect(id, deadline);
+        }
+    }
+
+    /// Polls until every connection is closed; what arrived meanwhile.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<SubscribeEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close_all(deadline);
+        while self.core.connections() > 0 || !self.raw.is_empty() {
+            // A failed endpoint closes its connections, too.
+            let _ = self.poll(&mut events);
+            if self.core.connections() > 0 {
+                let step = Instant::now() + Duration::from_millis(100);
+                self.core.wait().sleep(step)?;
+            }
+        }
+        events.append(&mut self.later);
+        Ok(events)
+    }
+}
+
+impl<L: Link> std::fmt::Debug for SubscribeCore<L> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SubscribeCore")
+            .field("core", &self.core)
+            .field("publishers", &self.publishers.len())
+            .finish_non_exhaustive()
+    }
+}

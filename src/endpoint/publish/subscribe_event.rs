@@ -1,0 +1,124 @@
+//! What a subscriber reports.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::wanted::SubscribeError;
+use crate::endpoint::event::ConnectionInfo;
+use crate::endpoint::message::Message;
+use crate::endpoint::protocol::connection::CloseReason;
+use crate::endpoint::protocol::wire::SubscriptionOutcome;
+
+/// A publisher that a [`SubscribeEndpoint`](crate::SubscribeEndpoint) is connected to, or wants to be; also while it connects again.
+/// Never used twice by one endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublisherId(pub(super) u64);
+
+impl PublisherId {
+    /// The number, for logs and foreign interfaces.
+    pub fn as_u64(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for PublisherId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What happened at a [`SubscribeEndpoint`](crate::SubscribeEndpoint).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SubscribeEvent {
+    /// A publisher is connected. What is wanted of it is subscribed to by itself.
+    Connected {
+        /// Which.
+        publisher: PublisherId,
+        /// What was agreed.
+        info: ConnectionInfo,
+    },
+    /// The publisher has taken a subscription; again after each new connection.
+    Subscribed {
+        /// Who.
+        publisher: PublisherId,
+        /// What to.
+        tag: u64,
+    },
+    /// The publisher has refused a subscription: it is not wanted any more.
+    Refused {
+        /// Who.
+        publisher: PublisherId,
+        /// What.
+        tag: u64,
+        /// Why.
+        outcome: SubscriptionOutcome,
+    },
+    /// A subscription is over, as was asked: no publication of the tag comes from there any more.
+    Unsubscribed {
+        /// Whose.
+        publisher: PublisherId,
+        /// What.
+        tag: u64,
+    },
+    /// A publication came.
+    Publication {
+        /// Whose.
+        publisher: PublisherId,
+        /// Under which tag.
+        tag: u64,
+        /// Its number among the tag's publications.
+        number: u64,
+        /// How many publications of the tag the publisher dropped for this subscriber since the last one that came, or since the
+        /// subscription.
+        missed: u64,
+        /// Header and payload. Owned: keep it, or drop it on any thread.
+        message: Message,
+    },
+    /// A connection wants more buffers than the pool has: messages are held, and the publisher's policy for slow subscribers applies.
+    Starved {
+        /// Whose.
+        publisher: PublisherId,
+    },
+    /// Nothing was heard from a publisher for as long as the setting `unresponsive_after` says. Nothing is closed.
+    Unresponsive {
+        /// Which.
+        publisher: PublisherId,
+    },
+    /// Something was heard from it again.
+    Responsive {
+        /// Which.
+        publisher: PublisherId,
+    },
+    /// The publisher closes politely.
+    PeerClosing {
+        /// Which.
+        publisher: PublisherId,
+    },
+    /// The connection ended, and another one will be made, by the setting `reconnect`. What is wanted is subscribed to again then; what
+    /// is published meanwhile is lost.
+    Reconnecting {
+        /// Whose.
+        publisher: PublisherId,
+        /// The number of the next attempt, from 1.
+        attempt: u32,
+        /// How long until it begins.
+        after: Duration,
+        /// Why the connection ended, or could not be made.
+        reason: CloseReason,
+    },
+    /// The connection is closed, or could not be made, for good. The publisher's last event.
+    Disconnected {
+        /// Which.
+        publisher: PublisherId,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+impl SubscribeError {
+    /// True where another try, later, can end in another way.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Leaving)
+    }
+}
