@@ -1,7 +1,5 @@
 //! `ReceiveCore`: what a listening endpoint does, over any link: one queue, one pool, one slab, many connections.
 
-#![allow(unsafe_code)]
-
 mod shared;
 
 use std::collections::{HashMap, VecDeque};
