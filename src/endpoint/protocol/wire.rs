@@ -960,6 +960,15 @@ pub(crate) fn exercise(bytes: &[u8]) {
             );
         }
     }
+    if let Some(data) = bytes.first_chunk().map(|data| u64::from_le_bytes(*data)) {
+        let (mark, number) = split_numbered(data);
+        let has_both = is_short(mark) && data >> u32::BITS != 0;
+        assert!(has_both || numbered(mark, number.into()) == data);
+        assert!(split_cq_data(mark).1 <= INDEX_MASK);
+        if let Some((window, said)) = split_written(data) {
+            assert_eq!(written_data(window, said), data);
+        }
+    }
     if let Ok(publication) = Publication::parse(bytes) {
         assert_eq!(publication.encode(), bytes[..PUBLICATION_LEN]);
     }
