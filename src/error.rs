@@ -245,6 +245,8 @@ pub struct CompletionError {
     pub provider_errno: i32,
     /// The provider's words for it, may be empty.
     pub provider_message: String,
+    /// The peer did not take a long message: the longest that it does, in bytes.
+    pub limit_bytes: Option<u64>,
 }
 
 impl CompletionError {
@@ -254,6 +256,16 @@ impl CompletionError {
             errno: FabricErrno::new(errno),
             provider_errno: 0,
             provider_message: String::new(),
+            limit_bytes: None,
+        }
+    }
+
+    /// The peer takes long messages, but none that is so long.
+    pub(crate) fn too_long(limit: u64) -> Self {
+        Self {
+            provider_message: format!("the peer takes long messages of up to {limit} bytes"),
+            limit_bytes: Some(limit),
+            ..Self::new(libc::EMSGSIZE)
         }
     }
 }
@@ -274,6 +286,8 @@ pub enum Blocked {
     Connecting,
     /// No buffer is free: all are in flight, or held.
     Buffers,
+    /// A long message is under way: what is sent behind it would overtake it.
+    LongMessage,
     /// Shape `Headroom`: a clone of the buffer is on its way with another header in front of it.
     HeaderRoom,
 }
@@ -287,6 +301,7 @@ impl fmt::Display for Blocked {
             Self::Provider => "the provider's queue is full",
             Self::Connecting => "the connection is not established yet",
             Self::Buffers => "no buffer is free",
+            Self::LongMessage => "a long message is under way",
             Self::HeaderRoom => "another header is in front of this buffer, until its send is over",
         })
     }
@@ -329,7 +344,12 @@ pub enum SendErrorKind {
         room: usize,
     },
     /// Header and payload are longer than what the peer's buffers or the provider take.
-    #[error("message of {len} bytes, {whose} {max}")]
+    ///
+    /// Longer ones go where both sides have one-sided operations and the receiver has set
+    /// [`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages).
+    #[error(
+        "message of {len} bytes, {whose} {max} (longer ones need one-sided operations, and `ReceiveConfig::long_messages` at the peer)"
+    )]
     TooLong {
         /// Header and payload, in bytes.
         len: u64,

@@ -8,11 +8,15 @@ mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::sync::Arc;
 
 use common::{Pair, Watchdog, domain, small_receiver};
 use fabricast::buffer::{Buffer, Payload, Segment};
-use fabricast::endpoint::SendConfig;
-use fabricast::{ReceiveEvent, SendEvent};
+use fabricast::endpoint::{PublishConfig, SendConfig, SlowPolicy, SubscribeConfig};
+use fabricast::{
+    Domain, PublishEndpoint, PublishEvent, ReceiveEvent, SendEvent, SubscribeEndpoint,
+    SubscribeEvent,
+};
 
 const WARM_UP: u64 = 1_000;
 const COUNTED: u64 = 10_000;
@@ -138,4 +142,99 @@ fn the_counter_counts() {
     let before = ALLOCATIONS.get();
     drop(std::hint::black_box(Box::new(1)));
     assert_eq!(ALLOCATIONS.get() - before, 1);
+}
+
+/// A publisher with three subscribers, all on this thread.
+struct Fan {
+    publisher: PublishEndpoint,
+    subscribers: Vec<SubscribeEndpoint>,
+    told: Vec<PublishEvent>,
+    came: Vec<SubscribeEvent>,
+}
+
+impl Fan {
+    fn open(domain: &Arc<Domain>) -> Self {
+        let config = PublishConfig::default().slow(SlowPolicy::Wait {
+            queue: 4,
+            deadline: common::SOON,
+        });
+        let publisher =
+            PublishEndpoint::listen(domain, common::any_port(), config).expect("listens");
+        let config = SubscribeConfig::default()
+            .max_message(4096)
+            .max_publishers(1)
+            .slots(64);
+        let subscribe = |_| {
+            let mut subscriber = SubscribeEndpoint::open(domain, config.clone()).expect("opens");
+            let at = subscriber.connect(publisher.local_addr()).expect("begins");
+            subscriber.subscribe(at, 7).expect("asked");
+            subscriber
+        };
+        let mut fan = Self {
+            subscribers: (0..3).map(subscribe).collect(),
+            publisher,
+            told: Vec::new(),
+            came: Vec::new(),
+        };
+        common::drive("three subscriptions", common::SOON, || {
+            fan.poll();
+            fan.told.clear();
+            fan.publisher.subscribers(7) == 3
+        });
+        fan
+    }
+
+    fn poll(&mut self) {
+        self.publisher.poll(&mut self.told).expect("polls");
+        for subscriber in &mut self.subscribers {
+            subscriber.poll(&mut self.came).expect("polls");
+        }
+    }
+
+    /// Publishes, and polls until all have it and the buffer is back.
+    fn publish(&mut self, payload: Buffer, key: u64) -> Buffer {
+        let told = self.publisher.publish(7, payload, b"header", key);
+        assert_eq!(told.expect("taken").posted, 3);
+        let (mut back, mut arrived, mut polls) = (None, 0, 0_u64);
+        loop {
+            self.poll();
+            for event in self.told.drain(..) {
+                if let PublishEvent::Published {
+                    key: over, payload, ..
+                } = event
+                {
+                    assert_eq!(over, key);
+                    back = Some(payload);
+                }
+            }
+            for event in self.came.drain(..) {
+                arrived += u32::from(matches!(event, SubscribeEvent::Publication { .. }));
+            }
+            if arrived == 3
+                && let Some(payload) = back.take()
+            {
+                return payload;
+            }
+            polls += 1;
+            assert!(polls < 10_000_000, "publication {key} does not arrive");
+        }
+    }
+}
+
+#[test]
+fn publications_to_three_allocate_nothing() {
+    let _dog = Watchdog::new("publications");
+    let Some(domain) = domain() else { return };
+    let pool = common::pool(&domain, 4, 4096);
+    let mut fan = Fan::open(&domain);
+    let mut buffer = pool.try_acquire().expect("free").freeze(64);
+    for key in 0..WARM_UP {
+        buffer = fan.publish(buffer, key);
+    }
+    let before = ALLOCATIONS.get();
+    for key in 0..COUNTED {
+        buffer = fan.publish(buffer, key);
+    }
+    let count = ALLOCATIONS.get() - before;
+    assert_eq!(count, 0, "allocations in {COUNTED} publications");
 }

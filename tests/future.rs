@@ -14,7 +14,10 @@ use common::{
     SOON, Watchdog, after, any_port, buffer, domain, millis, pattern, pool, small_receiver,
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
-use fabricast::endpoint::{AcceptPolicy, CloseReason, ReceiveConfig, ReconnectPolicy, SendConfig};
+use fabricast::endpoint::{
+    AcceptPolicy, Access, CloseReason, Destination, ReceiveConfig, ReconnectPolicy, SendConfig,
+    WindowDescriptor, WindowEvent,
+};
 use fabricast::error::{CompletionError, Error, SendErrorKind};
 use fabricast::future::{
     AsyncReceiveEndpoint, AsyncSendEndpoint, EndpointFds, Executor, Reactor, SendFailed,
@@ -277,6 +280,127 @@ fn sends_wait_for_room_by_themselves_whatever_is_scarce() {
         assert_eq!(pool.free_count(), pool.slots());
         assert_accounts(&sender);
     }
+}
+
+/// The sending side of `one_sided_operations_are_futures`.
+async fn use_windows(
+    sender: AsyncSendEndpoint,
+    pool: SharedBufferManager,
+    told: std::sync::mpsc::Receiver<WindowDescriptor>,
+    ticker: Ticker,
+) {
+    sender.connected().await.expect("connected");
+    let mut descriptor = None;
+    until(&ticker, || {
+        descriptor = told.try_recv().ok();
+        descriptor.is_some()
+    })
+    .await;
+    let window = sender
+        .open_window(&descriptor.expect("just heard"))
+        .expect("opened");
+    let payload = sender
+        .write(buffer(&pool, b"by a future"), window.at(4))
+        .await
+        .expect("written");
+    assert_eq!(payload.len_bytes(), 11);
+    drop(payload);
+    let free = pool.free_count();
+    let into = Destination::buffer(pool.try_acquire().expect("a buffer"), 11);
+    let into = sender.read(into, window.at(4)).await.expect("read");
+    assert_eq!(into.into_buffer().expect("a buffer")[..11], *b"by a future");
+    // Posted and dropped: the destination goes back to the pool when the read is over.
+    let into = Destination::buffer(pool.try_acquire().expect("a buffer"), 11);
+    let mut reading = Box::pin(sender.read(into, window.at(4)));
+    assert!(poll_once(reading.as_mut()).is_pending());
+    assert!(reading.is_posted());
+    drop(reading);
+    let refused = sender
+        .write(buffer(&pool, b"beyond"), window.at(1 << 20))
+        .await
+        .expect_err("beyond its end");
+    assert_eq!(refused.payload.len_bytes(), 6);
+    assert!(matches!(refused.error, SendFailure::Refused(_)));
+    drop(refused);
+    // A message lets the other side use a window of this one.
+    let own = pool.try_acquire().expect("a buffer");
+    let own = sender.expose(own, Access::all()).expect("exposed");
+    let bytes = buffer(&pool, &own.descriptor().to_bytes());
+    drop(sender.send(bytes, b"window").await.expect("sent"));
+    assert_eq!(own.connection(), window.connection());
+    // The other side takes its window back when it is done with this one.
+    match sender.window_event().await {
+        Some(WindowEvent::Revoked { .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(sender.revoke(own, after(SOON)));
+    match sender.window_event().await {
+        Some(WindowEvent::Released { memory, .. }) => {
+            let buffer = memory.into_buffer_mut().expect("a buffer");
+            assert_eq!(buffer[2..10], *b"and back");
+        }
+        other => panic!("{other:?}"),
+    }
+    until(&ticker, || pool.free_count() == free).await;
+    assert_accounts(&sender);
+    assert_eq!(sender.future_stats().detached, 1);
+    assert_eq!(sender.close(after(SOON)).await, CloseReason::Finished);
+    assert!(sender.window_event().await.is_none(), "all was told");
+}
+
+/// And the receiving side.
+async fn offer_a_window(
+    mut receiver: AsyncReceiveEndpoint,
+    tell: std::sync::mpsc::Sender<WindowDescriptor>,
+) {
+    let pool = receiver.pool().clone();
+    let mut window = None;
+    loop {
+        match receiver.next().await.expect("lives").expect("works") {
+            ReceiveEvent::Connected { connection, .. } => {
+                let memory = pool.try_acquire().expect("a buffer");
+                let exposed = receiver.expose(connection, memory, Access::all());
+                let exposed = exposed.expect("exposed");
+                tell.send(exposed.descriptor()).expect("the other lives");
+                window = Some(exposed);
+            }
+            ReceiveEvent::Message(message) => {
+                let descriptor = WindowDescriptor::parse(message.payload()).expect("ours");
+                let theirs = receiver
+                    .open_window(message.connection(), &descriptor)
+                    .expect("opened");
+                let payload = receiver
+                    .write(buffer(&pool, b"and back"), theirs.at(2))
+                    .await
+                    .expect("written");
+                assert_eq!(payload.len_bytes(), 8);
+                let into = Destination::buffer(pool.try_acquire().expect("a buffer"), 8);
+                let into = receiver.read(into, theirs.at(2)).await.expect("read");
+                assert_eq!(into.into_buffer().expect("a buffer")[..8], *b"and back");
+                let window = window.take().expect("exposed");
+                assert!(receiver.revoke(window, after(SOON)));
+            }
+            ReceiveEvent::Disconnected { reason, .. } => {
+                return assert_eq!(reason, CloseReason::Finished);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Both sides write and read each other's windows; a read whose future is dropped is not lost.
+#[test]
+fn one_sided_operations_are_futures() {
+    let _watchdog = Watchdog::new("one_sided_operations_are_futures");
+    let Some(domain) = domain() else { return };
+    let receive = small_receiver().windows(4);
+    let both = Both::with(&domain, SendConfig::default(), receive);
+    let ticker = Ticker::new(&both.executor);
+    let (tell, told) = std::sync::mpsc::channel();
+    let using = use_windows(both.sender, both.pool, told, ticker);
+    let offering = offer_a_window(both.receiver, tell);
+    both.executor
+        .block_on(All::new().with(using).with(offering));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod rdm;
 pub(crate) mod rma;
 
 use std::ffi::{CString, c_void};
@@ -203,23 +204,22 @@ impl Drop for Ep {
     }
 }
 
-/// The first answer of `fi_getinfo`, with the hints that `fabricast` gives.
-fn find(
+/// The hints that `fabricast` gives for either kind of endpoint.
+fn hints(
     library: &'static sys::Library,
     case: &Case,
-    dest: Option<SocketAddr>,
+    kind: sys::fi_ep_type,
 ) -> Result<*mut sys::fi_info, Failure> {
-    let text = |text: &str| CString::new(text).map_err(|error| Failure(error.to_string()));
     let hints = library.allocinfo();
     if hints.is_null() {
         return fail("no memory for hints");
     }
     // SAFETY: allocated by the library, with all attributes.
     let head = unsafe { &mut *hints };
-    head.caps = sys::FI_MSG | sys::FI_RMA;
+    head.caps = sys::FI_MSG;
     let (ep, domain, fabric) = (head.ep_attr, head.domain_attr, head.fabric_attr);
     // SAFETY: as above.
-    unsafe { (*ep).type_ = sys::FI_EP_MSG };
+    unsafe { (*ep).type_ = kind };
     // SAFETY: as above.
     unsafe { (*domain).threading = sys::FI_THREAD_SAFE };
     // SAFETY: as above.
@@ -231,11 +231,25 @@ fn find(
         (*domain).mr_mode =
             sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY;
     }
-    let provider = text(&case.provider)?;
+    let provider =
+        CString::new(case.provider.as_str()).map_err(|error| Failure(error.to_string()))?;
     // SAFETY: a text that ends with 0.
     let provider = unsafe { libc::strdup(provider.as_ptr()) };
     // SAFETY: as above; the library frees the copy with the hints.
     unsafe { (*fabric).prov_name = provider };
+    Ok(hints)
+}
+
+/// The first answer of `fi_getinfo` for connected endpoints.
+fn find(
+    library: &'static sys::Library,
+    case: &Case,
+    dest: Option<SocketAddr>,
+) -> Result<*mut sys::fi_info, Failure> {
+    let text = |text: &str| CString::new(text).map_err(|error| Failure(error.to_string()));
+    let hints = hints(library, case, sys::FI_EP_MSG)?;
+    // SAFETY: allocated by the library.
+    unsafe { (*hints).caps |= sys::FI_RMA };
     let (node, service, flags) = match dest {
         Some(dest) => (dest.ip().to_string(), Some(dest.port().to_string()), 0),
         None => (case.node.clone(), Some("0".to_owned()), sys::FI_SOURCE),
@@ -268,7 +282,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(net: &Net, pieces: usize, bytes: usize) -> Result<Self, Failure> {
+    fn new(domain: *mut sys::fid_domain, pieces: usize, bytes: usize) -> Result<Self, Failure> {
         let stride = bytes.next_multiple_of(SLOT);
         let region = Region::host(pieces * stride)
             .build()
@@ -277,7 +291,7 @@ impl Memory {
         // SAFETY: the domain is open; the memory stays mapped longer than the registration (`drop`).
         let rc = unsafe {
             sys::fi_mr_reg(
-                net.domain,
+                domain,
                 region.as_ptr().cast(),
                 region.len(),
                 ACCESS,
@@ -455,7 +469,7 @@ impl Server {
     /// Receives and drops until the end mark.
     pub(crate) fn receive(self, case: &Case) -> Result<Arrived, Failure> {
         let receives = case.receive_depth();
-        let memory = Memory::new(&self.net, receives, HEADER + case.size)?;
+        let memory = Memory::new(self.net.domain, receives, HEADER + case.size)?;
         let ep = self.accept(&memory, receives)?;
         let mut sampler = Sampler::new(case.limit());
         while !sampler.done() {
@@ -471,9 +485,9 @@ impl Server {
     /// Sends each message back until the end mark.
     pub(crate) fn echo(self, case: &Case) -> Result<Arrived, Failure> {
         let receives = case.receive_depth();
-        let memory = Memory::new(&self.net, receives, HEADER + case.size)?;
-        let headers = Memory::new(&self.net, case.depth, SLOT)?;
-        let payloads = Memory::new(&self.net, case.depth, case.size)?;
+        let memory = Memory::new(self.net.domain, receives, HEADER + case.size)?;
+        let headers = Memory::new(self.net.domain, case.depth, SLOT)?;
+        let payloads = Memory::new(self.net.domain, case.depth, case.size)?;
         // The client connects for its pings first.
         let ep = self.accept(&memory, receives)?;
         let second = match case.bare_connections {
@@ -534,8 +548,8 @@ pub(crate) fn send<T>(
     arrived: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<(Sent, T), Failure> {
     let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
-    let headers = Memory::new(&net, case.depth, SLOT)?;
-    let payloads = Memory::new(&net, case.depth, case.size)?;
+    let headers = Memory::new(net.domain, case.depth, SLOT)?;
+    let payloads = Memory::new(net.domain, case.depth, case.size)?;
     let ep = connect(&net, &headers, 0)?;
     let sender = Sender {
         ep: &ep,
@@ -574,9 +588,9 @@ pub(crate) fn ping_pong<T>(
 ) -> Result<(Sent, T), Failure> {
     let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
     let receives = case.receive_depth();
-    let memory = Memory::new(&net, receives, HEADER + case.size)?;
-    let headers = Memory::new(&net, case.depth, SLOT)?;
-    let payloads = Memory::new(&net, case.depth, case.size)?;
+    let memory = Memory::new(net.domain, receives, HEADER + case.size)?;
+    let headers = Memory::new(net.domain, case.depth, SLOT)?;
+    let payloads = Memory::new(net.domain, case.depth, case.size)?;
     let first = match case.bare_connections {
         2.. => Some(connect(&net, &memory, 0)?),
         _ => None,

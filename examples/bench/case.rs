@@ -27,6 +27,8 @@ pub(crate) enum Operation {
     RmaWrite,
     /// One-sided reads, `depth` in flight.
     RmaRead,
+    /// As `send`, over endpoints without connections (FI_EP_RDM).
+    Rdm,
     /// Small messages one way, packed in buffers; the bare side is a TCP socket with a plain loop of the same format.
     Coalesced,
 }
@@ -38,6 +40,7 @@ impl Operation {
             Self::Pingpong => "pingpong",
             Self::RmaWrite => "rma-write",
             Self::RmaRead => "rma-read",
+            Self::Rdm => "rdm",
             Self::Coalesced => "coalesced",
         }
     }
@@ -121,6 +124,11 @@ impl Case {
             operation: Operation::Send,
             ..self.clone()
         }
+    }
+
+    /// The local address to ask for; none where a provider's addresses are no hosts.
+    pub(crate) fn local_node(&self) -> Option<&str> {
+        (self.provider != "shm").then_some(self.node.as_str())
     }
 
     /// Messages that the receiver takes ahead: 16 MiB of them, at least twice the depth, and no more than the receive
@@ -236,7 +244,11 @@ pub(crate) struct Pacer {
 impl Pacer {
     pub(crate) fn new(case: &Case) -> Self {
         let samples = match case.operation {
-            Operation::Send | Operation::Coalesced | Operation::RmaWrite | Operation::RmaRead => 0,
+            Operation::Send
+            | Operation::Coalesced
+            | Operation::RmaWrite
+            | Operation::RmaRead
+            | Operation::Rdm => 0,
             Operation::Pingpong => SAMPLES_MAX.min((case.seconds * 1e6) as usize + 1),
         };
         let now = Instant::now();

@@ -48,17 +48,25 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
     };
     wish.back = listener.as_ref().map(|listener| listener.addr);
     control.say(&wish.line())?;
-    let to = control.expect("ready", patience)?.parse()?;
+    let to = control.expect("ready", patience)?;
     if matches!(case.operation, Operation::RmaWrite | Operation::RmaRead) {
-        let (sent, arrived) = run_one_sided(control, wish.side, &case, to, patience)?;
+        let (sent, arrived) = run_one_sided(control, wish.side, &case, to.parse()?, patience)?;
         return Ok(Figures::new(&case, &arrived, sent));
     }
     let arrived = || arrived(&control.expect("arrived", patience)?);
+    if case.operation == Operation::Rdm {
+        let (sent, arrived) = match wish.side {
+            Side::Ours => ours::send(&case, to.parse()?, arrived),
+            Side::Bare => bare::rdm::send(&case, &to, arrived),
+        }?;
+        return Ok(Figures::new(&case, &arrived, sent));
+    }
+    let to: SocketAddr = to.parse()?;
     let (sent, arrived) = match (listener, wish.side, case.operation) {
         (Some(listener), ..) => listener.run(&case, to, arrived),
         (None, Side::Ours, Operation::Coalesced) => coalesced::send(&case, to, arrived),
         (None, Side::Bare, Operation::Coalesced) => coalesced::bare_send(&case, to, arrived),
-        (None, Side::Ours, _) => ours::send(&case, to, arrived),
+        (None, Side::Ours, _) => ours::send(&case, to.into(), arrived),
         (None, Side::Bare, Operation::Send) => bare::send(&case, to, arrived),
         (None, Side::Bare, _) => bare::ping_pong(&case, to, arrived),
     }?;

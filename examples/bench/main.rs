@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
+//! bench pair --op rdm [--provider shm]    over FI_EP_RDM; default: net on libfabric 1.17, tcp on 2.x
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
 //! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
@@ -90,9 +91,9 @@ struct Options {
     /// Pairs of runs for each case.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: u16,
-    /// libfabric provider.
-    #[arg(long, default_value = "tcp")]
-    provider: String,
+    /// libfabric provider. Default: tcp; for rdm, net where there is one.
+    #[arg(long)]
+    provider: Option<String>,
     /// Run in a network namespace of its own with this TCP congestion control (such as reno), where that may be made.
     #[arg(long, value_name = "CONGESTION")]
     netns: Option<String>,
@@ -144,7 +145,9 @@ impl Options {
             let default: &[usize] = match operation {
                 Operation::Send => &[64, 4 << 10, 64 << 10, 1 << 20, 16 << 20],
                 Operation::Pingpong => &[64],
-                Operation::RmaWrite | Operation::RmaRead => &[4 << 10, 64 << 10, 1 << 20],
+                Operation::RmaWrite | Operation::RmaRead | Operation::Rdm => {
+                    &[4 << 10, 64 << 10, 1 << 20]
+                }
                 Operation::Coalesced => &[64, 1 << 10],
             };
             let sizes = if self.size.is_empty() {
@@ -158,12 +161,24 @@ impl Options {
     }
 
     fn case(&self, operation: Operation, size: usize) -> Case {
+        let mut case = self.case_of("net", operation, size);
+        // libfabric 1.17 has RDM over TCP as a provider of its own.
+        let has_net = operation == Operation::Rdm && ours::has_provider(&case);
+        case.provider = match &self.provider {
+            Some(provider) => provider.clone(),
+            None if has_net => case.provider,
+            None => "tcp".to_owned(),
+        };
+        case
+    }
+
+    fn case_of(&self, provider: &str, operation: Operation, size: usize) -> Case {
         Case {
             operation,
             size,
             depth: self.depth.into(),
             seconds: self.seconds,
-            provider: self.provider.clone(),
+            provider: provider.to_owned(),
             node: self.place.node.clone(),
             wait: self.wait,
             bare_connections: self.bare_connections,
@@ -211,25 +226,30 @@ fn measure(options: &Options, server: SocketAddr, pinned: bool) -> Result<(), Fa
             case.size, case.buffer
         ));
     }
-    let Some(first) = cases.first() else {
-        return fail("no case");
-    };
-    let (provider, libfabric, shape) = ours::describe(first)?;
-    let setting = Setting {
+    let mut control = Control::connect(server)?;
+    let mut last: Option<Setting> = None;
+    for case in &cases {
+        let setting = setting(options, case)?;
+        if last.as_ref() != Some(&setting) {
+            setting.print_head(pinned);
+        }
+        let setting = last.insert(setting);
+        let outcome = pairs::run(&mut control, case, options.runs.into(), options.only)?;
+        setting.print(case, &outcome);
+    }
+    Ok(())
+}
+
+fn setting(options: &Options, case: &Case) -> Result<Setting, Failure> {
+    let (provider, libfabric, shape) = ours::describe(case)?;
+    Ok(Setting {
         provider,
         libfabric,
         congestion: host::congestion(),
         shape,
         json: options.json,
         bare_connections: options.bare_connections,
-    };
-    let mut control = Control::connect(server)?;
-    setting.print_head(pinned);
-    for case in &cases {
-        let outcome = pairs::run(&mut control, case, options.runs.into(), options.only)?;
-        setting.print(case, &outcome);
-    }
-    Ok(())
+    })
 }
 
 fn pair(options: &Options) -> Result<(), Failure> {

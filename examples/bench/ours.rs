@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use fabricast::buffer::{HeaderSlotConfig, Payload, SharedBufferManager};
 use fabricast::endpoint::{HeaderMode, ReceiveConfig, SendConfig};
-use fabricast::fabric::WaitObject;
+use fabricast::fabric::{EndpointKind, FabricBuilder, PeerAddr, WaitObject};
 use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 
-use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent, Wait};
+use crate::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent, Wait};
 use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
 
@@ -21,16 +21,30 @@ use crate::error::{Failure, fail};
 const HELD: usize = 32;
 const CONNECT: Duration = Duration::from_secs(10);
 
-pub(crate) fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
-    let fabric = Fabric::builder()
+fn builder(case: &Case) -> FabricBuilder {
+    let builder = Fabric::builder()
         .provider(&case.provider)
-        .node(&case.node)
+        .endpoint_kind(match case.operation {
+            Operation::Rdm => EndpointKind::Rdm,
+            _ => EndpointKind::Msg,
+        })
         .wait_object(match case.wait {
             Wait::None => WaitObject::None,
             Wait::Fd => WaitObject::Fd,
-        })
-        .open()?;
-    Ok(fabric.open_domain()?)
+        });
+    match case.local_node() {
+        Some(node) => builder.node(node),
+        None => builder,
+    }
+}
+
+pub(crate) fn open(case: &Case) -> Result<Arc<Domain>, Failure> {
+    Ok(builder(case).open()?.open_domain()?)
+}
+
+/// Whether this library has the provider of a case.
+pub(crate) fn has_provider(case: &Case) -> bool {
+    builder(case).open().is_ok()
 }
 
 fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure> {
@@ -39,8 +53,11 @@ fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure>
         .depth(case.window() as u32)
         .slots((case.receive_depth() + HELD) as u32)
         .max_connections(1);
-    let addr = SocketAddr::new(case.node.parse()?, 0);
-    Ok(ReceiveEndpoint::listen(domain, addr.into(), config)?)
+    let addr = match case.local_node() {
+        Some(node) => SocketAddr::new(node.parse()?, 0).into(),
+        None => "any".parse()?,
+    };
+    Ok(ReceiveEndpoint::listen(domain, addr, config)?)
 }
 
 /// A send endpoint with its payloads, which take turns.
@@ -53,7 +70,7 @@ struct Sender {
 }
 
 impl Sender {
-    fn connect(domain: &Arc<Domain>, case: &Case, to: SocketAddr) -> Result<Self, Failure> {
+    fn connect(domain: &Arc<Domain>, case: &Case, to: PeerAddr) -> Result<Self, Failure> {
         let pool = SharedBufferManager::allocate(case.depth as u32, case.size)?;
         pool.region().register(domain)?;
         let payloads = std::iter::from_fn(|| pool.try_acquire())
@@ -67,7 +84,7 @@ impl Sender {
                 slot_size: 64,
             });
         Ok(Self {
-            endpoint: SendEndpointZeroCopy::connect(domain, to.into(), config)?,
+            endpoint: SendEndpointZeroCopy::connect(domain, to, config)?,
             payloads,
             low: case.depth / 2,
             events: Vec::with_capacity(64),
@@ -151,15 +168,14 @@ impl Receiver {
 pub(crate) struct Server {
     domain: Arc<Domain>,
     receiver: Receiver,
-    pub(crate) addr: SocketAddr,
+    pub(crate) addr: PeerAddr,
 }
 
 impl Server {
     pub(crate) fn listen(case: &Case) -> Result<Self, Failure> {
         let domain = open(case)?;
         let endpoint = listen(&domain, case)?;
-        let addr = endpoint.local_addr().socket_addr();
-        let addr = addr.ok_or_else(|| Failure::of("the listener has no IP address"))?;
+        let addr = endpoint.local_addr();
         Ok(Self {
             domain,
             receiver: Receiver::new(endpoint),
@@ -168,7 +184,7 @@ impl Server {
     }
 
     /// Receives and drops until the end mark.
-    pub(crate) fn receive(mut self, case: &Case) -> Result<Arrived, Failure> {
+    pub(crate) fn receive(&mut self, case: &Case) -> Result<Arrived, Failure> {
         let mut sampler = Sampler::new(case.limit());
         while !sampler.done() {
             let found = self.receiver.poll(|header| {
@@ -182,7 +198,7 @@ impl Server {
 
     /// Sends each message back until the end mark.
     pub(crate) fn echo(mut self, case: &Case, to: SocketAddr) -> Result<Arrived, Failure> {
-        let mut sender = Sender::connect(&self.domain, case, to)?;
+        let mut sender = Sender::connect(&self.domain, case, to.into())?;
         let mut sampler = Sampler::new(case.limit());
         // The client may be ready first: what it sends meanwhile is not lost.
         for header in connect_both(&mut sender, &mut self.receiver)? {
@@ -229,7 +245,7 @@ fn connect_both(sender: &mut Sender, receiver: &mut Receiver) -> Result<Vec<Head
 /// Sends with `depth` in flight for the time of the case. The connection stays open until the server has `arrived`.
 pub(crate) fn send<T>(
     case: &Case,
-    to: SocketAddr,
+    to: PeerAddr,
     arrived: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<(Sent, T), Failure> {
     let domain = open(case)?;
@@ -266,6 +282,8 @@ impl PingPong {
             receiver,
             addr,
         } = Server::listen(case)?;
+        let addr = addr.socket_addr();
+        let addr = addr.ok_or_else(|| Failure::of("the listener has no IP address"))?;
         Ok(Self {
             domain,
             receiver,
@@ -280,7 +298,7 @@ impl PingPong {
         to: SocketAddr,
         arrived: impl FnOnce() -> Result<T, Failure>,
     ) -> Result<(Sent, T), Failure> {
-        let mut sender = Sender::connect(&self.domain, case, to)?;
+        let mut sender = Sender::connect(&self.domain, case, to.into())?;
         connect_both(&mut sender, &mut self.receiver)?;
         let mut pacer = Pacer::new(case);
         while let Some(header) = pacer.next() {
@@ -305,14 +323,7 @@ impl PingPong {
 
 /// What the library says of the provider, for the report.
 pub(crate) fn describe(case: &Case) -> Result<(String, String, String), Failure> {
-    let fabric = Fabric::builder()
-        .provider(&case.provider)
-        .node(&case.node)
-        .wait_object(match case.wait {
-            Wait::None => WaitObject::None,
-            Wait::Fd => WaitObject::Fd,
-        })
-        .open()?;
+    let fabric = builder(case).open()?;
     let report = fabric.report();
     Ok((report.provider, report.library, report.shape.to_string()))
 }

@@ -73,6 +73,7 @@ pub(crate) fn run(
                 .map(|(ours, bare)| match case.operation {
                     Operation::Send
                     | Operation::Coalesced
+                    | Operation::Rdm
                     | Operation::RmaWrite
                     | Operation::RmaRead => ours.gb_per_s / bare.gb_per_s,
                     Operation::Pingpong => ours.p50_us / bare.p50_us,

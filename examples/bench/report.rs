@@ -8,6 +8,7 @@ use crate::pairs::Outcome;
 use crate::stats::DECIDED;
 
 /// What all cases of a call have in common.
+#[derive(PartialEq, Eq)]
 pub(crate) struct Setting {
     pub(crate) provider: String,
     pub(crate) libfabric: String,

@@ -20,9 +20,12 @@ pub(crate) fn serve(node: &str) -> Result<(), Failure> {
     println!("listening {}", listener.local_addr()?);
     std::io::stdout().flush()?;
     let mut control = Control::accept(&listener, PATIENCE)?;
+    // Open until the client is done with it: over FI_EP_RDM the end of a listener is the end of what is in flight to it.
+    let mut last = None;
     while let Some(line) = control.hear(PATIENCE)? {
+        drop(last.take());
         let answer = match Wish::parse(&line, node) {
-            Ok(wish) => run(&wish, &mut control),
+            Ok(wish) => run(&wish, &mut control, &mut last),
             Err(failure) => Err(failure),
         };
         match answer {
@@ -108,7 +111,11 @@ impl Wish {
     }
 }
 
-fn run(wish: &Wish, control: &mut Control) -> Result<Arrived, Failure> {
+fn run(
+    wish: &Wish,
+    control: &mut Control,
+    last: &mut Option<ours::Server>,
+) -> Result<Arrived, Failure> {
     let case = &wish.case;
     match (wish.side, case.operation) {
         (Side::Bare, Operation::RmaWrite | Operation::RmaRead) => {
@@ -131,6 +138,11 @@ fn run(wish: &Wish, control: &mut Control) -> Result<Arrived, Failure> {
             control.say(&format!("ready {}", server.addr))?;
             server.receive(case)
         }
+        (Side::Bare, Operation::Rdm) => {
+            let server = bare::rdm::Server::listen(case)?;
+            control.say(&format!("ready {}", server.addr))?;
+            server.receive(case)
+        }
         (Side::Bare, operation) => {
             let server = bare::Server::listen(case)?;
             control.say(&format!("ready {}", server.addr))?;
@@ -139,8 +151,8 @@ fn run(wish: &Wish, control: &mut Control) -> Result<Arrived, Failure> {
                 _ => server.receive(case),
             }
         }
-        (Side::Ours, Operation::Send) => {
-            let server = ours::Server::listen(case)?;
+        (Side::Ours, Operation::Send | Operation::Rdm) => {
+            let server = last.insert(ours::Server::listen(case)?);
             control.say(&format!("ready {}", server.addr))?;
             server.receive(case)
         }

@@ -20,7 +20,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
-    KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
+    CONTROLS_PER_CONNECTION, KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -135,6 +135,7 @@ impl ConnectionlessEndpoint {
             operations: 0,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
+            long: false,
         };
         config.check(windows.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
         let headers = match &config.headers {
@@ -149,7 +150,7 @@ impl ConnectionlessEndpoint {
             }
         };
         let connections = 2 * config.max_peers;
-        let tx = windows.controls() * connections + CONTROL_SENDS + config.total_depth;
+        let tx = CONTROLS_PER_CONNECTION * connections + CONTROL_SENDS + config.total_depth;
         let sizes = (tx as usize, pool.slots());
         let link = ProviderLink::listen(domain, &addr, sizes.0, sizes.1, sizes, &config.endpoint)
             .map_err(fd_limit::explain)?;
@@ -655,6 +656,7 @@ fn settings(
         close_timeout: config.close_timeout,
         header_mode: None,
         windows,
+        long: None,
         sends: Some(SendsSettings {
             headers: headers.clone(),
             header_mode: config.header_mode,

@@ -55,7 +55,7 @@ pub use publish::{
     PublishErrorKind, PublishEvent, PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint,
     SubscribeError, SubscribeEvent,
 };
-pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
+pub use receive::{AcceptPolicy, LongMessages, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use windows::destination::Destination;
 pub use windows::window::{

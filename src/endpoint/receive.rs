@@ -11,7 +11,9 @@ use crate::Error;
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
+use crate::endpoint::core::receive::{
+    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
+};
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
@@ -59,6 +61,7 @@ pub enum AcceptPolicy {
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `close_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `header_mode` | what peers must use | any | |
+/// | `long_messages` | a pool for messages above `max_message` | none | see [`LongMessages`] |
 /// | `windows` | windows exposed at once | 0 | 0 to 65,536 |
 /// | `operations` | one-sided operations in flight | 64 | 1 to 65,536 |
 /// | `operation_deadline` | time | 30 s | 1 ms to 24 h, or none |
@@ -82,10 +85,30 @@ pub struct ReceiveConfig {
     close_timeout: Duration,
     header_mode: Option<HeaderMode>,
     pool: Option<SharedBufferManager>,
+    long: Option<LongMessages>,
     windows: WindowSettings,
     endpoint: EndpointSettings,
     patience: Patience,
     watch: TcpWatch,
+}
+
+/// Where long messages go ([`ReceiveConfig::long_messages`]).
+///
+/// A message that is longer than the receive buffers, or than what the provider takes in one piece, is offered by its sender, which
+/// writes it into a slot of the pool when there is one: no byte of it is copied by this library on either side. While one is under way, its
+/// sender sends nothing else on that connection, so it keeps its place among the others.
+///
+/// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts.
+#[derive(Debug, Clone)]
+pub struct LongMessages {
+    pool: SharedBufferManager,
+}
+
+impl LongMessages {
+    /// Messages, headers included, up to the slot size of this pool. It must not be used for anything else, and needs no registration.
+    pub fn new(pool: SharedBufferManager) -> Self {
+        Self { pool }
+    }
 }
 
 impl Default for ReceiveConfig {
@@ -100,11 +123,13 @@ impl Default for ReceiveConfig {
             close_timeout: Duration::from_secs(5),
             header_mode: None,
             pool: None,
+            long: None,
             windows: WindowSettings {
                 windows: 0,
                 operations: 64,
                 deadline: Some(Duration::from_secs(30)),
                 policy: DeadlinePolicy::FailConnection,
+                long: false,
             },
             endpoint: EndpointSettings::default(),
             patience: PATIENCE,
@@ -174,6 +199,16 @@ impl ReceiveConfig {
     #[must_use]
     pub fn header_mode(mut self, mode: HeaderMode) -> Self {
         self.header_mode = Some(mode);
+        self
+    }
+
+    /// Takes messages that are longer than `max_message`, too: each goes straight into a slot of this pool, by one-sided operations of
+    /// its sender, and comes as one [`Message`](crate::endpoint::Message). Peers whose messages are longer than its slots are told so.
+    /// Where the provider has no one-sided operations, it has no effect.
+    #[must_use]
+    pub fn long_messages(mut self, long: LongMessages) -> Self {
+        self.windows.long = true;
+        self.long = Some(long);
         self
     }
 
@@ -390,8 +425,7 @@ impl ReceiveEndpoint {
                 reason,
             ));
         }
-        let controls =
-            (config.windows.controls() * config.max_connections + CONTROL_SENDS) as usize;
+        let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
         let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());
         let mut operations = 0;
         if config.windows.enabled() {
@@ -421,6 +455,7 @@ impl ReceiveEndpoint {
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
+            long: config.long.map(|long| long.pool),
             sends: None,
             publishing: false,
             patience: config.patience,

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
-use crate::endpoint::core::send::{SendCore, SendSettings};
+use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::link::fd_limit;
@@ -429,7 +429,7 @@ impl SendEndpointZeroCopy {
         };
         let two_messages = config.settings.shape == Some(Shape::TwoMessages);
         let sends = config.settings.depth * (1 + u32::from(two_messages));
-        let tx = (sends + CONTROL_SENDS) as usize;
+        let tx = (sends + CONTROL_SENDS + PIECES_MAX) as usize;
         let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
         let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
             .map_err(fd_limit::explain)?;

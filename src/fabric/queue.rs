@@ -153,6 +153,7 @@ impl Cq {
                 errno: FabricErrno::new(entry.err),
                 provider_errno: entry.prov_errno,
                 provider_message,
+                limit_bytes: None,
             })),
         });
         Ok(1)

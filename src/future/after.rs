@@ -6,14 +6,14 @@ use std::task::Waker;
 use smallvec::SmallVec;
 
 use super::reactor::Watch;
-use crate::buffer::Payload;
+use super::send_engine::Back;
 
 /// Wakers to call; wakers, payloads and a watch to drop.
 #[derive(Default)]
 pub(crate) struct After {
     wake: SmallVec<[Waker; 4]>,
     drop: SmallVec<[Waker; 2]>,
-    payloads: Vec<Payload>,
+    payloads: Vec<Back>,
     watch: Option<Box<dyn Watch>>,
 }
 
@@ -27,8 +27,8 @@ impl After {
     }
 
     /// A payload that nobody waits for any more goes back to where it came from.
-    pub(crate) fn release(&mut self, payload: Payload) {
-        self.payloads.push(payload);
+    pub(crate) fn release(&mut self, back: Back) {
+        self.payloads.push(back);
     }
 
     pub(crate) fn drop_watch(&mut self, watch: Option<Box<dyn Watch>>) {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::buffer::Payload;
+use crate::endpoint::Destination;
 use crate::error::{CompletionError, SendErrorKind};
 
 /// Why a send failed.
@@ -28,6 +29,30 @@ pub struct SendFailed {
     /// Why.
     pub error: SendFailure,
 }
+
+/// A one-sided read that failed, with its destination.
+pub struct ReadFailed {
+    /// The destination that was given. `None` where it could not be given back, as in [`SendFailed::payload`].
+    pub into: Option<Destination>,
+    /// Why.
+    pub error: SendFailure,
+}
+
+impl fmt::Debug for ReadFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadFailed")
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for ReadFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl std::error::Error for ReadFailed {}
 
 impl fmt::Debug for SendFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -12,8 +12,10 @@ use smallvec::SmallVec;
 use super::super::sending::{SendOn, connected};
 use super::*;
 use crate::buffer::Payload;
-use crate::endpoint::{CloseReason, ConnectionInfo, HeaderMode, SendEvent};
-use crate::error::{Error, SendError};
+use crate::endpoint::{
+    CloseReason, ConnectionInfo, Destination, HeaderMode, SendEvent, WindowPlace,
+};
+use crate::error::{Error, ReadError, SendError, SendErrorKind};
 use crate::fabric::Shape;
 use crate::stats::SendStats;
 
@@ -63,6 +65,26 @@ impl Sender for One {
     fn send_data(&mut self, _payload: Payload, _header: &[u8], key: u64) -> Result<(), SendError> {
         self.posted = Some(key);
         Ok(())
+    }
+
+    fn write(
+        &mut self,
+        payload: Payload,
+        _place: WindowPlace<'_>,
+        _data: Option<u32>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        self.send_data(payload, &[], key)
+    }
+
+    fn read(
+        &mut self,
+        into: Destination,
+        _place: WindowPlace<'_>,
+        key: u64,
+    ) -> Result<(), ReadError> {
+        let kind = SendErrorKind::Closing;
+        Err(ReadError { kind, into, key })
     }
 
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {

@@ -40,11 +40,11 @@ mod waiters;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioReactor;
-pub use error::{SendFailed, SendFailure};
+pub use error::{ReadFailed, SendFailed, SendFailure};
 pub use executor::{Executor, ExecutorStats};
 pub use reactor::{EndpointFds, Reactor, Watch};
 pub use receive::{AsyncReceiveEndpoint, Messages};
-pub use send::{AsyncSendEndpoint, Sending};
+pub use send::{AsyncSendEndpoint, Reading, Sending};
 pub use send_engine::FutureStats;
 
 /// For the tests of the endpoints over the fake link.

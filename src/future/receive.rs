@@ -9,10 +9,15 @@ use std::time::Instant;
 
 use futures_core::Stream;
 
+use super::error::{ReadFailed, SendFailed, SendFailure};
 use super::hub::{self, POLL_INTERVAL, ROUNDS_MAX, SLEEP_MAX};
 use super::reactor::{Reactor, Watch};
-use crate::buffer::SharedBufferManager;
-use crate::endpoint::{ConnectionId, ConnectionRequest, Message};
+use crate::buffer::{Payload, SharedBufferManager};
+use crate::endpoint::{
+    Access, ConnectionId, ConnectionRequest, Destination, ExposeError, LocalWindow, Message,
+    RemoteWindow, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
+};
+use crate::error::SendErrorKind;
 use crate::event_loop::{WaitSource, Waitable};
 use crate::stats::ReceiveStats;
 use crate::{Error, PeerAddr, ReceiveEndpoint, ReceiveEvent};
@@ -41,6 +46,8 @@ pub struct AsyncReceiveEndpoint {
     error: Option<Error>,
     ended: bool,
     in_a_row: u32,
+    /// Of its own operations, downwards.
+    last_key: u64,
     /// Set by `close`: the wait ends then, whatever the connections do.
     close_deadline: Option<Instant>,
 }
@@ -66,6 +73,7 @@ impl AsyncReceiveEndpoint {
             error: None,
             ended: false,
             in_a_row: 0,
+            last_key: u64::MAX,
             close_deadline: None,
         })
     }
@@ -163,6 +171,166 @@ impl AsyncReceiveEndpoint {
         let until = hub::until(&*self.wait, patience);
         let until = self.close_deadline.map_or(until, |at| at.min(until));
         self.watch.poll_ready(cx, until).is_ready()
+    }
+
+    // ---- windows ---------------------------------------------------------------------------------------------------
+
+    /// Writes to a place in a window of a peer's; resolves to the payload when the bytes are there. It waits for room by itself, and drives
+    /// the endpoint: what else happens meanwhile comes with the next events.
+    ///
+    /// Dropping the future before it has posted drops the payload. Afterwards the write goes on, and its outcome comes as an event, with
+    /// the payload.
+    ///
+    /// # Errors
+    ///
+    /// [`SendFailed`], with the payload.
+    pub async fn write(
+        &mut self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'_>>,
+    ) -> Result<Payload, SendFailed> {
+        let (place, key) = (place.into(), self.next_key());
+        let mut given = Some(payload.into());
+        let outcome = self
+            .operate(key, |endpoint| {
+                let payload = given.take().unwrap_or_else(Payload::empty);
+                endpoint.write(payload, place, key).map_err(|refused| {
+                    given = Some(refused.payload);
+                    refused.kind
+                })
+            })
+            .await;
+        match outcome {
+            Ok(WindowEvent::Written { payload, .. }) => Ok(payload),
+            Ok(WindowEvent::WriteFailed { payload, error, .. }) => Err(SendFailed {
+                payload,
+                error: SendFailure::Failed(error),
+            }),
+            Ok(_) => unreachable!("the outcome of a write"),
+            Err(error) => Err(SendFailed {
+                payload: given.unwrap_or_else(Payload::empty),
+                error,
+            }),
+        }
+    }
+
+    /// Reads from a place in a window of a peer's; resolves to the destination, filled. As [`write`](Self::write) otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`ReadFailed`], with the destination where it is back.
+    pub async fn read(
+        &mut self,
+        into: impl Into<Destination>,
+        place: impl Into<WindowPlace<'_>>,
+    ) -> Result<Destination, ReadFailed> {
+        let (place, key) = (place.into(), self.next_key());
+        let mut given = Some(into.into());
+        let outcome = self
+            .operate(key, |endpoint| {
+                let Some(into) = given.take() else {
+                    unreachable!("it is posted once");
+                };
+                endpoint.read(into, place, key).map_err(|refused| {
+                    given = Some(refused.into);
+                    refused.kind
+                })
+            })
+            .await;
+        match outcome {
+            Ok(WindowEvent::Read { into, .. }) => Ok(into),
+            Ok(WindowEvent::ReadFailed { into, error, .. }) => Err(ReadFailed {
+                into,
+                error: SendFailure::Failed(error),
+            }),
+            Ok(_) => unreachable!("the outcome of a read"),
+            Err(error) => Err(ReadFailed { into: given, error }),
+        }
+    }
+
+    /// Posts an operation as soon as that is possible, and waits for its outcome.
+    async fn operate(
+        &mut self,
+        key: u64,
+        mut post: impl FnMut(&mut ReceiveEndpoint) -> Result<(), SendErrorKind>,
+    ) -> Result<WindowEvent, SendFailure> {
+        let mut posted = false;
+        std::future::poll_fn(|cx| {
+            for _ in 0..ROUNDS_MAX {
+                if !posted {
+                    match post(&mut self.endpoint) {
+                        Ok(()) => posted = true,
+                        Err(SendErrorKind::WouldBlock(_)) => {}
+                        Err(kind) => return Poll::Ready(Err(SendFailure::Refused(kind))),
+                    }
+                }
+                if let Some(outcome) = self.take_outcome(key) {
+                    return Poll::Ready(Ok(outcome));
+                }
+                if self.ended {
+                    let reason = "its outcome was not told before the endpoint failed";
+                    return Poll::Ready(Err(SendFailure::Endpoint(reason)));
+                }
+                let before = self.events.len();
+                self.turn();
+                if self.events.len() == before && !self.ended && !self.look(cx) {
+                    return Poll::Pending;
+                }
+            }
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn take_outcome(&mut self, key: u64) -> Option<WindowEvent> {
+        let is_its = |event: &ReceiveEvent| match event {
+            ReceiveEvent::Window { event, .. } => event.outcome_of() == Some(key),
+            _ => false,
+        };
+        let at = self.events.iter().position(is_its)?;
+        match self.events.remove(at) {
+            Some(ReceiveEvent::Window { event, .. }) => Some(event),
+            _ => None,
+        }
+    }
+
+    /// Keys of this type's operations; no event with one reaches the application, but for operations whose futures were dropped.
+    fn next_key(&mut self) -> u64 {
+        self.last_key -= 1;
+        self.last_key
+    }
+
+    /// A window of a peer's, by its descriptor; see [`ReceiveEndpoint::open_window`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn open_window(
+        &self,
+        connection: ConnectionId,
+        descriptor: &WindowDescriptor,
+    ) -> Result<RemoteWindow, WindowError> {
+        self.endpoint.open_window(connection, descriptor)
+    }
+
+    /// Lets a peer use memory of this side; see [`ReceiveEndpoint::expose`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn expose(
+        &mut self,
+        connection: ConnectionId,
+        memory: impl Into<WindowMemory>,
+        access: Access,
+    ) -> Result<LocalWindow, ExposeError> {
+        self.endpoint.expose(connection, memory, access)
+    }
+
+    /// Asks a peer not to use a window any more; see [`ReceiveEndpoint::revoke`]. Its memory comes with an event.
+    pub fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
+        self.endpoint.revoke(window, deadline)
     }
 
     /// Closes every connection politely, then the endpoint. Resolves to what arrived meanwhile, messages included; the

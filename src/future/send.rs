@@ -7,22 +7,47 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use super::error::SendFailed;
+use super::error::{ReadFailed, SendFailed};
 use super::hub::Hub;
 use super::reactor::Reactor;
 use super::send_engine::{FutureStats, Sender};
-use super::sending::{self, Handle, SendOn};
+use super::sending::{self, Handle, ReadOn, SendOn};
 use crate::Error;
 use crate::SendEndpointZeroCopy;
 use crate::buffer::Payload;
-use crate::endpoint::{CloseReason, ConnectionInfo, SendEvent};
-use crate::error::SendError;
+use crate::endpoint::{
+    Access, CloseReason, ConnectionInfo, Destination, ExposeError, LocalWindow, RemoteWindow,
+    SendEvent, WindowDescriptor, WindowError, WindowEvent, WindowMemory, WindowPlace,
+};
+use crate::error::{ReadError, SendError};
 use crate::event_loop::Waitable;
 use crate::stats::SendStats;
 
 impl Sender for SendEndpointZeroCopy {
     fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError> {
         Self::send_data(self, payload, header, key)
+    }
+
+    fn write(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        match data {
+            Some(data) => self.write_with_data(payload, place, data, key),
+            None => Self::write(self, payload, place, key),
+        }
+    }
+
+    fn read(
+        &mut self,
+        into: Destination,
+        place: WindowPlace<'_>,
+        key: u64,
+    ) -> Result<(), ReadError> {
+        Self::read(self, into, place, key)
     }
 
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {
@@ -142,6 +167,99 @@ impl AsyncSendEndpoint {
         Sending(SendOn::new(&self.handle.0, payload.into(), header))
     }
 
+    /// Writes to a place in a window of the peer's; resolves to the payload when the bytes are there. It waits its turn among the sends.
+    ///
+    /// Dropping the future is as dropping one of [`send`](Self::send): what was posted goes on, and nothing is lost.
+    pub fn write<'a>(
+        &self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+    ) -> Sending {
+        Sending(SendOn::write(
+            &self.handle.0,
+            payload.into(),
+            place.into(),
+            None,
+        ))
+    }
+
+    /// As [`write`](Self::write), and the peer is told with 32 bits; see [`SendEndpointZeroCopy::write_with_data`].
+    pub fn write_with_data<'a>(
+        &self,
+        payload: impl Into<Payload>,
+        place: impl Into<WindowPlace<'a>>,
+        data: u32,
+    ) -> Sending {
+        Sending(SendOn::write(
+            &self.handle.0,
+            payload.into(),
+            place.into(),
+            Some(data),
+        ))
+    }
+
+    /// Reads from a place in a window of the peer's; resolves to the destination, filled. It waits its turn among the sends.
+    ///
+    /// Dropping the future after it has posted does not take the read back: the destination goes back to where it came from when it is done.
+    pub fn read<'a>(
+        &self,
+        into: impl Into<Destination>,
+        place: impl Into<WindowPlace<'a>>,
+    ) -> Reading {
+        Reading(ReadOn::new(&self.handle.0, into.into(), place.into()))
+    }
+
+    /// A window of the peer's, by its descriptor; see [`SendEndpointZeroCopy::open_window`].
+    ///
+    /// # Errors
+    ///
+    /// As there; [`WindowError::NotConnected`] when the endpoint has failed.
+    pub fn open_window(&self, descriptor: &WindowDescriptor) -> Result<RemoteWindow, WindowError> {
+        self.handle.0.with(|engine, _| match engine.sender() {
+            Some(sender) => sender.open_window(descriptor),
+            None => Err(WindowError::NotConnected),
+        })
+    }
+
+    /// Lets the peer use memory of this side; see [`SendEndpointZeroCopy::expose`]. What becomes of it is told by
+    /// [`window_event`](Self::window_event).
+    ///
+    /// # Errors
+    ///
+    /// As there; [`WindowError::NotConnected`] when the endpoint has failed.
+    pub fn expose(
+        &self,
+        memory: impl Into<WindowMemory>,
+        access: Access,
+    ) -> Result<LocalWindow, ExposeError> {
+        let memory = memory.into();
+        self.handle.0.with(|engine, _| match engine.sender() {
+            Some(sender) => sender.expose(memory, access),
+            None => Err(ExposeError {
+                kind: WindowError::NotConnected,
+                memory,
+            }),
+        })
+    }
+
+    /// Asks the peer not to use a window any more; see [`SendEndpointZeroCopy::revoke`]. Its memory comes by
+    /// [`window_event`](Self::window_event). False: there is nothing to take back any more.
+    pub fn revoke(&self, window: LocalWindow, deadline: Instant) -> bool {
+        self.handle.0.with(|engine, _| match engine.sender() {
+            Some(sender) => sender.revoke(window, deadline),
+            None => false,
+        })
+    }
+
+    /// What happens to windows next: memory that is back, windows that the peer revoked. `None`: the connection is over, and all was told.
+    ///
+    /// What nobody asks for waits: memory always, of what only tells 1,024. Each event is given once, to one of those who ask.
+    pub fn window_event(
+        &self,
+    ) -> impl Future<Output = Option<WindowEvent>> + Send + 'static + use<> {
+        sending::window_event(Arc::clone(&self.handle.0))
+    }
+
     /// Waits until the connection stands. Not needed before a send, which waits for that itself.
     ///
     /// # Errors
@@ -193,7 +311,7 @@ impl AsyncSendEndpoint {
     }
 }
 
-/// One send; see [`AsyncSendEndpoint::send`].
+/// One send, or one write; see [`AsyncSendEndpoint::send`].
 ///
 /// # Panics
 ///
@@ -219,6 +337,37 @@ impl Future for Sending {
 impl fmt::Debug for Sending {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sending")
+            .field("is_posted", &self.is_posted())
+            .finish_non_exhaustive()
+    }
+}
+
+/// One read; see [`AsyncSendEndpoint::read`].
+///
+/// # Panics
+///
+/// When it is polled after it has resolved.
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Reading(ReadOn<SendEndpointZeroCopy>);
+
+impl Reading {
+    /// Whether it was posted: from then on, dropping this does not take the read back.
+    pub fn is_posted(&self) -> bool {
+        self.0.is_posted()
+    }
+}
+
+impl Future for Reading {
+    type Output = Result<Destination, ReadFailed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl fmt::Debug for Reading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reading")
             .field("is_posted", &self.is_posted())
             .finish_non_exhaustive()
     }

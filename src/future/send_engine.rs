@@ -6,24 +6,39 @@
 //!   └ dropped: payload dropped with the future    └─ dropped ┴────► detached: payload back to its pool
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::task::{Poll, Waker};
 use std::time::Instant;
 
 use smallvec::SmallVec;
 
 use super::after::After;
-use super::error::{SendFailed, SendFailure};
+use super::error::SendFailure;
 use super::waiters::{Ticket, Waiters};
 use crate::Error;
 use crate::buffer::Payload;
-use crate::endpoint::{CloseReason, ConnectionInfo, SendEvent};
-use crate::error::{Blocked, SendError, SendErrorKind};
+use crate::endpoint::{
+    CloseReason, ConnectionInfo, Destination, RemoteWindow, SendEvent, WindowEvent, WindowPlace,
+};
+use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
 use crate::stats::SendStats;
 
 /// What the engine drives: a send endpoint, in the tests one over a link that is no network.
 pub(crate) trait Sender: Send + 'static {
     fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError>;
+    fn write(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        key: u64,
+    ) -> Result<(), SendError>;
+    fn read(
+        &mut self,
+        into: Destination,
+        place: WindowPlace<'_>,
+        key: u64,
+    ) -> Result<(), ReadError>;
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error>;
     fn begin_close(&mut self, deadline: Instant);
     /// As long as the connection stands.
@@ -57,13 +72,99 @@ pub struct FutureStats {
 /// The header of a send that is not posted yet.
 pub(crate) type Header = SmallVec<[u8; 64]>;
 
-/// A send before it is posted; its future owns it.
+/// An operation before it is posted; its future owns it.
 #[derive(Debug)]
 pub(crate) struct Unposted {
-    pub(crate) payload: Payload,
-    pub(crate) header: Header,
+    pub(crate) work: Work,
     pub(crate) ticket: Option<Ticket>,
 }
+
+/// What an operation does, with what it was given, until that is posted.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Send {
+        payload: Payload,
+        header: Header,
+    },
+    Write {
+        payload: Payload,
+        window: RemoteWindow,
+        offset: u64,
+        data: Option<u32>,
+    },
+    Read {
+        into: Option<Destination>,
+        window: RemoteWindow,
+        offset: u64,
+    },
+}
+
+impl Work {
+    /// Posts it; refused, it has everything as before.
+    fn post<S: Sender>(&mut self, sender: &mut S, key: u64) -> Result<(), SendErrorKind> {
+        match self {
+            Self::Send { payload, header } => {
+                let sent = sender.send_data(std::mem::take(payload), header, key);
+                sent.map_err(|refused| {
+                    *payload = refused.payload;
+                    refused.kind
+                })
+            }
+            Self::Write {
+                payload,
+                window,
+                offset,
+                data,
+            } => {
+                let given = std::mem::take(payload);
+                let posted = sender.write(given, window.at(*offset), *data, key);
+                posted.map_err(|refused| {
+                    *payload = refused.payload;
+                    refused.kind
+                })
+            }
+            Self::Read {
+                into,
+                window,
+                offset,
+            } => {
+                let Some(given) = into.take() else {
+                    unreachable!("it is posted once");
+                };
+                let posted = sender.read(given, window.at(*offset), key);
+                posted.map_err(|refused| {
+                    *into = Some(refused.into);
+                    refused.kind
+                })
+            }
+        }
+    }
+
+    /// What it was given.
+    fn take_back(&mut self) -> Back {
+        match self {
+            Self::Send { payload, .. } | Self::Write { payload, .. } => {
+                Back::Payload(std::mem::take(payload))
+            }
+            Self::Read { into, .. } => into.take().map_or(Back::Nothing, Back::Into),
+        }
+    }
+}
+
+/// What an operation gives back when it is over.
+#[derive(Debug)]
+pub(crate) enum Back {
+    Payload(Payload),
+    Into(Destination),
+    /// It was leaked, or is with an endpoint that is gone.
+    Nothing,
+}
+
+/// What became of an operation.
+pub(crate) type Outcome = Result<Back, (Back, SendFailure)>;
+
+/// Window events that wait to be asked for, at most; then those that only tell are dropped.
+const WINDOW_EVENTS_MAX: usize = 1024;
 
 /// A send that was posted.
 #[derive(Debug)]
@@ -72,7 +173,7 @@ enum Entry {
     Flying(Option<Waker>),
     /// In flight, and nobody waits for it.
     Detached,
-    Done(Result<Payload, SendFailed>),
+    Done(Outcome),
 }
 
 /// What a future may wait for, apart from a send.
@@ -80,6 +181,8 @@ enum Entry {
 pub(crate) enum Topic {
     Connected,
     Closed,
+    /// Something happened to a window.
+    Window,
     /// To drive the endpoint; these futures alone are woken for that, where there are any.
     Driving,
 }
@@ -96,6 +199,9 @@ pub(crate) struct SendEngine<S> {
     connected: Waiters,
     closed: Waiters,
     drivers: Waiters,
+    window_waiters: Waiters,
+    /// What happened to windows and was not asked for yet.
+    windows: VecDeque<WindowEvent>,
     info: Option<ConnectionInfo>,
     ended: Option<CloseReason>,
     broken: Option<&'static str>,
@@ -124,6 +230,8 @@ impl<S: Sender> SendEngine<S> {
             connected: Waiters::default(),
             closed: Waiters::default(),
             drivers: Waiters::default(),
+            window_waiters: Waiters::default(),
+            windows: VecDeque::new(),
             broken: None,
             closing: false,
             asked_to_close: false,
@@ -158,9 +266,15 @@ impl<S: Sender> SendEngine<S> {
     /// Somebody waits for something that the endpoint may bring.
     pub(crate) fn has_waiters(&self) -> bool {
         self.flying > 0
-            || [&self.queue, &self.connected, &self.closed, &self.drivers]
-                .iter()
-                .any(|waiters| !waiters.is_empty())
+            || [
+                &self.queue,
+                &self.connected,
+                &self.closed,
+                &self.drivers,
+                &self.window_waiters,
+            ]
+            .iter()
+            .any(|waiters| !waiters.is_empty())
     }
 
     /// The provider's queue was full, and no descriptor says when it no longer is.
@@ -194,15 +308,14 @@ impl<S: Sender> SendEngine<S> {
 
     fn take(&mut self, event: SendEvent, after: &mut After) {
         match event {
-            SendEvent::Completed { key, payload } => self.finish(key, Ok(payload), after),
+            SendEvent::Completed { key, payload } => {
+                self.finish(key, Ok(Back::Payload(payload)), after);
+            }
             SendEvent::Failed {
                 key,
                 payload,
                 error,
-            } => {
-                let error = SendFailure::Failed(error);
-                self.finish(key, Err(SendFailed { payload, error }), after);
-            }
+            } => self.fail(key, Back::Payload(payload), error, after),
             SendEvent::Connected(info) => {
                 self.info = Some(info);
                 self.connected.wake_all(after);
@@ -220,12 +333,40 @@ impl<S: Sender> SendEngine<S> {
             }
             // Advice; what comes of it follows.
             SendEvent::Late { .. } | SendEvent::Unresponsive | SendEvent::Responsive => {}
-            // An endpoint that is a future offers no windows.
-            SendEvent::Window(_) => {}
+            SendEvent::Window(event) => self.take_window(event, after),
         }
     }
 
-    fn finish(&mut self, key: u64, outcome: Result<Payload, SendFailed>, after: &mut After) {
+    fn take_window(&mut self, event: WindowEvent, after: &mut After) {
+        match event {
+            WindowEvent::Written { key, payload } => {
+                self.finish(key, Ok(Back::Payload(payload)), after);
+            }
+            WindowEvent::WriteFailed {
+                key,
+                payload,
+                error,
+            } => self.fail(key, Back::Payload(payload), error, after),
+            WindowEvent::Read { key, into } => self.finish(key, Ok(Back::Into(into)), after),
+            WindowEvent::ReadFailed { key, into, error } => {
+                let back = into.map_or(Back::Nothing, Back::Into);
+                self.fail(key, back, error, after);
+            }
+            event => {
+                let tells_only = !matches!(event, WindowEvent::Released { .. });
+                if !tells_only || self.windows.len() < WINDOW_EVENTS_MAX {
+                    self.windows.push_back(event);
+                }
+                self.window_waiters.wake_all(after);
+            }
+        }
+    }
+
+    fn fail(&mut self, key: u64, back: Back, error: CompletionError, after: &mut After) {
+        self.finish(key, Err((back, SendFailure::Failed(error))), after);
+    }
+
+    fn finish(&mut self, key: u64, outcome: Outcome, after: &mut After) {
         match self.entries.get_mut(&key) {
             Some(Entry::Flying(waker)) => {
                 after.wake(waker.take());
@@ -235,11 +376,11 @@ impl<S: Sender> SendEngine<S> {
             Some(Entry::Detached) => {
                 self.stats.detached_in_flight -= 1;
                 self.entries.remove(&key);
-                after.release(payload_of(outcome));
+                after.release(back_of(outcome));
             }
             Some(Entry::Done(_)) | None => {
                 debug_assert!(false, "key {key} was not in flight");
-                after.release(payload_of(outcome));
+                after.release(back_of(outcome));
             }
         }
     }
@@ -256,6 +397,7 @@ impl<S: Sender> SendEngine<S> {
         self.connected.wake_all(after);
         self.closed.wake_all(after);
         self.drivers.wake_all(after);
+        self.window_waiters.wake_all(after);
     }
 
     /// A system call failed in the endpoint. Nothing tells what still works, so it goes, and everybody hears of it.
@@ -273,7 +415,11 @@ impl<S: Sender> SendEngine<S> {
         let keys: Vec<u64> = self.entries.keys().copied().collect();
         for key in keys {
             if !matches!(self.entries.get(&key), Some(Entry::Done(_))) {
-                self.finish(key, Err(failed_endpoint(Payload::empty(), reason)), after);
+                self.finish(
+                    key,
+                    Err((Back::Nothing, SendFailure::Endpoint(reason))),
+                    after,
+                );
             }
         }
         self.end(CloseReason::EndpointFailed(reason), after);
@@ -292,6 +438,7 @@ impl<S: Sender> SendEngine<S> {
         self.queue.wake_all(after);
         self.connected.wake_all(after);
         self.closed.wake_all(after);
+        self.window_waiters.wake_all(after);
     }
 
     pub(crate) fn count_wake(&mut self) {
@@ -300,59 +447,59 @@ impl<S: Sender> SendEngine<S> {
 
     // ---- what futures do -----------------------------------------------------------------------------------------
 
-    /// Posts a send when it is its turn: `Ready` with its key, or with the refusal. The payload is gone then.
+    /// Posts an operation when it is its turn: `Ready` with its key, or with the refusal. What it was given is gone then.
     pub(crate) fn poll_post(
         &mut self,
-        send: &mut Unposted,
+        unposted: &mut Unposted,
         waker: &mut Option<Waker>,
         after: &mut After,
-    ) -> Poll<Result<u64, SendFailed>> {
-        if !self.closing && !self.queue.is_empty() && !self.queue.is_first(send.ticket) {
-            self.queue.wait(&mut send.ticket, waker.take(), after);
+    ) -> Poll<Result<u64, (Back, SendFailure)>> {
+        let Unposted { work, ticket } = unposted;
+        if !self.closing && !self.queue.is_empty() && !self.queue.is_first(*ticket) {
+            self.queue.wait(ticket, waker.take(), after);
             return Poll::Pending;
         }
-        let payload = std::mem::take(&mut send.payload);
         let Some(sender) = &mut self.sender else {
-            self.leave_queue(&mut send.ticket, after);
-            let reason = self.broken.unwrap_or_default();
-            return Poll::Ready(Err(failed_endpoint(payload, reason)));
+            self.leave_queue(ticket, after);
+            let error = SendFailure::Endpoint(self.broken.unwrap_or_default());
+            return Poll::Ready(Err((work.take_back(), error)));
         };
         let key = self.last_key + 1;
-        match sender.send_data(payload, &send.header, key) {
+        match work.post(sender, key) {
             Ok(()) => {
                 self.last_key = key;
                 self.touched = true;
                 self.flying += 1;
                 self.entries.insert(key, Entry::Flying(waker.take()));
-                self.leave_queue(&mut send.ticket, after);
+                self.leave_queue(ticket, after);
                 Poll::Ready(Ok(key))
             }
-            Err(SendError {
-                kind: SendErrorKind::WouldBlock(blocked),
-                payload,
-                ..
-            }) => {
-                send.payload = payload;
+            Err(SendErrorKind::WouldBlock(blocked)) => {
                 self.blocked = Some(blocked);
-                self.queue.wait(&mut send.ticket, waker.take(), after);
+                self.queue.wait(ticket, waker.take(), after);
                 Poll::Pending
             }
             // Another connection is on its way, and says when it stands.
-            Err(SendError {
-                kind: SendErrorKind::Closed(_),
-                payload,
-                ..
-            }) if sender.close_reason().is_none() => {
-                send.payload = payload;
-                self.queue.wait(&mut send.ticket, waker.take(), after);
+            Err(SendErrorKind::Closed(_)) if sender.close_reason().is_none() => {
+                self.queue.wait(ticket, waker.take(), after);
                 Poll::Pending
             }
-            Err(SendError { kind, payload, .. }) => {
-                self.leave_queue(&mut send.ticket, after);
-                let error = SendFailure::Refused(kind);
-                Poll::Ready(Err(SendFailed { payload, error }))
+            Err(kind) => {
+                self.leave_queue(ticket, after);
+                Poll::Ready(Err((work.take_back(), SendFailure::Refused(kind))))
             }
         }
+    }
+
+    /// The endpoint, for what is done at once; `None`: it broke.
+    pub(crate) fn sender(&mut self) -> Option<&mut S> {
+        self.touched = true;
+        self.sender.as_mut()
+    }
+
+    /// What happened to a window, the oldest first.
+    pub(crate) fn take_window_event(&mut self) -> Option<WindowEvent> {
+        self.windows.pop_front()
     }
 
     /// Gives the place in the queue up; who is first now has its turn.
@@ -372,7 +519,7 @@ impl<S: Sender> SendEngine<S> {
         key: u64,
         waker: &mut Option<Waker>,
         after: &mut After,
-    ) -> Poll<Result<Payload, SendFailed>> {
+    ) -> Poll<Outcome> {
         match self.entries.get_mut(&key) {
             Some(Entry::Flying(place)) => {
                 after.drop_waker(std::mem::replace(place, waker.take()));
@@ -392,7 +539,7 @@ impl<S: Sender> SendEngine<S> {
     pub(crate) fn detach(&mut self, key: u64, after: &mut After) {
         self.stats.detached += 1;
         match self.entries.remove(&key) {
-            Some(Entry::Done(outcome)) => after.release(payload_of(outcome)),
+            Some(Entry::Done(outcome)) => after.release(back_of(outcome)),
             Some(Entry::Flying(waker)) => {
                 after.drop_waker(waker);
                 self.flying -= 1;
@@ -422,6 +569,7 @@ impl<S: Sender> SendEngine<S> {
             Topic::Connected => &mut self.connected,
             Topic::Closed => &mut self.closed,
             Topic::Driving => &mut self.drivers,
+            Topic::Window => &mut self.window_waiters,
         }
     }
 
@@ -439,11 +587,6 @@ impl<S: Sender> SendEngine<S> {
     }
 }
 
-fn payload_of(outcome: Result<Payload, SendFailed>) -> Payload {
-    outcome.unwrap_or_else(|failed| failed.payload)
-}
-
-fn failed_endpoint(payload: Payload, reason: &'static str) -> SendFailed {
-    let error = SendFailure::Endpoint(reason);
-    SendFailed { payload, error }
+fn back_of(outcome: Outcome) -> Back {
+    outcome.unwrap_or_else(|(back, _)| back)
 }

@@ -8,13 +8,13 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::after::After;
-use super::error::SendFailed;
+use super::error::{ReadFailed, SendFailed};
 use super::hub::Hub;
-use super::send_engine::{Header, SendEngine, Sender, Topic, Unposted};
+use super::send_engine::{Back, Header, Outcome, SendEngine, Sender, Topic, Unposted, Work};
 use super::waiters::Ticket;
 use crate::Error;
 use crate::buffer::Payload;
-use crate::endpoint::{CloseReason, ConnectionInfo};
+use crate::endpoint::{CloseReason, ConnectionInfo, Destination, WindowEvent, WindowPlace};
 
 /// How far a send is.
 #[derive(Debug)]
@@ -24,21 +24,17 @@ enum Stage {
     Resolved,
 }
 
-/// One send.
-pub(crate) struct SendOn<S: Sender> {
+/// One operation.
+pub(crate) struct OpOn<S: Sender> {
     hub: Arc<Hub<S>>,
     stage: Stage,
 }
 
-impl<S: Sender> SendOn<S> {
-    pub(crate) fn new(hub: &Arc<Hub<S>>, payload: Payload, header: &[u8]) -> Self {
+impl<S: Sender> OpOn<S> {
+    pub(crate) fn new(hub: &Arc<Hub<S>>, work: Work) -> Self {
         Self {
             hub: Arc::clone(hub),
-            stage: Stage::Unposted(Unposted {
-                payload,
-                header: Header::from_slice(header),
-                ticket: None,
-            }),
+            stage: Stage::Unposted(Unposted { work, ticket: None }),
         }
     }
 
@@ -47,17 +43,17 @@ impl<S: Sender> SendOn<S> {
     }
 }
 
-impl<S: Sender> Future for SendOn<S> {
-    type Output = Result<Payload, SendFailed>;
+impl<S: Sender> Future for OpOn<S> {
+    type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { hub, stage } = self.get_mut();
         assert!(
             !matches!(stage, Stage::Resolved),
-            "a send was polled after it had resolved"
+            "an operation was polled after it had resolved"
         );
         let result = hub.poll(cx, |engine, waker, after| match stage {
-            Stage::Unposted(send) => match engine.poll_post(send, waker, after) {
+            Stage::Unposted(unposted) => match engine.poll_post(unposted, waker, after) {
                 Poll::Ready(Ok(key)) => {
                     *stage = Stage::Posted(key);
                     Poll::Pending
@@ -75,7 +71,7 @@ impl<S: Sender> Future for SendOn<S> {
     }
 }
 
-impl<S: Sender> Drop for SendOn<S> {
+impl<S: Sender> Drop for OpOn<S> {
     fn drop(&mut self) {
         match &mut self.stage {
             Stage::Unposted(Unposted { ticket, .. }) if ticket.is_some() => {
@@ -85,6 +81,89 @@ impl<S: Sender> Drop for SendOn<S> {
             Stage::Posted(key) => self.hub.with(|engine, after| engine.detach(*key, after)),
             Stage::Unposted(_) | Stage::Resolved => {}
         }
+    }
+}
+
+/// One operation that gives a payload back: a send, or a write.
+pub(crate) struct SendOn<S: Sender>(OpOn<S>);
+
+impl<S: Sender> SendOn<S> {
+    pub(crate) fn new(hub: &Arc<Hub<S>>, payload: Payload, header: &[u8]) -> Self {
+        let header = Header::from_slice(header);
+        Self(OpOn::new(hub, Work::Send { payload, header }))
+    }
+
+    pub(crate) fn write(
+        hub: &Arc<Hub<S>>,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+    ) -> Self {
+        let work = Work::Write {
+            payload,
+            window: place.window.clone(),
+            offset: place.offset,
+            data,
+        };
+        Self(OpOn::new(hub, work))
+    }
+
+    pub(crate) fn is_posted(&self) -> bool {
+        self.0.is_posted()
+    }
+}
+
+impl<S: Sender> Future for SendOn<S> {
+    type Output = Result<Payload, SendFailed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let payload = |back| match back {
+            Back::Payload(payload) => payload,
+            Back::Into(_) | Back::Nothing => Payload::empty(),
+        };
+        Pin::new(&mut self.0).poll(cx).map(|outcome| {
+            outcome.map(payload).map_err(|(back, error)| SendFailed {
+                payload: payload(back),
+                error,
+            })
+        })
+    }
+}
+
+/// One read.
+pub(crate) struct ReadOn<S: Sender>(OpOn<S>);
+
+impl<S: Sender> ReadOn<S> {
+    pub(crate) fn new(hub: &Arc<Hub<S>>, into: Destination, place: WindowPlace<'_>) -> Self {
+        let work = Work::Read {
+            into: Some(into),
+            window: place.window.clone(),
+            offset: place.offset,
+        };
+        Self(OpOn::new(hub, work))
+    }
+
+    pub(crate) fn is_posted(&self) -> bool {
+        self.0.is_posted()
+    }
+}
+
+impl<S: Sender> Future for ReadOn<S> {
+    type Output = Result<Destination, ReadFailed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let into = |back| match back {
+            Back::Into(into) => Some(into),
+            Back::Payload(_) | Back::Nothing => None,
+        };
+        Pin::new(&mut self.0).poll(cx).map(|outcome| match outcome {
+            Ok(Back::Into(into)) => Ok(into),
+            Ok(_) => unreachable!("a read that is done gives its destination back"),
+            Err((back, error)) => Err(ReadFailed {
+                into: into(back),
+                error,
+            }),
+        })
     }
 }
 
@@ -147,6 +226,17 @@ pub(crate) async fn connected<S: Sender>(hub: Arc<Hub<S>>) -> Result<ConnectionI
         .await
 }
 
+/// What happens to windows next; `None`: the connection is over, and everything was told.
+pub(crate) async fn window_event<S: Sender>(hub: Arc<Hub<S>>) -> Option<WindowEvent> {
+    let place = Place::new(&hub, Topic::Window);
+    place
+        .until(|engine, _| match engine.take_window_event() {
+            Some(event) => Some(Some(event)),
+            None => engine.ended().map(|_| None),
+        })
+        .await
+}
+
 pub(crate) async fn closed<S: Sender>(hub: Arc<Hub<S>>) -> CloseReason {
     let place = Place::new(&hub, Topic::Closed);
     place.until(|engine, _| engine.ended()).await
@@ -183,9 +273,9 @@ impl<S: Sender> fmt::Debug for Handle<S> {
     }
 }
 
-impl<S: Sender> fmt::Debug for SendOn<S> {
+impl<S: Sender> fmt::Debug for OpOn<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SendOn")
+        f.debug_struct("OpOn")
             .field("stage", &self.stage)
             .finish_non_exhaustive()
     }

@@ -23,8 +23,8 @@ impl Server {
         case: &Case,
         tell: impl FnOnce(String) -> Result<(), Failure>,
     ) -> Result<Arrived, Failure> {
-        let memory = Memory::new(&self.net, MARKS, HEADER + MARK)?;
-        let window = Memory::new(&self.net, case.depth, case.size)?;
+        let memory = Memory::new(self.net.domain, MARKS, HEADER + MARK)?;
+        let window = Memory::new(self.net.domain, case.depth, case.size)?;
         let ep = self.accept(&memory, MARKS)?;
         // SAFETY: the registration is open.
         let key = unsafe { sys::fi_mr_key(window.mr) };
@@ -119,8 +119,8 @@ pub(crate) fn run(
     arrived: impl FnOnce() -> Result<Arrived, Failure>,
 ) -> Result<(Sent, Arrived), Failure> {
     let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
-    let headers = Memory::new(&net, case.depth, SLOT)?;
-    let payloads = Memory::new(&net, case.depth, case.size.max(MARK))?;
+    let headers = Memory::new(net.domain, case.depth, SLOT)?;
+    let payloads = Memory::new(net.domain, case.depth, case.size.max(MARK))?;
     let ep = connect(&net, &headers, 0)?;
     let target = Target::parse(&window()?)?;
     let sender = Sender {

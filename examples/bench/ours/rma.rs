@@ -35,8 +35,7 @@ impl Server {
             .windows(1);
         let addr = SocketAddr::new(case.node.parse()?, 0);
         let endpoint = ReceiveEndpoint::listen(&domain, addr.into(), config)?;
-        let addr = endpoint.local_addr().socket_addr();
-        let addr = addr.ok_or_else(|| Failure::of("the listener has no IP address"))?;
+        let addr = endpoint.local_addr();
         Ok(Self {
             domain,
             receiver: Receiver::new(endpoint),

@@ -7,6 +7,9 @@ use crate::endpoint::id::ConnectionId;
 /// Bits of an id that name the place in the table; the others make it unique in the process.
 const PLACE_BITS: u32 = 16;
 
+/// No connection has this id.
+pub(crate) const NOBODY: ConnectionId = ConnectionId(0);
+
 /// The most connections that one endpoint can have.
 pub(crate) const CONNECTIONS_MAX: u32 = 1 << PLACE_BITS;
 
@@ -26,7 +29,8 @@ pub(crate) struct ConnTable<T> {
 /// Boxed: a connection is taken out and put back without being moved.
 #[derive(Debug)]
 struct Place<T> {
-    id: Option<ConnectionId>,
+    /// [`NOBODY`] in a free place.
+    id: ConnectionId,
     conn: Option<Box<T>>,
 }
 
@@ -61,7 +65,7 @@ impl<T> ConnTable<T> {
             Some(place) => place,
             None if self.places.len() < CONNECTIONS_MAX as usize => {
                 self.places.push(Place {
-                    id: None,
+                    id: NOBODY,
                     conn: None,
                 });
                 self.places.len() as u32 - 1
@@ -69,7 +73,7 @@ impl<T> ConnTable<T> {
             None => return None,
         };
         let id = ConnectionId(crate::endpoint::next_connection() << PLACE_BITS | u64::from(place));
-        self.places[place as usize].id = Some(id);
+        self.places[place as usize].id = id;
         Some(id)
     }
 
@@ -94,7 +98,7 @@ impl<T> ConnTable<T> {
     pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Box<T>> {
         let conn = self.take(id);
         if let Some(place) = self.place_mut(id) {
-            place.id = None;
+            place.id = NOBODY;
             self.free.push_back(place_of(id));
         }
         conn
@@ -104,7 +108,7 @@ impl<T> ConnTable<T> {
     pub(crate) fn get(&self, id: ConnectionId) -> Option<&T> {
         self.look();
         let place = self.places.get(place_of(id) as usize)?;
-        place.conn.as_deref().filter(|_| place.id == Some(id))
+        place.conn.as_deref().filter(|_| place.id == id)
     }
 
     #[inline]
@@ -116,7 +120,7 @@ impl<T> ConnTable<T> {
     fn place_mut(&mut self, id: ConnectionId) -> Option<&mut Place<T>> {
         self.look();
         let place = self.places.get_mut(place_of(id) as usize)?;
-        (place.id == Some(id)).then_some(place)
+        (place.id == id && id != NOBODY).then_some(place)
     }
 
     /// Connections, reserved places not counted.
@@ -129,12 +133,10 @@ impl<T> ConnTable<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &T)> {
-        let present = |place: &'_ Place<T>| place.id.is_some() && place.conn.is_some();
         self.places
             .iter()
             .inspect(|_| self.look())
-            .filter(move |place| present(place))
-            .filter_map(|place| place.id.zip(place.conn.as_deref()))
+            .filter_map(|place| Some((place.id, place.conn.as_deref()?)))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut T)> {
@@ -142,7 +144,7 @@ impl<T> ConnTable<T> {
         self.looks.set(self.looks.get() + self.places.len() as u64);
         self.places
             .iter_mut()
-            .filter_map(|place| place.id.zip(place.conn.as_deref_mut()))
+            .filter_map(|place| Some((place.id, place.conn.as_deref_mut()?)))
     }
 
     pub(crate) fn ids(&self) -> Vec<ConnectionId> {

@@ -9,21 +9,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Error;
-use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::buffer::{BufferMut, SharedBufferConfig, SharedBufferManager};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::event::Level;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
-use crate::endpoint::protocol::connection::{SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX};
+use crate::endpoint::protocol::connection::{
+    LONG_ANSWERS_MAX, SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
+};
 use crate::endpoint::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::protocol::wire::{self, CONTROL_LEN_MAX, ControlBody, ControlKind};
+use crate::endpoint::protocol::wire::{self, ControlBody, ControlKind, HELLO_LEN};
 use crate::error::FabricErrno;
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
 
 /// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by the protocol, and there
 /// is one bye.
-pub(crate) const CONTROL_RECEIVES: u32 = 16;
+pub(crate) const CONTROL_RECEIVES: u32 = 18;
 
 // With the answer to the hello, the goodbye and what is said of windows and subscriptions beside the grants and the heartbeats.
 const _: () = assert!(
@@ -32,6 +34,7 @@ const _: () = assert!(
             + HEARTBEAT_MESSAGES_MAX
             + WINDOW_MESSAGES_MAX
             + SUBSCRIPTION_MESSAGES_MAX
+            + LONG_ANSWERS_MAX
             + 2
 );
 
@@ -48,10 +51,16 @@ pub(crate) struct ControlBuffers {
 }
 
 impl ControlBuffers {
-    /// So many of them.
+    /// So many of them, to send from: each has room for a body, and no more, for a listener has many.
     pub(crate) fn new(buffers: u32) -> Result<Self, Error> {
+        let config = SharedBufferConfig {
+            slots: Some(buffers),
+            alignment: 16,
+            ..SharedBufferConfig::new(HELLO_LEN)
+        };
+        let region = Region::host(buffers as usize * HELLO_LEN).build()?;
         Ok(Self {
-            pool: SharedBufferManager::allocate(buffers, CONTROL_LEN_MAX)?,
+            pool: SharedBufferManager::new(region, config)?,
         })
     }
 
@@ -72,7 +81,7 @@ impl ControlBuffers {
     }
 }
 
-/// Posts a control message of its own buffer; `op` makes the operation that keeps the buffer.
+/// Posts a control message of its own buffer; `op` makes the operation that keeps the buffer. None free: as if the provider's queue were full.
 pub(crate) fn post_control<L: Link, T>(
     link: &mut L,
     conn: &L::Conn,
@@ -82,7 +91,7 @@ pub(crate) fn post_control<L: Link, T>(
     op: impl FnOnce(ControlKind, BufferMut) -> T,
 ) -> Result<(), PostRefused> {
     let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
-    let mut buffer = buffers.take().ok_or_else(full)?;
+    let mut buffer = buffers.take().ok_or(PostRefused::Again)?;
     let kind = wire::split_cq_data(cq_data).0;
     let bytes = body.as_slice();
     let mut len = bytes.len();
@@ -112,6 +121,9 @@ pub(crate) struct HeldDescriptor {
 
 // SAFETY: `desc` is an opaque value of the provider, which is opened with FI_THREAD_SAFE; we never dereference it.
 unsafe impl Send for HeldDescriptor {}
+
+// SAFETY: as above; a shared reference only reads it.
+unsafe impl Sync for HeldDescriptor {}
 
 impl HeldDescriptor {
     /// Registers the region, if it is not yet, and holds its descriptor.

@@ -13,11 +13,13 @@ use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::core::rig::{LONG, Rig, Setup, far_future};
 use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::{ConnectionInfo, ReceiveEvent, SendEvent};
+use crate::endpoint::event::{ConnectionInfo, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::FakeLink;
 use crate::endpoint::protocol::connection::{CloseReason, State};
-use crate::error::{FabricErrno, SendError, SendErrorKind};
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::window::WindowPlace;
+use crate::error::{FabricErrno, ReadError, SendError, SendErrorKind};
 use crate::future::parts::{Handle, Hub, SendOn, Sender, close, closed, connected, drive};
 use crate::future::{EndpointFds, FutureStats, Reactor, SendFailed, SendFailure, Watch};
 use crate::stats::SendStats;
@@ -27,6 +29,25 @@ type Core = SendCore<FakeLink>;
 impl Sender for Core {
     fn send_data(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<(), SendError> {
         Self::send_data(self, payload, header, key)
+    }
+
+    fn write(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        Self::write(self, payload, place, data, Level::Delivered, key)
+    }
+
+    fn read(
+        &mut self,
+        into: Destination,
+        place: WindowPlace<'_>,
+        key: u64,
+    ) -> Result<(), ReadError> {
+        Self::read(self, into, place, key)
     }
 
     fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {

@@ -9,9 +9,12 @@ mod future_tests;
 #[cfg(all(test, not(loom)))]
 mod hub_tests;
 #[cfg(all(test, not(loom)))]
+mod hub_walk_tests;
+#[cfg(all(test, not(loom)))]
 mod hubs;
 pub(crate) mod iov;
-#[cfg_attr(not(test), allow(dead_code))]
+#[cfg(all(test, not(loom)))]
+mod long_tests;
 pub(crate) mod outgoing;
 pub(crate) mod pair;
 pub(crate) mod receive;

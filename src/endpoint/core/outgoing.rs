@@ -67,6 +67,28 @@ impl DataOp {
     }
 }
 
+/// The same for a message that goes piece by piece, with where its bytes lie, in their order.
+///
+/// Ended by [`Outgoing::end_long`].
+pub(crate) struct LongOp {
+    payload: LeasedPayload,
+    slot: Option<TakenSlot>,
+    /// Valid as long as the two above.
+    pub(crate) runs: Vec<Run>,
+}
+
+/// A part of a message.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) base: *const u8,
+    pub(crate) len: usize,
+    pub(crate) desc: *mut c_void,
+}
+
+// SAFETY: the address is one of a payload or a header slot, which may be sent; the descriptor is an opaque value of a provider that was
+// opened with FI_THREAD_SAFE.
+unsafe impl Send for Run {}
+
 /// A header in its slot, for sends to several connections. Given back by [`Outgoing::drop_header`].
 #[derive(Debug)]
 #[must_use = "the slot stays taken until the header is dropped at its endpoint"]
@@ -196,13 +218,6 @@ impl Outgoing {
         peer_max: u64,
     ) -> Result<u64, SendErrorKind> {
         self.check_header(header_len)?;
-        let count = payload.run_count();
-        if count > self.max_segments {
-            return Err(SendErrorKind::TooManySegments {
-                count,
-                max: self.max_segments,
-            });
-        }
         let len = (self.mode.overhead() + header_len) as u64 + payload.len_bytes() as u64;
         if len > peer_max.min(self.max_message) {
             let whose = if peer_max <= self.max_message {
@@ -214,6 +229,13 @@ impl Outgoing {
                 len,
                 max: peer_max.min(self.max_message),
                 whose,
+            });
+        }
+        let count = payload.run_count();
+        if count > self.max_segments {
+            return Err(SendErrorKind::TooManySegments {
+                count,
+                max: self.max_segments,
             });
         }
         Ok(len)
@@ -357,6 +379,53 @@ impl Outgoing {
             recent,
             header: None,
         })
+    }
+
+    /// As [`load`](Self::load), for a message of any number of segments, which go one after the other.
+    #[cold]
+    pub(crate) fn load_long<C: LinkConn>(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+        lane: Lane<'_, C>,
+    ) -> Result<LongOp, (SendErrorKind, Payload)> {
+        // Whatever the shape is: it is written as one run.
+        let prefix = self.prefix(header);
+        let framed = prefix.0.is_some() || !header.is_empty() || payload.segments().is_empty();
+        let parts = [prefix.as_slice(), header];
+        let slot = match framed.then(|| self.fill_slot(&parts, key)).transpose() {
+            Ok(slot) => slot,
+            Err(kind) => return Err((kind, payload)),
+        };
+        let mut runs = Vec::new();
+        if let Some(slot) = &slot {
+            runs.push(Run {
+                base: self.headers.start(slot),
+                len: slot.len(),
+                desc: lane.header_desc,
+            });
+        }
+        let leases = match lease_runs(&payload, lane.conn, lane.scoped, &mut runs) {
+            Ok(leases) => leases,
+            Err(kind) => {
+                self.give_back(slot);
+                return Err((kind, payload));
+            }
+        };
+        // SAFETY: the leases are this payload's.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        Ok(LongOp {
+            payload,
+            slot,
+            runs,
+        })
+    }
+
+    /// As [`end`](Self::end).
+    pub(crate) fn end_long(&mut self, op: LongOp) -> Payload {
+        self.give_back(op.slot);
+        op.payload.into_payload()
     }
 
     /// The header of a message that is about to be posted, if it travels alone, and its only segment.
@@ -596,6 +665,31 @@ pub(crate) fn lease_each<C: LinkConn>(
     }
 }
 
+/// The same for any number of segments; those without a byte are left out.
+fn lease_runs<C: LinkConn>(
+    payload: &Payload,
+    conn: Option<&C>,
+    scoped: &mut ScopedRegistrations,
+    runs: &mut Vec<Run>,
+) -> Result<Leases, SendErrorKind> {
+    let header_len = runs.len();
+    loop {
+        let scope = scoped.scope();
+        let mut push = |base, len, desc| {
+            if len > 0 {
+                runs.push(Run { base, len, desc });
+            }
+        };
+        match payload.lease(scope, &mut push) {
+            Ok(leases) => return Ok(leases),
+            Err(error) => {
+                runs.truncate(header_len);
+                register_here(payload, error, conn, scoped)?;
+            }
+        }
+    }
+}
+
 /// Where the provider scopes registrations to endpoints: registers a region that this endpoint meets for the first
 /// time. Everywhere else, says what is wrong.
 #[cold]
@@ -633,6 +727,7 @@ pub(crate) fn refusal(blocked: connection::Blocked, reason: Option<CloseReason>)
         (_, Some(reason)) => SendErrorKind::Closed(reason),
         (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
         (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
+        (connection::Blocked::Long, None) => SendErrorKind::WouldBlock(Blocked::LongMessage),
         (_, None) => SendErrorKind::Closing,
     }
 }

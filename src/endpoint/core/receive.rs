@@ -6,16 +6,14 @@ mod shared;
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use self::shared::{Early, LateBye, NOBODY, ORPHANS_MAX, Shared, share};
+use self::shared::{EarlyMessages, ORPHANS_MAX, Shared, share};
 use crate::Error;
 use crate::buffer::{Buffer, BufferMut, SharedBufferManager, WakerId};
-use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable};
-use crate::endpoint::core::control::{
-    CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
-};
+use crate::endpoint::core::conn_table::{CONNECTIONS_MAX, ConnTable, NOBODY};
+use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, HeldDescriptor, post_control};
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
@@ -25,12 +23,10 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion,
     LinkConn, PEER_WROTE, PostRefused,
 };
-use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{
     Action, Arrival, CloseReason, Connection, Form, LocalParams, SUBSCRIPTION_MESSAGES_MAX, State,
 };
 use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
-use crate::endpoint::protocol::reorder::Reorder;
 use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::one_sided::OneSided;
 
@@ -44,10 +40,12 @@ use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, ReceiveStats};
 
 mod dialing;
+mod long;
 mod sends;
 mod subscriptions;
 mod windows;
 
+use long::{Due, LongPool, LongReceive};
 use sends::{ConnSends, Sends};
 pub(crate) use sends::{KEPT, SendsSettings};
 pub(crate) use subscriptions::SubscriptionNews;
@@ -58,9 +56,12 @@ pub(crate) use windows::WindowSettings;
 /// that a dead peer is noticed while every message is held.
 pub(crate) const RESERVE: u32 = 2;
 
-/// Control messages of one connection that can be on the way at once: answer, credit, two heartbeats, goodbye, and a last
-/// refusal; what is said of windows comes on top (`WindowSettings::controls`).
-const CONTROLS_PER_CONNECTION: u32 = 6;
+/// Control messages of one connection that are on the way at once, for which there are buffers: the next one waits until the last one is
+/// sent. It costs nothing, since they leave in order, and a thousand connections little memory.
+const CONTROLS_AT_ONCE: u32 = 1;
+
+/// With the refusal that ends a connection of the RDM form, which waits for nothing.
+pub(crate) const CONTROLS_PER_CONNECTION: u32 = CONTROLS_AT_ONCE + 1;
 
 /// Between two looks at the event queue: as many reads of the completion queue that find something, or fewer empty ones, each of which
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
@@ -84,6 +85,8 @@ pub(crate) struct ReceiveSettings {
     pub(crate) close_timeout: Duration,
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
+    /// Where messages go that are too long for a receive; with `windows.long`.
+    pub(crate) long: Option<SharedBufferManager>,
     /// None: it sends nothing.
     pub(crate) sends: Option<SendsSettings>,
     /// Its peers subscribe, or publish; others are refused.
@@ -176,39 +179,58 @@ struct Conn<C> {
     established: bool,
     /// This side made it.
     dialed: bool,
-    /// When its machine wants to be looked at.
-    deadline: Option<Instant>,
+    /// Its machine wants to be looked at some time.
+    timed: bool,
     /// In the list of connections that were heard since the last look at the clock.
     heard: bool,
     kernel_bytes: KernelBytes,
     /// Data messages, from the first on, for which a receive was posted: those received, and those that may still come.
     covered: u64,
-    /// A control message that the provider's full queue did not take.
-    unsent: Option<(u32, ControlBody)>,
+    /// A control message that waits: for the last one to be sent, or for room in the provider's full queue.
+    unsent: Option<Box<(u32, ControlBody)>>,
     header_mode: HeaderMode,
     /// A header that came by itself, and waits for its payload.
     lone_header: Option<Box<Option<Buffer>>>,
     sends: Option<Box<ConnSends>>,
-    /// RDM form: messages that came before their turn, and a goodbye that did.
-    early: Reorder<Early>,
-    late_bye: Option<LateBye>,
-    pool_desc: HeldDescriptor,
-    control_desc: HeldDescriptor,
+    /// In the RDM form.
+    early: Option<Box<EarlyMessages>>,
+    /// The long message that the peer writes.
+    long: Option<Box<LongReceive>>,
+    descriptors: Arc<Descriptors>,
     scoped: ScopedRegistrations,
 }
 
+/// Of the regions that connections receive into and send control messages from: those of the domain serve all connections.
+struct Descriptors {
+    pool: HeldDescriptor,
+    control: HeldDescriptor,
+}
+
 impl<C> Conn<C> {
-    /// While one control message waits there is no next one, except that the connection may end.
+    /// While one control message waits there is no next one.
     fn next_action(&mut self) -> Option<Action> {
-        if self.unsent.is_some() && self.machine.state() != State::Closed {
-            return None;
+        match self.unsent {
+            Some(_) => self.machine.next_news(),
+            None => self.machine.next_action(),
         }
-        self.machine.next_action()
+    }
+
+    /// What waited and can be offered again; it is of no use any more when the connection is over.
+    fn take_unsent(&mut self) -> Option<Box<(u32, ControlBody)>> {
+        let unsent = self.unsent.take();
+        unsent.filter(|_| self.machine.state() != State::Closed)
+    }
+
+    /// How the peer tells headers from payloads, as it said in its hello or its answer.
+    fn learn_header_mode(&mut self) {
+        if let Some(hello) = self.machine.peer() {
+            self.header_mode = hello.header_mode;
+        }
     }
 
     /// When it wants to be looked at.
     fn next_deadline(&self) -> Option<Instant> {
-        let bye = self.late_bye.as_ref().map(|bye| bye.until);
+        let bye = self.early.as_ref().and_then(|early| early.deadline());
         let machine = self.machine.next_deadline();
         [machine, bye].into_iter().flatten().min()
     }
@@ -286,6 +308,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     failed: Option<&'static str>,
     /// An endpoint would not close: the slab holds operations that the provider may still touch.
     leaked: bool,
+    /// Those of the domain, while a connection has them.
+    descriptors: Weak<Descriptors>,
     /// In the RDM form.
     shared: Option<Shared<L::Conn>>,
     pool: SharedBufferManager,
@@ -301,6 +325,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     layer_deadline: Option<Instant>,
     receives: Receives,
     exposed: ExposedWindows,
+    long: Option<LongPool>,
     link: L,
 }
 
@@ -314,12 +339,10 @@ impl<L: Link> ReceiveCore<L> {
         let wait = Arc::new(EndpointWait::new(waiter)?);
         let waker = Arc::clone(&wait);
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
-        let orphans = match link.form() {
-            Form::Msg => 0,
-            Form::Rdm => ORPHANS_MAX as u32,
+        let controls = match link.form() {
+            Form::Msg => CONTROLS_AT_ONCE * settings.max_connections,
+            Form::Rdm => CONTROLS_PER_CONNECTION * (settings.max_connections + ORPHANS_MAX as u32),
         };
-        let connections = settings.max_connections + orphans;
-        let controls = CONTROL_SENDS.max(settings.windows.controls() * connections);
         let control = match link.form() {
             Form::Msg => ControlBuffers::new(controls)?,
             Form::Rdm => ControlBuffers::for_hellos(controls)?,
@@ -343,6 +366,11 @@ impl<L: Link> ReceiveCore<L> {
         };
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
+        let long = settings
+            .long
+            .clone()
+            .filter(|_| link.limits().rma.is_some());
+        let long = long.map(|pool| LongPool::new(pool, &wait));
         let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
@@ -367,6 +395,7 @@ impl<L: Link> ReceiveCore<L> {
             closing: false,
             failed: None,
             leaked: false,
+            descriptors: Weak::new(),
             shared,
             pool,
             pool_waker,
@@ -378,6 +407,7 @@ impl<L: Link> ReceiveCore<L> {
             layer_deadline: None,
             receives,
             exposed,
+            long,
             link,
             settings,
         };
@@ -453,6 +483,7 @@ impl<L: Link> ReceiveCore<L> {
             self.touched.append(&mut self.unsent);
         }
         self.feed(events);
+        self.feed_long();
         self.act_on_touched(events);
         self.tell_writable(events);
         if found > 0 || look_everywhere || retried {
@@ -505,6 +536,7 @@ impl<L: Link> ReceiveCore<L> {
             error,
         } = completion;
         match self.in_flight.finish(context) {
+            // RDM form: those that all connections share.
             Ok(Op::Receive {
                 conn: NOBODY,
                 buffer,
@@ -611,6 +643,10 @@ impl<L: Link> ReceiveCore<L> {
                 None => return,
             }
         }
+        if !conn.established {
+            // The answer may be as new as this message, and not told of yet.
+            conn.learn_header_mode();
+        }
         match conn.machine.on_message(data) {
             Some(arrival @ (Arrival::Data | Arrival::Payload)) => {
                 let alone = arrival == Arrival::Payload;
@@ -620,30 +656,9 @@ impl<L: Link> ReceiveCore<L> {
                 } else {
                     conn.machine.on_data(len as u64)
                 };
-                let split = received.ok().and_then(|sequence| {
-                    if alone {
-                        return Some((sequence, 0..0));
-                    }
-                    let parts = wire::split(conn.header_mode, &buffer[..len]);
-                    parts
-                        .map_err(|error| conn.machine.violate(error))
-                        .ok()
-                        .map(|(header, _)| (sequence, header))
-                });
-                if let Some((sequence, header)) = split {
-                    // The first message may come before the event queue says that the connection stands.
-                    if !conn.established {
-                        self.tell_established(id, events);
-                    }
-                    self.stats.messages += 1;
-                    self.stats.bytes += len as u64;
-                    let buffer = buffer.freeze(len);
-                    let size = lone_header.as_ref().map_or(0, |header| header.len());
-                    self.stats.bytes += size as u64;
-                    // The machine counts what came before.
-                    let number = sequence + 1;
-                    let message = Message::new(id, number, header, buffer, lone_header);
-                    events.push(ReceiveEvent::Message(message));
+                if let Ok(sequence) = received {
+                    let lone = alone.then_some(lone_header);
+                    self.hand_out(id, sequence, (buffer, len), lone, events);
                 }
             }
             Some(Arrival::Header) => {
@@ -655,7 +670,11 @@ impl<L: Link> ReceiveCore<L> {
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
                 conn.machine.on_control(cq_data, body, Instant::now());
+                let whole = conn.machine.take_whole_long();
                 self.post_again(id, buffer);
+                if let Some(number) = whole {
+                    self.on_long_whole(id, number, events);
+                }
             }
             None => {}
         }
@@ -676,8 +695,8 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Does what one connection asks for.
     fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let unsent = self.conns.get_mut(id).and_then(|conn| conn.unsent.take());
-        if let Some((cq_data, body)) = unsent {
+        let unsent = self.conns.get_mut(id).and_then(Conn::take_unsent);
+        if let Some((cq_data, body)) = unsent.map(|unsent| *unsent) {
             self.send_control(id, cq_data, &body);
         }
         while let Some(action) = self.conns.get_mut(id).and_then(|conn| conn.next_action()) {
@@ -697,6 +716,9 @@ impl<L: Link> ReceiveCore<L> {
                 Action::CloseWindow(window) => self.exposed.close(id, window),
                 Action::ReleaseWindow(window) => self.release_window(id, window, events),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
+                Action::LongOffered { len } => self.on_long_offered(id, len),
+                // This side sends none.
+                Action::LongGranted { .. } | Action::LongRefused { .. } => {}
                 Action::SubscriptionAsked(request) => {
                     self.subscription_news
                         .push((id, SubscriptionNews::Asked(request)));
@@ -712,7 +734,7 @@ impl<L: Link> ReceiveCore<L> {
             // A later one is found when the timer runs out.
             self.timer_stale |=
                 deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
-            conn.deadline = deadline;
+            conn.timed = deadline.is_some();
             self.tell_send_writable(id, events);
         }
     }
@@ -884,13 +906,21 @@ impl<L: Link> ReceiveCore<L> {
     fn make_conn(&mut self, link: L::Conn, machine: Connection) -> Result<Conn<L::Conn>, Error> {
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
-        let pool_desc = scoped.hold(self.pool.region(), registrar)?;
-        let control_desc = scoped.hold(self.control.region(), registrar)?;
+        let known = match link.registrar() {
+            Some(_) => None,
+            None => self.known_descriptors(),
+        };
+        let descriptors = match known {
+            Some(known) => known,
+            None => Arc::new(Descriptors {
+                pool: scoped.hold(self.pool.region(), registrar)?,
+                control: scoped.hold(self.control.region(), registrar)?,
+            }),
+        };
+        if link.registrar().is_none() {
+            self.descriptors = Arc::downgrade(&descriptors);
+        }
         let per_credit = machine.receives_per_credit();
-        // Of one that this side makes, the answer says it.
-        let header_mode = machine
-            .peer()
-            .map_or(HeaderMode::Raw, |hello| hello.header_mode);
         let sends = match &self.sends {
             Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
             None => None,
@@ -906,20 +936,29 @@ impl<L: Link> ReceiveCore<L> {
             starved: false,
             established: false,
             dialed: false,
-            deadline: None,
+            timed: false,
             heard: false,
             kernel_bytes: KernelBytes::default(),
             covered: 0,
             unsent: None,
-            header_mode,
+            header_mode: HeaderMode::Raw,
             lone_header: None,
             sends,
-            early: Reorder::new(self.settings.depth * per_credit),
-            late_bye: None,
-            pool_desc,
-            control_desc,
+            early: self
+                .shared
+                .as_ref()
+                .map(|_| EarlyMessages::boxed(self.settings.depth * per_credit)),
+            long: None,
+            descriptors,
             scoped,
         })
+    }
+
+    /// What other connections use, unless the application has deregistered the pool since.
+    fn known_descriptors(&self) -> Option<Arc<Descriptors>> {
+        let scope = self.link.registrar().scope();
+        let known = self.descriptors.upgrade();
+        known.filter(|_| self.pool.region().is_registered(scope))
     }
 
     /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
@@ -981,6 +1020,9 @@ impl<L: Link> ReceiveCore<L> {
         if self.settings.windows.enabled() {
             features |= wire::FEATURE_WINDOWS;
         }
+        if self.long.is_some() {
+            features |= wire::FEATURE_LONG;
+        }
         if self.settings.publishing {
             features |= wire::FEATURE_PUBLISH;
         }
@@ -1008,8 +1050,8 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.stats.connections += 1;
         let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
+        conn.learn_header_mode();
         let peer = conn.machine.peer();
-        conn.header_mode = peer.map_or(HeaderMode::Raw, |hello| hello.header_mode);
         // Of an endpoint that also sends, what its peer takes is told.
         let (max_message, credits) = match &self.sends {
             None => (self.settings.max_message, conn.credits()),
@@ -1118,11 +1160,12 @@ impl<L: Link> ReceiveCore<L> {
         if conn.hungry {
             self.hungry.retain(|hungry| *hungry != id);
         }
-        self.timer_stale |= conn.deadline.is_some();
+        self.timer_stale |= conn.timed;
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
         self.stats.lost += u64::from(!orderly && conn.established);
         self.stats.closed += u64::from(conn.established);
         self.close_scoped_windows(id, &conn.link);
+        self.leave_long(id, &mut conn);
         if self.shared.is_some() {
             let sends = conn.sends.map_or(0, |sends| sends.in_flight);
             if sends > 0 {
@@ -1140,9 +1183,9 @@ impl<L: Link> ReceiveCore<L> {
                     self.release_windows(id, events);
                 }
                 Err(CloseFailed(errno)) => {
-                    conn.pool_desc.leak();
-                    conn.control_desc.leak();
+                    std::mem::forget(conn.descriptors);
                     conn.scoped.leak();
+                    std::mem::forget(conn.long.take());
                     conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
                 }
@@ -1304,7 +1347,11 @@ impl<L: Link> ReceiveCore<L> {
         id: ConnectionId,
         mut buffer: BufferMut,
     ) -> Posted {
-        let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), conn.pool_desc.desc());
+        let (base, len, desc) = (
+            buffer.as_mut_ptr(),
+            buffer.len(),
+            conn.descriptors.pool.desc(),
+        );
         let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
             return Posted::No;
         };
@@ -1323,13 +1370,21 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
+        if let Some(conn) = self.conns.get_mut(id)
+            && conn.controls >= CONTROLS_AT_ONCE
+            && conn.machine.state() != State::Closed
+        {
+            // Offered again when that is sent (`on_completion`).
+            conn.unsent = Some(Box::new((cq_data, *body)));
+            return;
+        }
         let sent = self.try_send_control(id, cq_data, body);
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
         match sent {
             Err(PostRefused::Again) if conn.machine.state() != State::Closed => {
-                conn.unsent = Some((cq_data, *body));
+                conn.unsent = Some(Box::new((cq_data, *body)));
                 self.unsent.push(id);
                 self.retry = true;
             }
@@ -1352,7 +1407,7 @@ impl<L: Link> ReceiveCore<L> {
             &mut self.link,
             &conn.link,
             &mut self.in_flight,
-            (&self.control, &conn.control_desc),
+            (&self.control, &conn.descriptors.control),
             (cq_data, body),
             |kind, _buffer| Op::ControlSend {
                 conn: id,
@@ -1454,6 +1509,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         };
         self.close_scoped_windows(id, &conn.link);
+        self.leave_long(id, &mut conn);
         match self.link.close(conn.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
@@ -1463,9 +1519,9 @@ impl<L: Link> ReceiveCore<L> {
                 self.abandon_ops(ops);
             }
             Err(CloseFailed(errno)) => {
-                conn.pool_desc.leak();
-                conn.control_desc.leak();
+                std::mem::forget(conn.descriptors);
                 conn.scoped.leak();
+                std::mem::forget(conn.long.take());
                 conn.sends.iter_mut().for_each(|sends| sends.leak());
                 self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());

@@ -34,6 +34,9 @@ pub(crate) const PAYLOAD_MEMORY: usize = 77;
 
 pub(crate) const SLOT_BYTES: usize = 256;
 
+/// The payload of a long message: longer than what a net with `max_message` below it takes.
+pub(crate) const LONG_BYTES: usize = 200;
+
 /// What a rig is made with.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
@@ -57,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) asked_mode: Option<HeaderMode>,
     pub(crate) reconnect: ReconnectPolicy,
     pub(crate) windows: WindowSettings,
+    /// Slots for long messages, and their size.
+    pub(crate) long: Option<(u32, usize)>,
     /// The sender's.
     pub(crate) patience: Patience,
 }
@@ -88,7 +93,9 @@ impl Default for Setup {
                 operations: 8,
                 deadline: None,
                 policy: DeadlinePolicy::FailConnection,
+                long: false,
             },
+            long: None,
             patience: Patience::ENDLESS,
         }
     }
@@ -230,6 +237,19 @@ impl Rig {
     /// Sends a message with this key; if it is refused, checks that everything came back.
     pub(crate) fn send(&mut self, key: u64) -> Result<(), SendErrorKind> {
         let payload = self.payload(key);
+        self.send_payload(payload, key)
+    }
+
+    /// The same with `LONG_BYTES` bytes of payload, the key in front and behind.
+    pub(crate) fn send_long(&mut self, key: u64) -> Result<(), SendErrorKind> {
+        let mut buffer = self.payloads.try_acquire().expect("a payload is free");
+        buffer[..LONG_BYTES].fill(key as u8);
+        buffer[..8].copy_from_slice(&key.to_le_bytes());
+        buffer[LONG_BYTES - 8..LONG_BYTES].copy_from_slice(&key.to_le_bytes());
+        self.send_payload(buffer.freeze(LONG_BYTES), key)
+    }
+
+    fn send_payload(&mut self, payload: Buffer, key: u64) -> Result<(), SendErrorKind> {
         let index = payload.index();
         let header = key.to_be_bytes();
         match self.sender().send_data(payload.into(), &header, key) {
@@ -310,7 +330,7 @@ impl Rig {
                     payload,
                     error,
                 } => {
-                    let leaked = !error.provider_message.is_empty();
+                    let leaked = error.provider_message.contains("leaked");
                     self.paid(key, payload, leaked);
                     self.failed.push((key, error.errno.get()));
                 }
@@ -416,7 +436,11 @@ impl Rig {
         let header = key.to_be_bytes();
         if self.setup.header_mode != HeaderMode::Raw {
             assert_eq!(message.header(), header);
-            assert_eq!(bytes.len(), 8);
+            assert!(
+                [8, LONG_BYTES].contains(&bytes.len()),
+                "{} bytes",
+                bytes.len()
+            );
         } else {
             // One run, or two messages.
             assert_eq!(
@@ -559,7 +583,13 @@ pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         handshake_timeout: setup.handshake_timeout,
         close_timeout: LONG,
         header_mode: setup.asked_mode,
-        windows: setup.windows,
+        windows: WindowSettings {
+            long: setup.long.is_some(),
+            ..setup.windows
+        },
+        long: setup
+            .long
+            .map(|(slots, size)| SharedBufferManager::allocate(slots, size).unwrap()),
         sends: None,
         publishing: false,
         patience: Patience::ENDLESS,

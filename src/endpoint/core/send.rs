@@ -39,8 +39,12 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
+mod long;
 mod posting;
 mod windows;
+
+use long::LongSend;
+pub(crate) use long::PIECES_MAX;
 
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
 /// and what it brings is rare; a sleeper that was woken looks at once.
@@ -154,6 +158,9 @@ pub(crate) struct SendCore<L: Link> {
     headers_waker: crate::buffer::WakerId,
     /// One-sided operations posted so far.
     one_sided_posts: u64,
+    /// The long message that is under way, and its pieces.
+    long: Option<Box<LongSend>>,
+    pieces: InFlight<()>,
     exposed: ExposedWindows,
     link: L,
 }
@@ -220,6 +227,8 @@ impl<L: Link> SendCore<L> {
             wait,
             headers_waker,
             one_sided_posts: 0,
+            long: None,
+            pieces: Self::piece_slab(&link),
             exposed,
             link,
             settings,
@@ -311,7 +320,8 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn pending(&self) -> Vec<u64> {
         let data = self.in_flight.iter().filter_map(Op::data);
         let one_sided = self.one_sided.iter().map(|op| op.key);
-        data.map(|op| op.key).chain(one_sided).collect()
+        let long = self.long.iter().map(|op| op.key);
+        data.map(|op| op.key).chain(one_sided).chain(long).collect()
     }
 
     // ---- sending -------------------------------------------------------------------------------------------------
@@ -326,6 +336,9 @@ impl<L: Link> SendCore<L> {
     ) -> Result<(), SendError> {
         let len = match self.admit(&payload, header.len()) {
             Ok(len) => len,
+            Err(SendErrorKind::TooLong { len, .. }) if self.sends_long() => {
+                return self.send_long(payload, header, key, len);
+            }
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
@@ -475,6 +488,9 @@ impl<L: Link> SendCore<L> {
         {
             self.act(events);
         }
+        if self.long.as_ref().is_some_and(|long| long.retry) {
+            self.write_pieces();
+        }
         if self.data_in_flight == 0 {
             self.outgoing.rest();
         }
@@ -582,7 +598,10 @@ impl<L: Link> SendCore<L> {
                 Err(_) if context == PEER_WROTE && data.is_some() => {
                     self.on_peer_wrote(data, events);
                 }
-                Err(_) => self.on_unknown(context, reason, error),
+                Err(_) => match self.pieces.finish(context) {
+                    Ok(()) => self.on_piece(error, events),
+                    Err(_) => self.on_unknown(context, reason, error),
+                },
             },
         }
     }
@@ -703,16 +722,20 @@ impl<L: Link> SendCore<L> {
         }
     }
 
+    /// While one control message waits there is no next one.
+    fn next_action(&mut self) -> Option<Action> {
+        match self.unsent {
+            Some(_) => self.machine.next_news(),
+            None => self.machine.next_action(),
+        }
+    }
+
     /// Does what the connection asks for.
     fn act(&mut self, events: &mut Vec<SendEvent>) {
         if let Some((cq_data, body)) = self.unsent.take() {
             self.send_control(cq_data, &body);
         }
-        // While one control message waits there is no next one, except that the connection may end.
-        while self.unsent.is_none() || self.machine.state() == State::Closed {
-            let Some(action) = self.machine.next_action() else {
-                return;
-            };
+        while let Some(action) = self.next_action() {
             match action {
                 Action::Connect { data } => self.start_connecting(&data),
                 Action::SendControl { cq_data, body } => self.send_control(cq_data, &body),
@@ -733,6 +756,10 @@ impl<L: Link> SendCore<L> {
                 Action::WindowRevoked(window) => self.on_window_revoked(window, events),
                 // Not offered by this side.
                 Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
+                Action::LongGranted { base, key } => self.on_long_granted(base, key),
+                Action::LongRefused { limit } => self.on_long_refused(limit, events),
+                // Whoever takes no messages is offered none: the machine sees to it.
+                Action::LongOffered { .. } => self.machine.refuse_long(0),
             }
         }
     }
@@ -827,7 +854,9 @@ impl<L: Link> SendCore<L> {
         let mut any_late = false;
         let data = self.in_flight.iter_mut().filter_map(Op::timed);
         let one_sided = self.one_sided.iter_mut();
-        for (key, posted) in data.chain(one_sided.map(|op| (op.key, &mut op.posted))) {
+        let one_sided = one_sided.map(|op| (op.key, &mut op.posted));
+        let long = self.long.iter_mut().map(|op| (op.key, &mut op.posted));
+        for (key, posted) in data.chain(one_sided).chain(long) {
             let Some(due) = posted.map(|posted| posted + deadline) else {
                 continue;
             };
@@ -878,7 +907,8 @@ impl<L: Link> SendCore<L> {
         let machine = self.machine.next_deadline();
         self.machine_deadline = machine;
         let late = self.next_late.filter(|_| self.data_in_flight > 0);
-        let waits = self.unsent.is_some() || !self.stalled.is_empty();
+        let long = self.long.as_ref().is_some_and(|long| long.retry);
+        let waits = self.unsent.is_some() || !self.stalled.is_empty() || long;
         let retry = waits.then(|| Instant::now() + CONTROL_RETRY);
         let all = [machine, late, retry, self.room_retry()];
         self.wait.set_deadline(all.into_iter().flatten().min());
@@ -941,6 +971,11 @@ impl<L: Link> SendCore<L> {
         one_sided.sort_unstable_by_key(|op| op.sequence);
         for op in one_sided {
             self.on_one_sided_unreported(op, cancelled(), events);
+        }
+        drop(self.pieces.drain());
+        if self.long.is_some() {
+            self.machine.on_data_done();
+            self.end_long(Some(cancelled()), events);
         }
     }
 
@@ -1010,8 +1045,13 @@ impl<L: Link> SendCore<L> {
             .map(|op| (op.sequence, op.key, op.is_write()));
         let mut keys: Vec<_> = keys.collect();
         keys.sort_unstable();
-        let operations = (in_flight.len() + one_sided.len()) as u64 + self.leak_windows();
-        std::mem::forget((in_flight, one_sided));
+        let empty = InFlight::third(0, ContextKind::Opaque);
+        let pieces = std::mem::replace(&mut self.pieces, empty);
+        let long = self.long.take();
+        let long_key = long.as_ref().map(|op| op.key);
+        let operations = in_flight.len() + one_sided.len() + usize::from(long.is_some());
+        let operations = operations as u64 + self.leak_windows();
+        std::mem::forget((in_flight, one_sided, pieces, long));
         self.outgoing.leak();
         self.header_desc.leak();
         self.control_desc.leak();
@@ -1019,7 +1059,11 @@ impl<L: Link> SendCore<L> {
         stats::count_leaked(operations);
         Leaked {
             operations,
-            keys: ops.into_iter().map(|(_, key)| key).collect(),
+            keys: ops
+                .into_iter()
+                .map(|(_, key)| key)
+                .chain(long_key)
+                .collect(),
             one_sided: keys,
         }
     }
@@ -1043,13 +1087,15 @@ fn local_params(
         Shape::TwoMessages => wire::FEATURE_TWO_MESSAGES,
         Shape::Iov | Shape::Headroom => 0,
     };
+    let mut features =
+        wire::FEATURE_HEARTBEAT | wire::FEATURE_WINDOWS | two_messages | limits.features();
+    if limits.rma.is_some() {
+        features |= wire::FEATURE_LONG;
+    }
     LocalParams {
         header_mode: settings.header_mode,
         require_header_mode: None,
-        features: wire::FEATURE_HEARTBEAT
-            | wire::FEATURE_WINDOWS
-            | two_messages
-            | limits.features(),
+        features,
         require_features: two_messages,
         receive_size: 0,
         receive_depth: 0,
@@ -1082,6 +1128,9 @@ impl<L: Link> Drop for SendCore<L> {
                     keys.push(op.key);
                     drop(op.give_back(rma.as_ref()));
                 }
+                drop(self.pieces.drain());
+                keys.extend(self.long.as_ref().map(|op| op.key));
+                self.end_long(None, &mut Vec::new());
                 keys
             }
             Err(CloseFailed(_)) => {

@@ -27,12 +27,15 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::error::FabricErrno;
 use headers::Headers;
+pub(crate) use long::{LONG_ANSWERS_MAX, LONG_MESSAGES_MAX};
+use long::{Long, LongAction};
 pub(crate) use subscriptions::SUBSCRIPTION_MESSAGES_MAX;
 use subscriptions::{SubscriptionAction, Subscriptions};
 pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
 use windows::{WindowAction, Windows};
 
 mod headers;
+mod long;
 mod subscriptions;
 mod windows;
 
@@ -172,6 +175,8 @@ pub(crate) enum Blocked {
     NotConnected,
     /// The peer has granted no room.
     NoCredit,
+    /// A long message is under way.
+    Long,
     /// One of the two sides is saying goodbye.
     Closing,
     /// Over.
@@ -349,6 +354,12 @@ pub(crate) enum Action {
         request: SubscriptionRequest,
         answer: SubscriptionAnswer,
     },
+    /// A long message was offered: give it a destination (`grant_long`) or refuse it (`refuse_long`), now or later.
+    LongOffered { len: u64 },
+    /// The destination of this side's long message.
+    LongGranted { base: u64, key: u64 },
+    /// This side's long message is not taken: it is over. The limit, if that is why.
+    LongRefused { limit: Option<u64> },
     /// Close the transport now. The last action, exactly once.
     Close(CloseReason),
 }
@@ -421,6 +432,9 @@ pub(crate) struct Connection {
     headers: Headers,
     /// From the first time on that one side speaks of a window.
     windows: Option<Box<Windows>>,
+    long: Option<Box<Long>>,
+    /// The long message of this number is whole, and was not handed out yet.
+    long_whole: Option<u64>,
     /// From the first message about one on.
     subscriptions: Option<Box<Subscriptions>>,
     /// The close deadline came from the application.
@@ -428,7 +442,8 @@ pub(crate) struct Connection {
     silence: Option<Silence>,
     heartbeats: Heartbeats,
     pending: Pending,
-    reason: Option<CloseReason>,
+    /// Boxed: a listener has thousands of connections, and few of them are over.
+    reason: Option<Box<CloseReason>>,
 }
 
 impl Connection {
@@ -492,6 +507,8 @@ impl Connection {
             close_deadline: None,
             headers: Headers::default(),
             windows: None,
+            long: None,
+            long_whole: None,
             subscriptions: None,
             own_close: false,
             silence: Silence::new(local.patience, now),
@@ -617,6 +634,12 @@ impl Connection {
             Ok(control @ (Control::Subscription { .. } | Control::SubscriptionAnswer { .. })) => {
                 self.on_subscription_message(control)
             }
+            Ok(
+                control @ (Control::LongOffer { .. }
+                | Control::LongGrant { .. }
+                | Control::LongDone { .. }
+                | Control::LongRefused { .. }),
+            ) => self.on_long_message(control),
             Err(error) => self.violate(error),
         }
     }
@@ -672,6 +695,95 @@ impl Connection {
         if let Err(violation) = taken {
             self.violate(violation);
         }
+    }
+
+    fn on_long_message(&mut self, control: Control) {
+        if !self.has_long_messages() {
+            return self.violate(WireError::Kind(control.kind().0));
+        }
+        self.on_arrival("a long message before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        if self.peer_bye.is_some() {
+            return self.violate(Violation::OutOfTurn("a long message after its goodbye"));
+        }
+        let takes = self.local.receive_size > 0;
+        match self.long().on_control(control) {
+            Ok(_) if matches!(control, Control::LongOffer { .. }) && !takes => {
+                self.violate(Violation::OutOfTurn("a long message where none are taken"));
+            }
+            Ok(whole) => self.long_whole = self.long_whole.or(whole),
+            Err(violation) => self.violate(violation),
+        }
+    }
+
+    fn long(&mut self) -> &mut Long {
+        self.long.get_or_insert_default()
+    }
+
+    /// Both sides know what long messages are: one to send some, the other to take them.
+    pub(crate) fn has_long_messages(&self) -> bool {
+        self.peer
+            .is_some_and(|peer| peer.features & self.local.features & wire::FEATURE_LONG != 0)
+    }
+
+    /// A message of so many bytes is to be sent piece by piece: takes its credit. Its end is told by
+    /// [`Action::LongRefused`], or by this side (`long_written`).
+    ///
+    /// # Errors
+    ///
+    /// As [`Connection::may_send`]; then nothing changes.
+    pub(crate) fn offer_long(&mut self, len: u64) -> Result<(), Blocked> {
+        let number = self.on_data_posted()?;
+        self.long().offer(number, len);
+        Ok(())
+    }
+
+    /// Whether pieces of this side's long message may be posted: its credit is taken, so it goes on while a goodbye waits for it.
+    pub(crate) fn may_write_long(&self) -> bool {
+        self.transmit && matches!(self.state, State::Established | State::Closing)
+    }
+
+    /// All of this side's long message is in the peer's memory.
+    pub(crate) fn long_written(&mut self) {
+        self.long().written();
+        self.on_data_done();
+    }
+
+    /// Where the peer is to write what [`Action::LongOffered`] told of.
+    pub(crate) fn grant_long(&mut self, base: u64, key: u64) {
+        self.long().grant(base, key);
+    }
+
+    /// That is not taken; up to `limit` bytes are.
+    pub(crate) fn refuse_long(&mut self, limit: u64) {
+        self.long().refuse(limit);
+    }
+
+    /// Whether the peer may be writing a long message.
+    pub(crate) fn is_long_open(&self) -> bool {
+        self.long.as_ref().is_some_and(|long| long.is_open())
+    }
+
+    /// The number of the long message that has become whole: to be asked for behind each control message.
+    pub(crate) fn take_whole_long(&mut self) -> Option<u64> {
+        self.long_whole.take()
+    }
+
+    fn next_long(&mut self) -> Option<Action> {
+        let may_send = self.transmit && !self.bye_sent;
+        let goodbye = self.peer_bye.is_some();
+        Some(match self.long.as_mut()?.next_action(may_send, goodbye)? {
+            LongAction::Send(control) => self.control(&control),
+            LongAction::Offered { len } => Action::LongOffered { len },
+            LongAction::Granted { base, key } => Action::LongGranted { base, key },
+            LongAction::Refused { limit } => {
+                // Nothing was sent behind it.
+                self.on_post_undone();
+                Action::LongRefused { limit }
+            }
+        })
     }
 
     /// Both sides know what subscriptions are.
@@ -751,7 +863,7 @@ impl Connection {
     /// What stands in the way.
     pub(crate) fn may_use_window(&self) -> Result<(), Blocked> {
         match self.may_send() {
-            Err(Blocked::NoCredit) => Ok(()),
+            Err(Blocked::NoCredit | Blocked::Long) => Ok(()),
             answer => answer,
         }
     }
@@ -796,7 +908,7 @@ impl Connection {
     ///
     /// [`Dropped`]: it must not reach the application.
     pub(crate) fn on_peer_wrote(&mut self) -> Result<u64, Dropped> {
-        self.on_counted(0)
+        self.on_counted(0, u64::MAX)
     }
 
     /// One data message of `len` bytes arrived. Gives its number, counted from 0.
@@ -810,18 +922,32 @@ impl Connection {
             self.violate(Violation::OutOfTurn("data where a payload is due"));
             return Err(Dropped);
         }
-        self.on_counted(len)
+        self.on_counted(len, self.local.receive_size)
+    }
+
+    /// A long message is handed out. Gives its number, counted from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Dropped`]: it must not reach the application.
+    pub(crate) fn on_long_data(&mut self) -> Result<u64, Dropped> {
+        if self.headers.waiting.is_some() {
+            self.violate(Violation::OutOfTurn(
+                "a long message where a payload is due",
+            ));
+            return Err(Dropped);
+        }
+        self.on_counted(0, u64::MAX)
     }
 
     /// Something arrived that uses a credit.
-    fn on_counted(&mut self, len: u64) -> Result<u64, Dropped> {
+    fn on_counted(&mut self, len: u64, limit: u64) -> Result<u64, Dropped> {
         self.on_arrival("data before the connection was established");
         if self.state == State::Closed {
             return Err(Dropped);
         }
         self.hear();
         let sequence = self.receive.received();
-        let limit = self.local.receive_size;
         let found: Result<(), Violation> = if self.peer_bye.is_some() {
             Err(Violation::OutOfTurn("data after its goodbye"))
         } else if len > limit {
@@ -849,6 +975,9 @@ impl Connection {
             State::Closing => Err(Blocked::Closing),
             State::Connecting | State::Accepting => Err(Blocked::NotConnected),
             State::Established if !self.transmit => Err(Blocked::NotConnected),
+            State::Established if self.long.as_ref().is_some_and(|long| long.is_sending()) => {
+                Err(Blocked::Long)
+            }
             State::Established if self.send.available() == 0 => Err(Blocked::NoCredit),
             State::Established => Ok(()),
         }
@@ -895,6 +1024,7 @@ impl Connection {
         match kind {
             ControlKind::CREDIT => self.credit_under_way = false,
             ControlKind::REVOKED => self.windows().on_control_done(kind),
+            ControlKind::LONG_DONE => self.long().on_done_sent(),
             ControlKind::HEARTBEAT => {
                 let under_way = &mut self.heartbeats.under_way;
                 debug_assert!(*under_way > 0, "more completions than heartbeats");
@@ -1037,6 +1167,21 @@ impl Connection {
 
     /// The next thing to do, in the only order that makes sense; `None` when there is nothing for now.
     pub(crate) fn next_action(&mut self) -> Option<Action> {
+        if let Some(news) = self.next_news() {
+            return Some(news);
+        }
+        if self.state == State::Closed {
+            return None;
+        }
+        // Before a goodbye: what it says of windows is said before it.
+        self.next_window()
+            .or_else(|| self.next_subscription())
+            .or_else(|| self.next_long())
+            .or_else(|| self.next_control())
+    }
+
+    /// The same while a control message waits to be sent: the handshake, what the application is to hear, and the end.
+    pub(crate) fn next_news(&mut self) -> Option<Action> {
         if let Some(action) = self.pending.handshake.take() {
             return Some(*action);
         }
@@ -1055,14 +1200,8 @@ impl Connection {
         ) {
             return Some(Action::PeerClosing { reason: bye.reason });
         }
-        if self.state == State::Closed {
-            let told = !std::mem::take(&mut self.pending.close);
-            return self.reason.filter(|_| !told).map(Action::Close);
-        }
-        // Before a goodbye: what it says of windows is said before it.
-        self.next_window()
-            .or_else(|| self.next_subscription())
-            .or_else(|| self.next_control())
+        let closed = std::mem::take(&mut self.pending.close);
+        self.close_reason().filter(|_| closed).map(Action::Close)
     }
 
     fn next_subscription(&mut self) -> Option<Action> {
@@ -1194,7 +1333,7 @@ impl Connection {
 
     /// Why it is over, once it is.
     pub(crate) fn close_reason(&self) -> Option<CloseReason> {
-        self.reason
+        self.reason.as_deref().copied()
     }
 
     fn on_hello(&mut self, hello: Hello) {
@@ -1278,6 +1417,11 @@ impl Connection {
                 claimed: bye.last_sequence,
                 received,
             });
+        }
+        if self.is_long_open() {
+            return self.violate(Violation::OutOfTurn(
+                "a goodbye in the middle of a long message",
+            ));
         }
         self.peer_bye = Some(bye);
         if self.state == State::Established {
@@ -1366,7 +1510,7 @@ impl Connection {
         self.transmit = false;
         self.handshake_deadline = None;
         self.close_deadline = None;
-        self.reason = Some(reason);
+        self.reason = Some(Box::new(reason));
         self.pending.close = true;
     }
 

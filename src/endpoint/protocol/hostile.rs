@@ -98,7 +98,7 @@ fn local(input: &mut Input<'_>) -> LocalParams {
     LocalParams {
         header_mode: HeaderMode::Prefixed,
         require_header_mode: (flags & 64 != 0).then_some(HeaderMode::Raw),
-        // Each subset of those that there are.
+        // Each subset of those that there are, but for long messages.
         features: u32::from(flags & 0b11_0111),
         require_features: 0,
         receive_size: if credits == 0 { 0 } else { RECEIVE_SIZE },
@@ -402,6 +402,11 @@ impl World {
             Action::SubscriptionAsked(request) => {
                 let outcome = SubscriptionOutcome(request.tag as u16);
                 self.machine.answer_subscription(outcome, 1);
+            }
+            Action::LongOffered { .. }
+            | Action::LongGranted { .. }
+            | Action::LongRefused { .. } => {
+                panic!("{action:?}, and nobody offered to take long messages")
             }
             Action::Close(reason) => self.closed = Some(reason),
             Action::Connect { .. }

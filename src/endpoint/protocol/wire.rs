@@ -37,6 +37,9 @@ pub(crate) const FEATURE_WINDOWS: u32 = 1 << 1;
 /// Feature bit: an acceptor publishes, an initiator subscribes; each has a receive for the other's messages about that.
 pub(crate) const FEATURE_PUBLISH: u32 = 1 << 2;
 
+/// Feature bit: the speaker sends long messages, or takes some, and has receives for what is said about them.
+pub(crate) const FEATURE_LONG: u32 = 1 << 3;
+
 /// RDM form: the speaker's provider has 4 bytes of CQ data, not 8: data messages carry short marks, in both directions.
 pub(crate) const FEATURE_SHORT_MARKS: u32 = 1 << 5;
 /// Feature bit: headers may travel in messages of their own, and the speaker has a second receive for each credit.
@@ -587,6 +590,14 @@ impl ControlKind {
     pub(crate) const UNSUBSCRIBE: Self = Self(7);
     /// A revoked window is closed: behind this nothing of it is on the way.
     pub(crate) const REVOKED: Self = Self(8);
+    /// A message that is too long for a receive, and how long it is.
+    pub(crate) const LONG_OFFER: Self = Self(9);
+    /// Where it is to be written.
+    pub(crate) const LONG_GRANT: Self = Self(10);
+    /// All of it is written.
+    pub(crate) const LONG_DONE: Self = Self(11);
+    /// It is not taken.
+    pub(crate) const LONG_REFUSED: Self = Self(12);
     /// The publisher's answer to either.
     pub(crate) const SUBSCRIPTION: Self = Self(13);
     /// RDM form: the initiator's hello.
@@ -616,6 +627,10 @@ impl fmt::Debug for ControlKind {
             Self::REVOKED => "REVOKED",
             Self::SUBSCRIBE => "SUBSCRIBE",
             Self::UNSUBSCRIBE => "UNSUBSCRIBE",
+            Self::LONG_OFFER => "LONG_OFFER",
+            Self::LONG_GRANT => "LONG_GRANT",
+            Self::LONG_DONE => "LONG_DONE",
+            Self::LONG_REFUSED => "LONG_REFUSED",
             Self::SUBSCRIPTION => "SUBSCRIPTION",
             Self::HELLO => "HELLO",
             Self::HELLO_ACK => "HELLO_ACK",
@@ -710,7 +725,8 @@ pub(crate) fn written_data(mark: u32, data: u32) -> u64 {
 /// The window's mark and the application's data, if these are the immediate data of a one-sided write.
 pub(crate) fn split_written(immediate: u64) -> Option<(u32, u32)> {
     let (kind, mark) = split_cq_data(immediate as u32);
-    (kind == ControlKind::WRITTEN).then_some((mark, (immediate >> 32) as u32))
+    let is_it = kind == ControlKind::WRITTEN && !is_short(immediate as u32);
+    is_it.then_some((mark, (immediate >> 32) as u32))
 }
 
 /// A message between the two state machines.
@@ -741,6 +757,14 @@ pub(crate) enum Control {
         number: u64,
         answer: SubscriptionAnswer,
     },
+    /// The speaker has a message of `len` bytes.
+    LongOffer { number: u64, len: u64 },
+    /// It is to be written there.
+    LongGrant { number: u64, base: u64, key: u64 },
+    /// It is there; the speaker writes no more.
+    LongDone { number: u64 },
+    /// It is not taken; messages of `limit` bytes are.
+    LongRefused { number: u64, limit: u64 },
     /// RDM form: hello or hello-ack.
     Hello(Hello),
     /// RDM form.
@@ -788,6 +812,10 @@ impl Control {
             Self::Subscription { request, .. } if request.on => ControlKind::SUBSCRIBE,
             Self::Subscription { .. } => ControlKind::UNSUBSCRIBE,
             Self::SubscriptionAnswer { .. } => ControlKind::SUBSCRIPTION,
+            Self::LongOffer { .. } => ControlKind::LONG_OFFER,
+            Self::LongGrant { .. } => ControlKind::LONG_GRANT,
+            Self::LongDone { .. } => ControlKind::LONG_DONE,
+            Self::LongRefused { .. } => ControlKind::LONG_REFUSED,
             Self::Hello(Hello {
                 kind: HelloKind::Hello,
                 ..
@@ -829,6 +857,10 @@ impl Control {
                 let SubscriptionAnswer { tag, outcome, next } = answer;
                 (outcome.0, *number, *tag, *next)
             }
+            Self::LongOffer { number, len } => (0, *number, *len, 0),
+            Self::LongGrant { number, base, key } => (0, *number, *base, *key),
+            Self::LongDone { number } => (0, *number, 0, 0),
+            Self::LongRefused { number, limit } => (0, *number, *limit, 0),
         };
         let wire = ControlWire {
             tag: CONTROL_TAG,
@@ -864,6 +896,10 @@ impl Control {
             | ControlKind::REVOKED
             | ControlKind::SUBSCRIBE
             | ControlKind::UNSUBSCRIBE
+            | ControlKind::LONG_OFFER
+            | ControlKind::LONG_GRANT
+            | ControlKind::LONG_DONE
+            | ControlKind::LONG_REFUSED
             | ControlKind::SUBSCRIPTION => Self::parse_short(body)?,
             ControlKind(other) => return Err(WireError::Kind(other)),
         };
@@ -894,6 +930,17 @@ impl Control {
                     outcome: SubscriptionOutcome(wire.code.get()),
                     next: wire.value2.get(),
                 },
+            }),
+            ControlKind::LONG_OFFER => Ok(Self::LongOffer { number, len: value }),
+            ControlKind::LONG_GRANT => Ok(Self::LongGrant {
+                number,
+                base: value,
+                key: wire.value2.get(),
+            }),
+            ControlKind::LONG_DONE => Ok(Self::LongDone { number }),
+            ControlKind::LONG_REFUSED => Ok(Self::LongRefused {
+                number,
+                limit: value,
             }),
             ControlKind::CREDIT => Ok(Self::Credit { granted: value }),
             ControlKind::BYE => Ok(Self::Bye {

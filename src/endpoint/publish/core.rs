@@ -119,7 +119,9 @@ impl<L: Link> PublishCore<L> {
         };
         lane.set_policy(policy);
         // What is due by the new policy is looked for at the next poll.
-        self.next_due = lane.next_deadline().map(|_| self.clock);
+        if lane.next_deadline().is_some() {
+            self.next_due = Some(self.clock);
+        }
         self.core.wait().wake();
         true
     }

@@ -13,7 +13,9 @@ use crate::buffer::{
 };
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings};
+use crate::endpoint::core::receive::{
+    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
+};
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
@@ -364,6 +366,7 @@ impl PublishConfig {
             close_timeout: self.close_timeout,
             header_mode: None,
             windows: WindowSettings::none(),
+            long: None,
             sends: Some(SendsSettings {
                 headers,
                 header_mode: self.wire_mode()?,
@@ -483,7 +486,7 @@ impl PublishEndpoint {
         let slots = receives * config.max_connections + SPARE_BUFFERS;
         let pool = SharedBufferManager::allocate(slots, slot_size)?;
         let total = config.depth * config.max_connections;
-        let controls = settings.windows.controls() * config.max_connections + CONTROL_SENDS;
+        let controls = CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS;
         let link = ProviderLink::listen(
             domain,
             &addr,

@@ -9,7 +9,9 @@ use super::wanted::SubscribeError;
 use crate::Error;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::core::control::CONTROL_SENDS;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
+use crate::endpoint::core::receive::{
+    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
+};
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -222,6 +224,7 @@ impl SubscribeConfig {
             close_timeout: self.close_timeout,
             header_mode: None,
             windows: WindowSettings::none(),
+            long: None,
             sends: None,
             publishing: true,
             patience: self.patience,
@@ -274,7 +277,7 @@ impl SubscribeEndpoint {
         };
         let settings = config.settings(max_message);
         let receives = settings.receives(form).max;
-        let controls = settings.windows.controls() * config.max_publishers + CONTROL_SENDS;
+        let controls = CONTROLS_PER_CONNECTION * config.max_publishers + CONTROL_SENDS;
         let link = ProviderLink::dial(
             domain,
             controls as usize,

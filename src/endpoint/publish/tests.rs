@@ -503,6 +503,59 @@ fn everybody_gets_one_buffer_by_one_header_slot() {
     }
 }
 
+/// Providers that scope registrations to endpoints, and such that write into contexts.
+#[test]
+fn providers_with_wishes_of_their_own_get_them() {
+    for endpoint_scope in [false, true] {
+        let mut stage = Stage::of(Form::Msg);
+        stage.net.endpoint_scope = endpoint_scope;
+        stage.net.contexts = crate::in_flight::ContextKind::Cells;
+        let mut play = stage.ready();
+        for key in 0..6 {
+            assert_eq!(play.counts(key), [3, 0, 0]);
+            play.settle();
+        }
+        assert_eq!(play.over.len(), 6);
+        play.end();
+    }
+}
+
+#[test]
+fn a_subscriber_can_have_a_policy_of_its_own() {
+    for form in FORMS {
+        let mut play = Stage::of(form).ready();
+        let patient = play.connection_of(0, 77);
+        let deadline = Duration::from_millis(20);
+        let waits = SlowPolicy::Wait { queue: 1, deadline };
+        assert!(play.publisher().set_policy(patient, waits));
+        assert!(!play.publisher().set_policy(ConnectionId(0), waits));
+        for n in [0, 1] {
+            play.hold(n);
+        }
+        for key in 0..4 {
+            play.counts(key);
+            play.settle();
+        }
+        assert_eq!(play.counts(4), [1, 1, 1]);
+        assert_eq!(play.counts(5), [1, 0, 2]);
+        std::thread::sleep(deadline);
+        play.settle();
+        assert!(play.owed.is_empty());
+        // It may be changed while something waits.
+        assert_eq!(play.counts(6), [1, 1, 1]);
+        let slow = SlowPolicy::Disconnect {
+            queue: 1,
+            after: Duration::from_millis(1),
+        };
+        std::thread::sleep(Duration::from_millis(1));
+        play.publisher().set_policy(patient, slow);
+        play.settle();
+        assert!(matches!(play.ended[..], [(id, CloseReason::TooSlow { .. }, 1)] if id == patient));
+        assert!(play.owed.is_empty());
+        play.end();
+    }
+}
+
 #[test]
 fn only_those_who_asked_for_it_get_it() {
     for form in FORMS {

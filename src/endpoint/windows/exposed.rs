@@ -267,6 +267,25 @@ impl ExposedWindows {
         }
     }
 
+    /// Memory of a connection that is over that was no window, but that its peer may reach in the same way.
+    pub(crate) fn keep(
+        &mut self,
+        connection: ConnectionId,
+        registration: Option<RawRegistration>,
+        memory: WindowMemory,
+    ) {
+        let exposed = Exposed {
+            registration,
+            memory,
+            readable: false,
+            mark: 0,
+            abandoned: Arc::new(AtomicBool::new(true)),
+            revoking: true,
+        };
+        // Windows are numbered from 1 on.
+        self.quarantine.push(((connection, WindowId(0)), exposed));
+    }
+
     /// The endpoint that connections shared is closed.
     pub(crate) fn release_quarantine(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
         for ((connection, window), exposed) in self.quarantine.drain(..) {

@@ -507,3 +507,16 @@ pub enum WindowEvent {
         memory: WindowMemory,
     },
 }
+
+impl WindowEvent {
+    /// The key of the operation whose outcome it is, if it is one.
+    pub fn outcome_of(&self) -> Option<u64> {
+        match self {
+            Self::Written { key, .. }
+            | Self::WriteFailed { key, .. }
+            | Self::Read { key, .. }
+            | Self::ReadFailed { key, .. } => Some(*key),
+            _ => None,
+        }
+    }
+}

@@ -7,12 +7,14 @@
 mod asynchronous;
 mod churn;
 mod coalesced;
+mod connectionless;
 mod header;
 mod killed;
 mod liveness;
 mod messages;
 mod mixed;
 mod one_sided;
+mod publish;
 mod reconnect;
 mod refusal;
 mod rude;
@@ -49,11 +51,14 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("coalesced", coalesced::coalesced),
     ("flush interval", coalesced::flush_interval),
     ("async", asynchronous::one_round_trip),
+    ("connectionless", connectionless::all_to_all),
+    ("peer killed", connectionless::one_is_killed),
     ("write", one_sided::write),
     ("read", one_sided::read),
     ("write with data", one_sided::write_with_data),
     ("receiver's own", one_sided::receiver_writes_and_reads),
     ("revoke", one_sided::revoke),
+    ("publish", publish::publish),
 ];
 
 /// What one version of the library is asked to do with another.
@@ -79,6 +84,9 @@ pub(crate) const ROLES: &[Role] = &[
     ("one message", coalesced::one_message),
     ("async receive", asynchronous::receive),
     ("async send", asynchronous::send),
+    ("exchange", connectionless::exchange),
     ("own", one_sided::own),
     ("use", one_sided::use_it),
+    ("publish", publish::publisher),
+    ("subscribe", publish::subscriber),
 ];

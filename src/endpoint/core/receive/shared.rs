@@ -5,15 +5,17 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::{Conn, Op, Operation, Posted, ReceiveCore};
+use super::{Conn, Due, Op, Operation, Posted, ReceiveCore};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::endpoint::core::conn_table::NOBODY;
 use crate::endpoint::core::control::{ControlBuffers, HeldDescriptor};
 use crate::endpoint::core::shared_receives::SharedReceives;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{ConnKey, Link};
 use crate::endpoint::protocol::connection::{Action, CloseReason, Form, Violation};
+use crate::endpoint::protocol::reorder::Reorder;
 use crate::endpoint::protocol::wire::{self, Control, ControlKind};
 use crate::error::CompletionError;
 use crate::stats;
@@ -24,9 +26,6 @@ pub(super) const ORPHANS_MAX: usize = 64;
 
 /// RDM form: receives that fail one after the other until the endpoint is given up.
 const FAILURES_MAX: u32 = 1000;
-
-/// RDM form: whose receives they are that all connections share.
-pub(super) const NOBODY: ConnectionId = ConnectionId(0);
 
 /// What a listener has in the RDM form: one endpoint for all connections, whose receives they share.
 pub(super) struct Shared<C> {
@@ -65,17 +64,38 @@ pub(super) fn share<L: Link>(
 /// A message, its length and its mark.
 pub(super) type Early = (BufferMut, usize, u32);
 
+/// What came before its turn on one connection: messages, and a goodbye.
+pub(super) struct EarlyMessages {
+    messages: Reorder<Due<Early>>,
+    bye: Option<LateBye>,
+}
+
+impl EarlyMessages {
+    pub(super) fn boxed(window: u32) -> Box<Self> {
+        Box::new(Self {
+            messages: Reorder::new(window),
+            bye: None,
+        })
+    }
+
+    /// Until when the goodbye waits.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.bye.as_ref().map(|bye| bye.until)
+    }
+}
+
 /// A goodbye whose sender says that it sent more than has come so far.
-pub(super) struct LateBye {
+struct LateBye {
     message: Early,
     claims: u64,
-    pub(super) until: Instant,
+    until: Instant,
 }
 
 impl<C> Conn<C> {
     /// What was sent before the goodbye has not come in time: then it never will.
     pub(super) fn give_up_on_early(&mut self, now: Instant) {
-        if let Some(bye) = self.late_bye.take_if(|bye| bye.until <= now) {
+        let early = self.early.as_mut();
+        if let Some(bye) = early.and_then(|early| early.bye.take_if(|bye| bye.until <= now)) {
             let (buffer, len, mark) = bye.message;
             let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
             self.machine.on_control(mark, body, now);
@@ -128,7 +148,7 @@ impl<L: Link> ReceiveCore<L> {
         self.use_promise(id);
         match kind {
             ControlKind::DATA | ControlKind::HEADER | ControlKind::PAYLOAD => {
-                self.on_numbered(id, number, (buffer, len, mark), events);
+                self.put_due(id, number, Due::Message((buffer, len, mark)), events);
             }
             ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),
@@ -151,45 +171,70 @@ impl<L: Link> ReceiveCore<L> {
         self.touch(id);
     }
 
-    /// Data, handed on in the order in which it was sent.
-    fn on_numbered(
+    /// Data, or a long message, handed on in the order in which it was sent.
+    pub(super) fn put_due(
         &mut self,
         id: ConnectionId,
         number: u32,
-        message: Early,
+        message: Due<Early>,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(Conn {
+            machine,
+            early: Some(early),
+            ..
+        }) = self.conns.get_mut(id)
+        else {
             return;
         };
-        let is_short = wire::is_short(message.2);
-        if is_short != conn.machine.has_short_marks() {
+        // A long message's number comes whole.
+        let is_short = match &message {
+            Due::Message((_, _, mark)) => Some(wire::is_short(*mark)),
+            Due::Long(..) => None,
+        };
+        if is_short.is_some_and(|short| short != machine.has_short_marks()) {
             let what = "a message with a mark of the other length";
-            return conn.machine.violate(Violation::OutOfTurn(what));
+            return machine.violate(Violation::OutOfTurn(what));
         }
         let put = match is_short {
-            false => conn.early.put(number, message),
-            true => conn.early.put_modulo(number, wire::SHORT_NUMBERS, message),
+            Some(false) | None => early.messages.put(number, message),
+            Some(true) => early
+                .messages
+                .put_modulo(number, wire::SHORT_NUMBERS, message),
         };
         if put.is_err() {
             let what = "a message with the number of another, or of one that it may not send yet";
-            return conn.machine.violate(Violation::OutOfTurn(what));
+            machine.violate(Violation::OutOfTurn(what));
+            return self.touch(id);
         }
-        while let Some((buffer, len, mark)) =
-            self.conns.get_mut(id).and_then(|c| c.early.take_next())
-        {
-            self.on_received(id, buffer, len, Some(mark.into()), events);
+        while let Some(due) = self.next_in_turn(id) {
+            match due {
+                Due::Message((buffer, len, mark)) => {
+                    self.on_received(id, buffer, len, Some(mark.into()), events);
+                }
+                Due::Long(buffer, len) => self.hand_out_long(id, buffer, len, events),
+            }
         }
         self.take_late_bye(id, events);
     }
 
+    fn next_in_turn(&mut self, id: ConnectionId) -> Option<Due<Early>> {
+        let conn = self.conns.get_mut(id)?;
+        conn.early.as_mut()?.messages.take_next()
+    }
+
     /// The goodbye that waited, if everything is here now that was sent before it.
     pub(super) fn take_late_bye(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(Conn {
+            machine,
+            early: Some(early),
+            ..
+        }) = self.conns.get_mut(id)
+        else {
             return;
         };
-        let received = conn.machine.received();
-        if let Some(bye) = conn.late_bye.take_if(|bye| bye.claims <= received) {
+        let received = machine.received();
+        if let Some(bye) = early.bye.take_if(|bye| bye.claims <= received) {
             let (buffer, len, mark) = bye.message;
             self.on_received(id, buffer, len, Some(mark.into()), events);
         }
@@ -202,15 +247,20 @@ impl<L: Link> ReceiveCore<L> {
         (buffer, len, mark): Early,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(Conn {
+            machine,
+            early: Some(early),
+            ..
+        }) = self.conns.get_mut(id)
+        else {
             return;
         };
         let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
         match Control::parse(ControlKind::BYE, body) {
             Ok(Control::Bye { last_sequence, .. })
-                if last_sequence > conn.machine.received() && conn.late_bye.is_none() =>
+                if last_sequence > machine.received() && early.bye.is_none() =>
             {
-                conn.late_bye = Some(LateBye {
+                early.bye = Some(LateBye {
                     message: (buffer, len, mark),
                     claims: last_sequence,
                     until: Instant::now() + self.settings.close_timeout,

@@ -4,14 +4,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::{CONTROLS_PER_CONNECTION, Conn, Operation, RESERVE, ReceiveCore};
+use super::{Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
-use crate::endpoint::protocol::connection::{CloseReason, Form, WINDOW_MESSAGES_MAX};
+use crate::endpoint::protocol::connection::{
+    CloseReason, Form, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
+};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
@@ -30,6 +32,8 @@ pub(crate) struct WindowSettings {
     pub(crate) operations: u32,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
+    /// Messages that are too long for a receive are taken, too.
+    pub(crate) long: bool,
 }
 
 impl WindowSettings {
@@ -40,6 +44,7 @@ impl WindowSettings {
             operations: 1,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
+            long: false,
         }
     }
 
@@ -47,22 +52,11 @@ impl WindowSettings {
         self.windows > 0
     }
 
-    /// Control messages of one connection that can be on the way at once.
-    pub(crate) fn controls(&self) -> u32 {
-        if self.enabled() {
-            CONTROLS_PER_CONNECTION + WINDOW_MESSAGES_MAX as u32
-        } else {
-            CONTROLS_PER_CONNECTION
-        }
-    }
-
-    /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer says of windows.
+    /// Receives of each connection beyond its credits: [`RESERVE`], and those for what the peer says of windows and long messages.
     pub(crate) fn reserve(&self) -> u32 {
-        if self.enabled() {
-            RESERVE + WINDOW_MESSAGES_MAX as u32
-        } else {
-            RESERVE
-        }
+        let windows = u32::from(self.enabled()) * WINDOW_MESSAGES_MAX as u32;
+        let long = u32::from(self.long) * LONG_MESSAGES_MAX as u32;
+        RESERVE + windows + long
     }
 }
 

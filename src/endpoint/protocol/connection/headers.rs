@@ -68,7 +68,9 @@ impl Connection {
     /// [`Dropped`]: the message must not reach the application.
     pub(crate) fn on_payload(&mut self, len: u64) -> Result<u64, Dropped> {
         match self.headers.waiting.take() {
-            Some(header) => self.on_counted(len.saturating_add(header.into())),
+            Some(header) => {
+                self.on_counted(len.saturating_add(header.into()), self.local.receive_size)
+            }
             None => {
                 self.violate(Violation::OutOfTurn("a payload without its header"));
                 Err(Dropped)

@@ -294,6 +294,12 @@ impl Pair {
             Action::CloseWindow(_) | Action::ReleaseWindow(_) | Action::WindowRevoked(_) => {
                 panic!("{action:?} without a window")
             }
+            // Theirs is in `long`.
+            Action::LongOffered { .. }
+            | Action::LongGranted { .. }
+            | Action::LongRefused { .. } => {
+                panic!("{action:?} without a long message")
+            }
             Action::SubscriptionAsked(request) => {
                 assert!(self.sides[at].established);
                 let (outcome, next) = (SubscriptionOutcome(request.tag as u16), !request.tag);

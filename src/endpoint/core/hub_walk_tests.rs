@@ -1,0 +1,239 @@
+//! Random walks of endpoints that send, receive and dial, over the fake link, against the model in `hubs`.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use crate::endpoint::core::hubs::{HubSetup, Hubs};
+use crate::endpoint::core::rig::far_future;
+use crate::endpoint::event::DeadlinePolicy;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::PostRefused;
+use crate::endpoint::link::fake::{CloseMode, NetConfig, addr_of};
+use crate::endpoint::protocol::connection::Form;
+use crate::error::{FabricErrno, SendErrorKind};
+use crate::in_flight::ContextKind;
+
+const HUBS: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Dial {
+        from: usize,
+        to: usize,
+    },
+    Send {
+        hub: usize,
+        which: usize,
+    },
+    Poll(usize),
+    Deliver(usize),
+    RefuseSend {
+        hub: usize,
+        again: bool,
+    },
+    Storm {
+        hub: usize,
+        on: bool,
+    },
+    FailSend {
+        hub: usize,
+        which: usize,
+    },
+    Close {
+        hub: usize,
+        which: usize,
+        soon: bool,
+    },
+    CloseMode {
+        hub: usize,
+        silent: bool,
+    },
+    Drop(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let hub = || 0..HUBS;
+    let which = || 0usize..4;
+    prop_oneof![
+        3 => (hub(), hub()).prop_map(|(from, to)| Step::Dial { from, to }),
+        20 => (hub(), which()).prop_map(|(hub, which)| Step::Send { hub, which }),
+        20 => hub().prop_map(Step::Poll),
+        20 => (1usize..6).prop_map(Step::Deliver),
+        2 => (hub(), any::<bool>()).prop_map(|(hub, again)| Step::RefuseSend { hub, again }),
+        1 => (hub(), any::<bool>()).prop_map(|(hub, on)| Step::Storm { hub, on }),
+        1 => (hub(), which()).prop_map(|(hub, which)| Step::FailSend { hub, which }),
+        1 => (hub(), which(), any::<bool>()).prop_map(|(hub, which, soon)| Step::Close { hub, which, soon }),
+        1 => (hub(), any::<bool>()).prop_map(|(hub, silent)| Step::CloseMode { hub, silent }),
+        1 => hub().prop_map(Step::Drop),
+    ]
+}
+
+fn setup() -> impl Strategy<Value = HubSetup> {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    (flags, 1u32..4, 1u32..6, 1u32..6).prop_map(|(flags, depth, headers, receive_depth)| {
+        let (rdm, cells, endpoint_scope, timed) = flags;
+        HubSetup {
+            net: NetConfig {
+                form: if rdm { Form::Rdm } else { Form::Msg },
+                contexts: if cells {
+                    ContextKind::Cells
+                } else {
+                    ContextKind::Opaque
+                },
+                endpoint_scope,
+                ..NetConfig::default()
+            },
+            depth,
+            header_slots: headers,
+            receive_depth,
+            deadline: timed.then_some(Duration::from_secs(3600)),
+            policy: DeadlinePolicy::Notify,
+            max_connections: 6,
+            receive_slots: 80,
+            ..HubSetup::default()
+        }
+    })
+}
+
+struct Walk {
+    hubs: Hubs,
+    next_key: u64,
+    /// For each hub: the connections that it made, and the keys that were taken.
+    made: [Vec<ConnectionId>; HUBS],
+    accepted: [Vec<u64>; HUBS],
+}
+
+impl Walk {
+    /// One of the connections of a hub, whoever made it.
+    fn connection(&self, hub: usize, which: usize) -> Option<ConnectionId> {
+        let mut all = self.made[hub].clone();
+        all.extend(&self.hubs.hubs[hub].connected);
+        all.sort_unstable();
+        all.dedup();
+        all.get(which % all.len().max(1)).copied()
+    }
+
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Dial { from, to } => self.dial(from, to),
+            Step::Send { hub, which } => self.send(hub, which),
+            Step::Poll(hub) => self.hubs.hubs[hub].poll(),
+            Step::Deliver(n) => drop(self.hubs.net.deliver(n)),
+            Step::RefuseSend { hub, again } => {
+                let link = self.hubs.hubs[hub].link;
+                let refused = if again {
+                    PostRefused::Again
+                } else {
+                    PostRefused::Errno(FabricErrno::new(libc::EINVAL))
+                };
+                self.hubs.net.refuse_sends(link, &[refused]);
+            }
+            Step::Storm { hub, on } => {
+                let link = self.hubs.hubs[hub].link;
+                let refused = on.then_some(PostRefused::Again);
+                self.hubs.net.refuse_all_sends(link, refused);
+            }
+            Step::FailSend { hub, which } => {
+                let link = self.hubs.hubs[hub].link;
+                let pairs = self.hubs.net.pairs();
+                let its = |(key, _): &&(usize, usize)| self.hubs.net.link_of(*key) == link;
+                let its: Vec<_> = pairs.iter().filter(its).collect();
+                if let Some((conn, _)) = its.get(which % its.len().max(1)) {
+                    self.hubs.net.fail_send(*conn, libc::EIO);
+                }
+            }
+            Step::Close { hub, which, soon } => {
+                let id = self.connection(hub, which);
+                if let (Some(id), Some(core)) = (id, &mut self.hubs.hubs[hub].core) {
+                    let deadline = if soon { Instant::now() } else { far_future() };
+                    core.begin_close(id, deadline);
+                }
+            }
+            Step::CloseMode { hub, silent } => {
+                let mode = if silent {
+                    CloseMode::Silent
+                } else {
+                    CloseMode::Reports
+                };
+                self.hubs.net.set_close(self.hubs.hubs[hub].link, mode);
+            }
+            Step::Drop(hub) => self.hubs.hubs[hub].core = None,
+        }
+        self.hubs.net.check();
+    }
+
+    fn dial(&mut self, from: usize, to: usize) {
+        let addr = addr_of(self.hubs.hubs[to].link);
+        if from == to {
+            return;
+        }
+        if let Some(core) = &mut self.hubs.hubs[from].core
+            && let Ok(id) = core.dial(&addr)
+        {
+            self.made[from].push(id);
+        }
+    }
+
+    fn send(&mut self, hub: usize, which: usize) {
+        let Some(id) = self.connection(hub, which) else {
+            return;
+        };
+        let of = &mut self.hubs.hubs[hub];
+        if of.core.is_none() || of.payloads.free_count() == 0 {
+            return;
+        }
+        self.next_key += 1;
+        match of.send(id, self.next_key) {
+            Ok(()) => self.accepted[hub].push(self.next_key),
+            Err(
+                SendErrorKind::WouldBlock(_)
+                | SendErrorKind::NoConnection
+                | SendErrorKind::Closing
+                | SendErrorKind::Closed(_)
+                | SendErrorKind::Fabric(_),
+            ) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    /// Every key that was accepted came back once, or was handed to the drop; nothing is left out.
+    fn end(mut self) {
+        for (hub, accepted) in self.hubs.hubs.iter_mut().zip(&self.accepted) {
+            if let Some(core) = &mut hub.core {
+                let events = core.close(Instant::now()).unwrap();
+                hub.absorb(events);
+                hub.check_all_back();
+                assert!(hub.abandoned.lock().unwrap().is_empty());
+            }
+            let mut back = hub.completed.clone();
+            back.extend(&hub.failed);
+            back.extend(hub.abandoned.lock().unwrap().iter().map(|(_, key)| *key));
+            back.sort_unstable();
+            assert_eq!(back, *accepted);
+        }
+        self.hubs.end();
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_walk_of_hubs_loses_a_key_or_a_buffer(
+        setup in setup(),
+        star in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..160),
+    ) {
+        let hubs = Hubs::new(&setup, HUBS);
+        let (made, accepted) = Default::default();
+        let mut walk = Walk { hubs, next_key: 0, made, accepted };
+        if star {
+            walk.dial(0, 1);
+            walk.dial(0, 2);
+            walk.hubs.settle();
+        }
+        for step in &steps {
+            walk.take(step);
+        }
+        walk.end();
+    }
+}

@@ -1,0 +1,245 @@
+//! Long messages at a send endpoint: written into memory that the peer grants, piece by piece, without a copy.
+
+#![allow(unsafe_code)]
+
+use std::time::Instant;
+
+use super::SendCore;
+use crate::buffer::Payload;
+use crate::endpoint::core::iov::IovList;
+use crate::endpoint::core::outgoing::{Lane, LongOp};
+use crate::endpoint::event::{Level, SendEvent};
+use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
+use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
+use crate::in_flight::InFlight;
+
+/// Pieces of a long message in flight at once.
+pub(crate) const PIECES_MAX: u32 = 4;
+
+/// Bytes of one piece, at most: what a deadline or the end of a connection may have to wait for.
+const PIECE_BYTES: u64 = 4 << 20;
+
+/// The long message that is under way.
+pub(super) struct LongSend {
+    pub(super) key: u64,
+    /// When it was offered; kept only where there is a deadline, and until it was found late.
+    pub(super) posted: Option<Instant>,
+    /// The header's slot and the payload.
+    op: LongOp,
+    len: u64,
+    /// What the peer granted.
+    target: Option<(u64, u64)>,
+    /// What was posted: whole runs, bytes of the next one, bytes in all.
+    run: usize,
+    at: usize,
+    offset: u64,
+    /// Pieces in flight.
+    pieces: u32,
+    /// The provider's queue was full.
+    pub(super) retry: bool,
+}
+
+impl LongSend {
+    /// The next piece: its segments, and how many bytes they are.
+    fn piece(&self, segments: usize, bytes: u64) -> (IovList, u64) {
+        let mut iov = IovList::new();
+        let (mut run, mut at, mut room) = (self.run, self.at, bytes);
+        while let Some(next) = self
+            .op
+            .runs
+            .get(run)
+            .filter(|_| iov.len() < segments && room > 0)
+        {
+            let len = ((next.len - at) as u64).min(room);
+            iov.push(next.base.wrapping_add(at), len as usize, next.desc);
+            room -= len;
+            at += len as usize;
+            if at == next.len {
+                (run, at) = (run + 1, 0);
+            }
+        }
+        (iov, bytes - room)
+    }
+
+    /// So many bytes more are posted.
+    fn advance(&mut self, bytes: u64) {
+        self.offset += bytes;
+        self.pieces += 1;
+        let mut left = bytes as usize;
+        while left > 0 {
+            let here = (self.op.runs[self.run].len - self.at).min(left);
+            left -= here;
+            self.at += here;
+            if self.at == self.op.runs[self.run].len {
+                (self.run, self.at) = (self.run + 1, 0);
+            }
+        }
+    }
+
+    fn is_written(&self) -> bool {
+        self.offset == self.len && self.pieces == 0
+    }
+}
+
+impl<L: Link> SendCore<L> {
+    /// The slab of its pieces.
+    pub(super) fn piece_slab(link: &L) -> InFlight<()> {
+        InFlight::third(PIECES_MAX, link.limits().contexts)
+    }
+
+    /// Whether a message that is too long for a receive can go piece by piece.
+    pub(super) fn sends_long(&self) -> bool {
+        self.machine.has_long_messages() && self.link.limits().rma.is_some()
+    }
+
+    /// Offers a message to the peer, or gives everything back.
+    #[cold]
+    pub(super) fn send_long(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+        len: u64,
+    ) -> Result<(), SendError> {
+        if self.data_in_flight >= self.settings.depth {
+            let kind = SendErrorKind::WouldBlock(Blocked::Depth);
+            return Err(self.refuse(kind, payload, key));
+        }
+        let lane = Lane {
+            conn: self.conn.as_ref(),
+            scoped: &mut self.scoped,
+            header_desc: self.header_desc.desc(),
+            sequence: self.machine.sent(),
+        };
+        let op = match self.outgoing.load_long(payload, header, key, lane) {
+            Ok(op) => op,
+            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
+        };
+        if let Err(blocked) = self.machine.offer_long(len) {
+            let kind = self.blocked(blocked);
+            let payload = self.outgoing.end_long(op);
+            return Err(self.refuse(kind, payload, key));
+        }
+        let posted = self.posted_at();
+        self.long = Some(Box::new(LongSend {
+            key,
+            posted,
+            op,
+            len,
+            target: None,
+            run: 0,
+            at: 0,
+            offset: 0,
+            pieces: 0,
+            retry: false,
+        }));
+        self.count_posted(len);
+        // The next poll makes the offer: have it look.
+        self.wait.wake();
+        Ok(())
+    }
+
+    /// The peer says where the message is to be.
+    pub(super) fn on_long_granted(&mut self, base: u64, key: u64) {
+        if let Some(long) = &mut self.long {
+            long.target = Some((base, key));
+        }
+        self.write_pieces();
+    }
+
+    /// The peer does not take it.
+    pub(super) fn on_long_refused(&mut self, limit: Option<u64>, events: &mut Vec<SendEvent>) {
+        let error = limit.map_or_else(
+            || CompletionError::new(libc::ECANCELED),
+            CompletionError::too_long,
+        );
+        self.end_long(Some(error), events);
+    }
+
+    /// Posts as many pieces as may be in flight.
+    pub(super) fn write_pieces(&mut self) {
+        let (Some(long), Some(conn)) = (&mut self.long, &self.conn) else {
+            return;
+        };
+        let (Some((base, key)), Some(rma)) = (long.target, self.link.limits().rma) else {
+            return;
+        };
+        long.retry = false;
+        let segments = rma.iov_limit.min(IOV_MAX);
+        while long.pieces < PIECES_MAX && long.offset < long.len && self.machine.may_write_long() {
+            let (iov, bytes) = long.piece(segments, rma.max_bytes.min(PIECE_BYTES));
+            let Ok(context) = self.pieces.begin(()) else {
+                return;
+            };
+            let post = RmaPost {
+                iov: iov.iov(),
+                desc: iov.desc(),
+                // The machine checked that base and length together are an address.
+                remote: RemoteRange {
+                    addr: base + long.offset,
+                    len: bytes as usize,
+                    key,
+                },
+                context,
+                data: None,
+                level: Level::Delivered,
+            };
+            // SAFETY: `self.long` owns slot and payload, which keep the memory alive, registered and unwritten, until no piece is in
+            // flight any more (`end_long`) or the endpoint was closed; it is leaked where that fails.
+            match unsafe { self.link.post_write(conn, &post) } {
+                Ok(()) => long.advance(bytes),
+                Err(refused) => {
+                    self.pieces.abort(context);
+                    if let PostRefused::Errno(errno) = refused {
+                        self.machine.on_lost(Some(errno));
+                    }
+                    self.stats.eagain += u64::from(refused == PostRefused::Again);
+                    long.retry = refused == PostRefused::Again;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A piece is over.
+    pub(super) fn on_piece(
+        &mut self,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        let Some(long) = &mut self.long else { return };
+        long.pieces -= 1;
+        if let Some(error) = error {
+            // Its end comes with the connection's.
+            return self.machine.on_lost(Some(error.errno));
+        }
+        if long.is_written() {
+            self.machine.long_written();
+            self.end_long(None, events);
+        } else {
+            self.write_pieces();
+        }
+    }
+
+    /// The message is over, and nothing of it in flight.
+    pub(super) fn end_long(&mut self, error: Option<CompletionError>, events: &mut Vec<SendEvent>) {
+        let Some(long) = self.long.take() else { return };
+        self.data_in_flight -= 1;
+        let LongSend { key, op, .. } = *long;
+        let payload = self.outgoing.end_long(op);
+        events.push(match error {
+            None => {
+                self.stats.completed += 1;
+                SendEvent::Completed { key, payload }
+            }
+            Some(error) => {
+                self.stats.failed += 1;
+                SendEvent::Failed {
+                    key,
+                    payload,
+                    error,
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,142 @@
+//! One buffer to several subscribers, until they want no more.
+
+use std::time::Duration;
+
+use fabricast::endpoint::{CloseReason, PublishConfig, SlowPolicy, SubscribeConfig};
+use fabricast::{PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+
+use crate::common::{SOON, after, buffer, child, drive, pattern, pool};
+use crate::message::{Checker, header};
+use crate::on::On;
+use crate::table::Shown;
+use crate::told::Told;
+
+const TAG: u64 = 7;
+const PEERS: usize = 2;
+const N: u64 = 30;
+const SIZES: [usize; 3] = [1, 100, 20_000];
+
+pub(crate) fn publish(on: &On) -> Shown {
+    let (mut publisher, addr) = on.listener("publish", "");
+    let mut subscribers = [(); PEERS].map(|()| on.sender("subscribe", &addr, ""));
+    for subscriber in &mut subscribers {
+        subscriber.expect("on", SOON);
+        let got = subscriber.expect("got", 2 * SOON);
+        assert_eq!(got, format!("{N} missed 0"));
+        subscriber.finish(2 * SOON);
+    }
+    let over = publisher.expect("over", 2 * SOON);
+    assert_eq!(over, format!("{N} sent {}", N * PEERS as u64));
+    publisher.finish(SOON);
+    Shown::Works
+}
+
+/// Publishes to both, hears them unsubscribe, and that they leave.
+pub(crate) fn publisher(told: &Told) {
+    let domain = told.domain();
+    let pool = pool(&domain, 8, SIZES[2]);
+    let config = PublishConfig::default()
+        .max_connections(4)
+        .slow(SlowPolicy::Wait {
+            queue: 64,
+            deadline: SOON,
+        });
+    let at = match domain.fabric().provider().name {
+        "shm" => "any",
+        _ => "127.0.0.1:0",
+    };
+    let at = at.parse().expect("an address");
+    let mut endpoint = PublishEndpoint::listen(&domain, at, config).expect("listens");
+    child::tell(format!("addr {}", endpoint.local_addr()));
+    let (mut next, mut over, mut sent, mut left) = (0, 0, 0, 0);
+    let (mut events, mut ready) = (Vec::new(), false);
+    drive("the ends of all connections", 3 * SOON, || {
+        endpoint.poll(&mut events).expect("polls");
+        for event in events.drain(..) {
+            match event {
+                PublishEvent::Published {
+                    key,
+                    payload,
+                    outcomes,
+                } => {
+                    assert_eq!(payload[..], pattern(key, SIZES[key as usize % 3]));
+                    assert!(outcomes.all_sent(), "{outcomes:?}");
+                    sent += u64::from(outcomes.sent);
+                    over += 1;
+                }
+                PublishEvent::Disconnected {
+                    reason,
+                    subscriptions,
+                    ..
+                } => {
+                    assert_eq!((reason, subscriptions), (CloseReason::Finished, 0));
+                    left += 1;
+                }
+                _ => {}
+            }
+        }
+        ready |= endpoint.subscribers(TAG) == PEERS;
+        while ready && next < N && pool.free_count() > 0 {
+            let size = SIZES[next as usize % 3];
+            let payload = buffer(&pool, &pattern(next, size));
+            let header = header(1, next, size);
+            match endpoint.publish(TAG, payload, &header, next) {
+                Ok(told) => assert_eq!(told.posted + told.waiting, PEERS as u32),
+                Err(refused) => {
+                    assert!(refused.is_would_block(), "{refused}");
+                    break;
+                }
+            }
+            next += 1;
+        }
+        left == PEERS
+    });
+    let nobody = endpoint.publish(TAG, buffer(&pool, b"x"), b"", 0);
+    assert!(nobody.expect_err("all are gone").is_no_subscribers());
+    child::tell(format!("over {over} sent {sent}"));
+}
+
+/// Gets all, gives the tag up, and leaves.
+pub(crate) fn subscriber(told: &Told) {
+    let domain = told.domain();
+    let config = SubscribeConfig::default()
+        .max_message(32 * 1024)
+        .slots(24)
+        .depth(4)
+        .max_publishers(1);
+    let mut endpoint = SubscribeEndpoint::open(&domain, config).expect("opens");
+    let publisher = endpoint.connect(told.to()).expect("begins");
+    endpoint.subscribe(publisher, TAG).expect("asked");
+    let (mut checker, mut missed, mut events) = (Checker::default(), 0, Vec::new());
+    let mut off = false;
+    drive("the end", 3 * SOON, || {
+        endpoint.poll(&mut events).expect("polls");
+        let mut over = false;
+        for event in events.drain(..) {
+            match event {
+                SubscribeEvent::Subscribed { .. } => child::tell("on"),
+                SubscribeEvent::Publication {
+                    message,
+                    missed: more,
+                    ..
+                } => {
+                    checker.check(message.header(), message.payload());
+                    missed += more;
+                }
+                SubscribeEvent::Unsubscribed { .. } => endpoint.begin_close(after(SOON)),
+                SubscribeEvent::Disconnected { reason, .. } => {
+                    assert_eq!(reason, CloseReason::Finished);
+                    over = true;
+                }
+                _ => {}
+            }
+        }
+        if checker.messages == N && !std::mem::replace(&mut off, true) {
+            endpoint.unsubscribe(publisher, TAG).expect("asked");
+        }
+        over
+    });
+    child::tell(format!("got {} missed {missed}", checker.messages));
+    // What the provider has yet to send leaves before the process does.
+    std::thread::sleep(Duration::from_millis(20));
+}
