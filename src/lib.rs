@@ -55,6 +55,16 @@ pub mod __fuzz {
         crate::endpoint::protocol::wire::exercise(bytes);
     }
 
+    /// The address in a hello of the RDM form. Panics where what is understood is not what was said.
+    pub fn hello(bytes: &[u8]) {
+        crate::endpoint::protocol::rdm_hello::exercise(bytes);
+    }
+
+    /// One connection whose peer says anything at any time, local calls among it. Panics where the connection breaks a promise.
+    pub fn connection(bytes: &[u8]) {
+        crate::endpoint::protocol::hostile::exercise(bytes);
+    }
+
     /// Both parsers of coalesced buffers. Panics where one breaks its promises.
     pub fn coalesced(bytes: &[u8]) {
         crate::coalesce::exercise(bytes);

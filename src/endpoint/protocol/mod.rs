@@ -10,6 +10,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod credit;
+pub(crate) mod hostile;
 pub(crate) mod liveness;
 pub(crate) mod rdm_hello;
 pub(crate) mod reorder;

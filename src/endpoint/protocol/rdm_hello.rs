@@ -100,6 +100,21 @@ fn socket(ip: IpAddr, port: &[u8]) -> Option<PeerAddr> {
     (!nobody).then(|| SocketAddr::new(ip, port).into())
 }
 
+/// Checks what is understood of hostile bytes: it is said in the same way again, and is an address to answer to.
+///
+/// # Panics
+///
+/// When it is not.
+pub(crate) fn exercise(bytes: &[u8]) {
+    let Some(peer) = speaker(bytes) else { return };
+    let tail = HelloTail::new(&peer).expect("an address to answer to");
+    assert!(bytes[HELLO_LEN..].starts_with(tail.as_slice()), "{peer}");
+    assert!(tail.as_slice().len() + HELLO_LEN <= HELLO_MESSAGE_MAX);
+    if let AddrForm::Text(_) = peer.form() {
+        assert_eq!(peer.to_string().parse::<PeerAddr>().ok(), Some(peer));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -725,7 +725,8 @@ pub(crate) fn written_data(mark: u32, data: u32) -> u64 {
 /// The window's mark and the application's data, if these are the immediate data of a one-sided write.
 pub(crate) fn split_written(immediate: u64) -> Option<(u32, u32)> {
     let (kind, mark) = split_cq_data(immediate as u32);
-    (kind == ControlKind::WRITTEN).then_some((mark, (immediate >> 32) as u32))
+    let is_it = kind == ControlKind::WRITTEN && !is_short(immediate as u32);
+    is_it.then_some((mark, (immediate >> 32) as u32))
 }
 
 /// A message between the two state machines.
@@ -1004,6 +1005,15 @@ pub(crate) fn exercise(bytes: &[u8]) {
                 Control::parse(control.kind(), control.encode().as_slice()),
                 Ok(control)
             );
+        }
+    }
+    if let Some(data) = bytes.first_chunk().map(|data| u64::from_le_bytes(*data)) {
+        let (mark, number) = split_numbered(data);
+        let has_both = is_short(mark) && data >> u32::BITS != 0;
+        assert!(has_both || numbered(mark, number.into()) == data);
+        assert!(split_cq_data(mark).1 <= INDEX_MASK);
+        if let Some((window, said)) = split_written(data) {
+            assert_eq!(written_data(window, said), data);
         }
     }
     if let Ok(publication) = Publication::parse(bytes) {

@@ -1,0 +1,350 @@
+//! How a listener comes by its connections: requests, what is said of them, and what a connection begins with.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::conn::{Conn, Descriptors};
+use super::sends::Sends;
+use super::shared::{EarlyMessages, ORPHANS_MAX, Shared};
+use super::{Posted, ReceiveCore, Receives, Waiting};
+use crate::Error;
+use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
+use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::event::{ConnectionInfo, ReceiveEvent};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::{CmData, ConnKey, Link, LinkConn};
+use crate::endpoint::protocol::connection::{CloseReason, Connection, LocalParams};
+use crate::endpoint::protocol::liveness::KernelBytes;
+use crate::endpoint::protocol::wire::{self, HeaderMode, Refusal, RefusalCode};
+use crate::fabric::Shape;
+
+impl<L: Link> ReceiveCore<L> {
+    pub(super) fn on_request(
+        &mut self,
+        request: L::Request,
+        data: CmData,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        self.end_former_lives(self.link.peer_of(&request), &data);
+        if let Err(refusal) = self.judge(&data) {
+            return self.refuse(request, refusal);
+        }
+        let Some(id) = self.conns.reserve() else {
+            let details = [CONNECTIONS_MAX.into(), 0];
+            return self.refuse(
+                request,
+                Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details),
+            );
+        };
+        if !self.settings.ask {
+            return self.admit(id, request, &data, events);
+        }
+        let deadline = Instant::now() + self.settings.handshake_timeout;
+        self.timer_stale = true;
+        let peer = self.link.peer_of(&request);
+        self.waiting.insert(
+            id,
+            Waiting {
+                request,
+                data,
+                deadline,
+            },
+        );
+        events.push(ReceiveEvent::Request(
+            crate::endpoint::event::ConnectionRequest {
+                connection: id,
+                peer,
+            },
+        ));
+    }
+
+    /// Everything that can be said of a request before anything is made for it.
+    pub(super) fn judge(&self, data: &CmData) -> Result<(), Refusal> {
+        let limit = self.settings.max_connections;
+        let open = (self.conns.len() + self.waiting.len()) as u64;
+        if self.closing || self.failed.is_some() || !self.settings.accepts {
+            return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
+        }
+        if open >= u64::from(limit) {
+            let details = [limit.into(), 0];
+            return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
+        }
+        let params = self.params(0, 0);
+        let judge = Connection::accept(self.link.form(), params, data.as_slice(), Instant::now());
+        let free = self.free_receives() as u64;
+        let need = self.receives.with(judge.receives_per_credit()).min;
+        if free < need.into() {
+            let details = [free, need.into()];
+            return Err(Refusal::new(RefusalCode::NO_BUFFERS, details));
+        }
+        match judge.close_reason() {
+            Some(CloseReason::RefusedPeer(refusal)) => Err(refusal),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, request: L::Request, refusal: Refusal) {
+        self.stats.refused += 1;
+        tracing::debug!(%refusal, "connection refused");
+        self.link.reject(request, &refusal.encode());
+    }
+
+    /// Makes the connection, posts its receives, and accepts.
+    pub(super) fn admit(
+        &mut self,
+        id: ConnectionId,
+        request: L::Request,
+        data: &CmData,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let link = match self.link.prepare_accept(request) {
+            Ok(link) => link,
+            Err((request, error)) => {
+                self.conns.remove(id);
+                tracing::warn!(%error, "a connection could not be made");
+                return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
+            }
+        };
+        let machine = Connection::accept(
+            self.link.form(),
+            self.params(0, link.key()),
+            data.as_slice(),
+            Instant::now(),
+        );
+        let mut conn = match self.make_conn(link, machine) {
+            Ok(conn) => Box::new(conn),
+            Err(error) => {
+                self.conns.remove(id);
+                self.stats.refused += 1;
+                return tracing::warn!(%error, "a connection could not be made");
+            }
+        };
+        let receives = self.receives.with(conn.machine.receives_per_credit());
+        let want = self.first_target(receives);
+        while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
+        if conn.posted < receives.min {
+            tracing::warn!("a connection could not be made: the provider takes no receives");
+            conn.machine.abort(CloseReason::ClosedLocally);
+            self.conns.put(id, conn);
+            return self.act(id, events);
+        }
+        // The credits promised are receives that are posted, less the reserve.
+        conn.target = conn.posted;
+        let credits = conn.credits();
+        conn.covered = u64::from(credits);
+        conn.machine = Connection::accept(
+            self.link.form(),
+            self.params(credits, conn.link.key()),
+            data.as_slice(),
+            Instant::now(),
+        );
+        self.by_key.insert(conn.link.key(), id);
+        self.conns.put(id, conn);
+        self.act(id, events);
+    }
+
+    pub(super) fn make_conn(
+        &mut self,
+        link: L::Conn,
+        machine: Connection,
+    ) -> Result<Conn<L::Conn>, Error> {
+        let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
+        let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
+        let known = match link.registrar() {
+            Some(_) => None,
+            None => self.known_descriptors(),
+        };
+        let descriptors = match known {
+            Some(known) => known,
+            None => Arc::new(Descriptors {
+                pool: scoped.hold(self.pool.region(), registrar)?,
+                control: scoped.hold(self.control.region(), registrar)?,
+            }),
+        };
+        if link.registrar().is_none() {
+            self.descriptors = Arc::downgrade(&descriptors);
+        }
+        let per_credit = machine.receives_per_credit();
+        let sends = match &self.sends {
+            Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
+            None => None,
+        };
+        Ok(Conn {
+            machine,
+            link,
+            reserve: self.receives.reserve,
+            posted: 0,
+            controls: 0,
+            target: 0,
+            hungry: false,
+            starved: false,
+            established: false,
+            dialed: false,
+            timed: false,
+            heard: false,
+            kernel_bytes: KernelBytes::default(),
+            covered: 0,
+            unsent: None,
+            header_mode: HeaderMode::Raw,
+            lone_header: None,
+            sends,
+            early: self
+                .shared
+                .as_ref()
+                .map(|_| EarlyMessages::boxed(self.settings.depth * per_credit)),
+            long: None,
+            descriptors,
+            scoped,
+        })
+    }
+
+    /// What other connections use, unless the application has deregistered the pool since.
+    pub(super) fn known_descriptors(&self) -> Option<Arc<Descriptors>> {
+        let scope = self.link.registrar().scope();
+        let known = self.descriptors.upgrade();
+        known.filter(|_| self.pool.region().is_registered(scope))
+    }
+
+    /// How many receives a new connection gets: the depth, but so that each further connection can have the fewest.
+    pub(super) fn first_target(&self, receives: Receives) -> u32 {
+        let others = self.settings.max_connections
+            - 1
+            - (self.conns.len() as u32).min(self.settings.max_connections - 1);
+        let kept = (others * self.receives.min) as usize;
+        let share = self
+            .free_receives()
+            .saturating_sub(kept)
+            .max(receives.min as usize);
+        receives.max.min(u32::try_from(share).unwrap_or(u32::MAX))
+    }
+
+    /// Receives that a new connection could have.
+    pub(super) fn free_receives(&self) -> usize {
+        match &self.shared {
+            None => self.pool.free_count(),
+            Some(shared) if shared.orphans.len() >= ORPHANS_MAX => 0,
+            Some(Shared { receives, .. }) => {
+                let free = self.pool.free_count() + receives.surplus() as usize;
+                free.min(receives.room() as usize)
+            }
+        }
+    }
+
+    pub(super) fn params(&self, credits: u32, key: ConnKey) -> LocalParams {
+        LocalParams {
+            header_mode: self
+                .sends
+                .as_ref()
+                .map_or(HeaderMode::Raw, Sends::header_mode),
+            require_header_mode: self.settings.header_mode,
+            features: self.features(),
+            require_features: match self.settings.publishing {
+                true => wire::FEATURE_PUBLISH,
+                false => 0,
+            },
+            receive_size: match self.settings.depth {
+                0 => 0,
+                _ => self.settings.max_message,
+            },
+            receive_depth: self.settings.depth,
+            credits,
+            incarnation: crate::endpoint::incarnation(),
+            connection: crate::endpoint::hello_connection(self.link.form(), key),
+            connect_timeout: self.settings.handshake_timeout,
+            close_timeout: self.settings.close_timeout,
+            max_credit_window: wire::CREDIT_WINDOW_MAX,
+            patience: self.settings.patience,
+        }
+    }
+
+    /// Windows take receives that only an endpoint with windows has.
+    pub(super) fn features(&self) -> u32 {
+        let mut features =
+            wire::FEATURE_HEARTBEAT | wire::FEATURE_TWO_MESSAGES | self.link.limits().features();
+        if self.settings.windows.enabled() {
+            features |= wire::FEATURE_WINDOWS;
+        }
+        if self.long.is_some() {
+            features |= wire::FEATURE_LONG;
+        }
+        if self.settings.publishing {
+            features |= wire::FEATURE_PUBLISH;
+        }
+        features
+    }
+
+    pub(super) fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if let Err(error) = self.link.accept(&mut conn.link, data) {
+            tracing::debug!(%error, "the peer went before it was accepted");
+            conn.machine.on_lost(None);
+        }
+    }
+
+    /// Once in a connection's life.
+    #[inline]
+    pub(super) fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return;
+        };
+        if std::mem::replace(&mut conn.established, true) {
+            return;
+        }
+        self.stats.connections += 1;
+        let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
+        conn.learn_header_mode();
+        let peer = conn.machine.peer();
+        // Of an endpoint that also sends, what its peer takes is told.
+        let (max_message, credits) = match &self.sends {
+            None => (self.settings.max_message, conn.credits()),
+            Some(sends) => (
+                sends
+                    .outgoing()
+                    .max_message(conn.machine.peer_receive_size()),
+                peer.map_or(0, |hello| hello.credits),
+            ),
+        };
+        // What one run of memory was to the peer, nobody sees here.
+        let taken = match conn.machine.has_two_messages() {
+            true => Shape::TwoMessages,
+            false => Shape::Iov,
+        };
+        let info = ConnectionInfo {
+            peer: conn.link.peer(),
+            peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
+            max_message,
+            credits,
+            header_mode: conn.header_mode,
+            shape: self.sends.as_ref().map_or(taken, |s| s.outgoing().shape()),
+            inject: self.sends.as_ref().map_or(0, |s| s.outgoing().inject()),
+            kernel_watch,
+        };
+        tracing::debug!(connection = %id, peer = ?info.peer, "connection accepted");
+        events.push(ReceiveEvent::Connected {
+            connection: id,
+            info,
+        });
+    }
+
+    /// Answers a request that waited: true if it was still there.
+    pub(crate) fn answer(
+        &mut self,
+        id: ConnectionId,
+        refusal: Option<Refusal>,
+        events: &mut Vec<ReceiveEvent>,
+    ) -> bool {
+        let Some(Waiting { request, data, .. }) = self.waiting.remove(&id) else {
+            return false;
+        };
+        match refusal {
+            Some(refusal) => {
+                self.conns.remove(id);
+                self.refuse(request, refusal);
+            }
+            None => self.admit(id, request, &data, events),
+        }
+        true
+    }
+}

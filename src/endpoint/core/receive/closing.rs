@@ -1,0 +1,213 @@
+//! How connections end, one or all, and what becomes of what they had in flight.
+
+use std::time::{Duration, Instant};
+
+use super::{Operation, ReceiveCore};
+use crate::Error;
+use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::{CloseFailed, Link, LinkConn};
+use crate::endpoint::protocol::connection::CloseReason;
+use crate::endpoint::protocol::wire::{ByeReason, Refusal, RefusalCode};
+use crate::error::FabricErrno;
+use crate::in_flight::{ContextKind, InFlight};
+use crate::stats;
+
+impl<L: Link> ReceiveCore<L> {
+    /// Begins the polite close of one connection: true if there is such a connection.
+    pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
+        let Some(conn) = self.conns.get_mut(id) else {
+            return false;
+        };
+        conn.machine.close(ByeReason::CLOSING, deadline);
+        // It may be over before the timer runs out.
+        self.armed = None;
+        self.touch(id);
+        self.wait.wake();
+        true
+    }
+
+    /// Begins the polite close of every connection; requests are refused from now on.
+    pub(crate) fn begin_close_all(&mut self, deadline: Instant) {
+        self.closing = true;
+        let waiting: Vec<_> = self.waiting.keys().copied().collect();
+        for id in waiting {
+            let refusal = Refusal::new(RefusalCode::CLOSING, [0, 0]);
+            // A refusal has no event.
+            self.answer(id, Some(refusal), &mut Vec::new());
+        }
+        let ids = self.conns.ids();
+        for id in ids {
+            self.begin_close(id, deadline);
+        }
+    }
+
+    /// Polls until every connection is closed; requests are refused meanwhile.
+    pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        let mut events = Vec::new();
+        self.begin_close_all(deadline);
+        while !self.conns.is_empty() {
+            self.drive(&mut events);
+            if !self.conns.is_empty() {
+                self.wait
+                    .sleep(Instant::now() + Duration::from_millis(100))?;
+            }
+        }
+        self.release_shared(&mut events);
+        Ok(events)
+    }
+
+    pub(super) fn close_conn(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(mut conn) = self.conns.remove(id) else {
+            return;
+        };
+        self.by_key.remove(&conn.link.key());
+        if conn.hungry {
+            self.hungry.retain(|hungry| *hungry != id);
+        }
+        self.timer_stale |= conn.timed;
+        let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
+        self.stats.lost += u64::from(!orderly && conn.established);
+        self.stats.closed += u64::from(conn.established);
+        self.close_scoped_windows(id, &conn.link);
+        self.leave_long(id, &mut conn);
+        if self.shared.is_some() {
+            let sends = conn.sends.map_or(0, |sends| sends.in_flight);
+            if sends > 0 {
+                self.orphan_sends(id, events);
+            }
+            let goodbye = conn.machine.peer_said_goodbye();
+            let operations = sends + self.give_up_one_sided(id, events);
+            self.quarantine_windows(id, goodbye, events);
+            self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
+        } else {
+            match self.link.close(conn.link) {
+                // The slab lets go of what the provider does not report by itself.
+                Ok(()) => {
+                    self.forget_ops_of(id, events);
+                    self.release_windows(id, events);
+                }
+                Err(CloseFailed(errno)) => {
+                    std::mem::forget(conn.descriptors);
+                    conn.scoped.leak();
+                    std::mem::forget(conn.long.take());
+                    conn.sends.iter_mut().for_each(|sends| sends.leak());
+                    self.leak_ops_of(id, errno, events);
+                }
+            }
+        }
+        if conn.established {
+            tracing::debug!(connection = %id, %reason, "connection closed");
+            events.push(ReceiveEvent::Disconnected {
+                connection: id,
+                reason,
+            });
+        } else if !conn.dialed {
+            self.stats.refused += 1;
+        }
+        if conn.dialed {
+            self.on_dialed_over(id, reason, conn.established, events);
+        }
+    }
+
+    pub(super) fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        // Reported first: an operation that the provider still reports must be found in the slab.
+        while self.read_completions(events) > 0 {}
+        drop(self.in_flight.take_where(|op| op.conn() == id));
+        let (mut data, mut one_sided) = (Vec::new(), Vec::new());
+        for (_, op) in self.operations.take_where(|(conn, _)| *conn == id) {
+            match op {
+                Operation::Data { op, .. } => data.push(op),
+                Operation::OneSided(op) => one_sided.push(op),
+            }
+        }
+        self.fail_sends(id, data, events);
+        self.fail_one_sided(id, one_sided, events);
+    }
+
+    /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it
+    /// reports after all is over, and gives its buffer back.
+    pub(super) fn leak_ops_of(
+        &mut self,
+        id: ConnectionId,
+        errno: FabricErrno,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        let leaked = leaked + self.leak_sends(id, errno, events);
+        let leaked = leaked + self.leak_one_sided(id, errno, events);
+        self.leaked = true;
+        self.stats.leaked += leaked;
+        stats::count_leaked(leaked);
+    }
+
+    /// The endpoint is not to be believed any more: every connection is closed, requests are refused.
+    pub(super) fn fail(&mut self, reason: &'static str) {
+        self.failed.get_or_insert(reason);
+        for (id, conn) in self.conns.iter_mut() {
+            conn.machine.abort(CloseReason::EndpointFailed(reason));
+            self.touched.push(id);
+        }
+        self.wait.wake();
+    }
+}
+
+impl<L: Link> ReceiveCore<L> {
+    fn close_one(&mut self, id: ConnectionId) {
+        let Some(mut conn) = self.conns.remove(id) else {
+            return;
+        };
+        self.close_scoped_windows(id, &conn.link);
+        self.leave_long(id, &mut conn);
+        match self.link.close(conn.link) {
+            // What is in flight on an endpoint that all share is over when that is closed.
+            _ if self.shared.is_some() => {}
+            Ok(()) => {
+                drop(self.in_flight.take_where(|op| op.conn() == id));
+                let ops = self.operations.take_where(|(conn, _)| *conn == id);
+                self.abandon_ops(ops);
+            }
+            Err(CloseFailed(errno)) => {
+                std::mem::forget(conn.descriptors);
+                conn.scoped.leak();
+                std::mem::forget(conn.long.take());
+                conn.sends.iter_mut().for_each(|sends| sends.leak());
+                self.abandon_leaked(Some(id));
+                self.leak_ops_of(id, errno, &mut Vec::new());
+            }
+        }
+    }
+}
+
+impl<L: Link> Drop for ReceiveCore<L> {
+    /// The rude end: every endpoint is closed, buffers go back to the pool.
+    fn drop(&mut self) {
+        self.pool.remove_waker(self.pool_waker);
+        self.stop_sends();
+        let ids = self.conns.ids();
+        if self.shared.is_some() {
+            self.tell_peers(&ids);
+        }
+        for id in ids {
+            self.close_one(id);
+        }
+        if self.close_shared() {
+            // Operations whose buffers are registered by the pool's, and the header slots', descriptors go first.
+            drop(self.in_flight.take_where(|_| true));
+            let ops = self.operations.take_where(|_| true);
+            self.abandon_ops(ops);
+        }
+        self.abandon_one_sided();
+        if self.leaked {
+            let empty = InFlight::new(0, ContextKind::Opaque);
+            std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
+            let empty = InFlight::second(0, ContextKind::Opaque);
+            std::mem::forget(std::mem::replace(&mut self.operations, empty));
+        }
+    }
+}
