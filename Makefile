@@ -50,6 +50,8 @@ bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZE
 	@cargo run -q --release --example bench -- pair --op pingpong --size 64 --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op coalesced --size 64,1K --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op rma-write,rma-read --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release --example bench -- pair --op rdm,publish --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
+	@cargo run -q --release --example bench -- pair --op rdm --provider shm --size 64K,1M --runs $(BENCH_RUNS)
 
 fmt: ## format the code
 	cargo fmt --all

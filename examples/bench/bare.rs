@@ -21,6 +21,7 @@ use libfabric_sys as sys;
 use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
 use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
+use crate::publish::Sum;
 
 /// Completions read at once.
 const BATCH: usize = 32;
@@ -526,6 +527,101 @@ impl Drop for Server {
     fn drop(&mut self) {
         close(self.pep.cast());
     }
+}
+
+/// Subscribers, polled in turn, until each has the end mark.
+pub(crate) fn receive_all(
+    servers: &[Server],
+    case: &Case,
+    mut sum: Sum,
+) -> Result<Arrived, Failure> {
+    let receives = case.receive_depth();
+    let mut ends = Vec::new();
+    for server in servers {
+        let memory = Memory::new(server.net.domain, receives, HEADER + case.size)?;
+        let ep = server.accept(&memory, receives)?;
+        ends.push((ep, memory, &server.net));
+    }
+    while !sum.done() {
+        let mut found = 0;
+        for (ep, memory, net) in &ends {
+            found += net.completions(|index| {
+                sum.on_message(header_at(memory, index));
+                post_receive(ep, memory, index)
+            })?;
+        }
+        sum.on_poll(found)?;
+    }
+    sum.arrived()
+}
+
+/// Posts each payload once for each connection, with `depth` payloads in flight, for the time of the case.
+pub(crate) fn publish<T>(
+    case: &Case,
+    to: &str,
+    arrived: impl FnOnce() -> Result<T, Failure>,
+) -> Result<(Sent, T), Failure> {
+    let addrs: Result<Vec<SocketAddr>, _> = to.split(',').map(str::parse).collect();
+    let addrs = addrs?;
+    let queue = 4 * case.depth * addrs.len() + 64;
+    let net = Net::open(case, addrs.first().copied(), queue)?;
+    let headers = Memory::new(net.domain, case.depth, SLOT)?;
+    let payloads = Memory::new(net.domain, case.depth, case.size)?;
+    let eps: Result<Vec<_>, _> = addrs.iter().map(|&to| connect_to(&net, case, to)).collect();
+    let eps = eps?;
+    let sender = |ep| Sender {
+        ep,
+        headers: &headers,
+        payloads: &payloads,
+        size: case.size,
+    };
+    let senders: Vec<_> = eps.iter().map(sender).collect();
+    let mut free: std::collections::VecDeque<usize> = (0..case.depth).collect();
+    // Sends of each payload that are not over.
+    let mut left = vec![0_usize; case.depth];
+    let mut pacer = Pacer::new(case);
+    loop {
+        while let Some(&index) = free.front() {
+            let Some(header) = pacer.next() else { break };
+            for sender in &senders {
+                if !sender.post(index, header)? {
+                    return fail("the provider's queue is full");
+                }
+            }
+            left[index] = senders.len();
+            free.pop_front();
+            pacer.sent();
+        }
+        let found = net.completions(|context| {
+            let index = context & !SEND;
+            left[index] -= 1;
+            if left[index] == 0 {
+                free.push_back(index);
+            }
+            Ok(())
+        })?;
+        pacer.on_poll(found)?;
+        if pacer.is_over() && free.len() == case.depth {
+            return Ok((pacer.finish(), arrived()?));
+        }
+    }
+}
+
+/// One of several connections, each to another place.
+fn connect_to(net: &Net, case: &Case, to: SocketAddr) -> Result<Ep, Failure> {
+    let info = find(net.library, case, Some(to))?;
+    let connected = net.endpoint(info).and_then(|ep| {
+        // SAFETY: the info is an answer of this library.
+        let dest = unsafe { (*info).dest_addr };
+        // SAFETY: the endpoint is open; its info names the peer's address.
+        let rc = unsafe { sys::fi_connect(ep.0, dest, ptr::null(), 0) };
+        check("fi_connect", rc)?;
+        net.expect(sys::FI_CONNECTED)?;
+        Ok(ep)
+    });
+    // SAFETY: it is an answer of this library, and the endpoint has its own copy.
+    unsafe { net.library.fi_freeinfo(info) };
+    connected
 }
 
 /// Connects, with `receives` posted.

@@ -29,6 +29,8 @@ pub(crate) enum Operation {
     RmaRead,
     /// As `send`, over endpoints without connections (FI_EP_RDM).
     Rdm,
+    /// One payload to several subscribers.
+    Publish,
     /// Small messages one way, packed in buffers; the bare side is a TCP socket with a plain loop of the same format.
     Coalesced,
 }
@@ -41,6 +43,7 @@ impl Operation {
             Self::RmaWrite => "rma-write",
             Self::RmaRead => "rma-read",
             Self::Rdm => "rdm",
+            Self::Publish => "publish",
             Self::Coalesced => "coalesced",
         }
     }
@@ -106,6 +109,8 @@ pub(crate) struct Case {
     pub(crate) buffer: usize,
     /// How long a small message waits for others, in microseconds.
     pub(crate) flush_us: u64,
+    /// Subscribers of a publisher.
+    pub(crate) subscribers: u8,
 }
 
 impl Case {
@@ -248,7 +253,8 @@ impl Pacer {
             | Operation::Coalesced
             | Operation::RmaWrite
             | Operation::RmaRead
-            | Operation::Rdm => 0,
+            | Operation::Rdm
+            | Operation::Publish => 0,
             Operation::Pingpong => SAMPLES_MAX.min((case.seconds * 1e6) as usize + 1),
         };
         let now = Instant::now();

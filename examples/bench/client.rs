@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::case::{Arrived, Case, Operation, Sent, Side};
 use crate::control::Control;
 use crate::error::Failure;
+use crate::publish::Publisher;
 use crate::server::Wish;
 use crate::stats::quantile;
 use crate::{bare, coalesced, ours};
@@ -46,7 +47,14 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
         (Side::Ours, Operation::Pingpong) => Some(ours::PingPong::listen(&case)?),
         _ => None,
     };
+    let publisher = match (wish.side, case.operation) {
+        (Side::Ours, Operation::Publish) => Some(Publisher::listen(&case)?),
+        _ => None,
+    };
     wish.back = listener.as_ref().map(|listener| listener.addr);
+    wish.back = wish
+        .back
+        .or_else(|| publisher.as_ref().map(|publisher| publisher.addr));
     control.say(&wish.line())?;
     let to = control.expect("ready", patience)?;
     if matches!(case.operation, Operation::RmaWrite | Operation::RmaRead) {
@@ -54,10 +62,12 @@ fn run_side(control: &mut Control, wish: &mut Wish) -> Result<Figures, Failure> 
         return Ok(Figures::new(&case, &arrived, sent));
     }
     let arrived = || arrived(&control.expect("arrived", patience)?);
-    if case.operation == Operation::Rdm {
-        let (sent, arrived) = match wish.side {
-            Side::Ours => ours::send(&case, to.parse()?, arrived),
-            Side::Bare => bare::rdm::send(&case, &to, arrived),
+    if matches!(case.operation, Operation::Rdm | Operation::Publish) {
+        let (sent, arrived) = match (publisher, wish.side, case.operation) {
+            (Some(publisher), ..) => publisher.run(&case, arrived),
+            (None, Side::Bare, Operation::Publish) => bare::publish(&case, &to, arrived),
+            (None, Side::Bare, _) => bare::rdm::send(&case, &to, arrived),
+            (None, Side::Ours, _) => ours::send(&case, to.parse()?, arrived),
         }?;
         return Ok(Figures::new(&case, &arrived, sent));
     }

@@ -3,6 +3,7 @@
 //! ```text
 //! bench pair --op send,pingpong --size 64,4K,64K,1M,16M [--netns reno] [--json]
 //! bench pair --op rdm [--provider shm]    over FI_EP_RDM; default: net on libfabric 1.17, tcp on 2.x
+//! bench pair --op publish [--subscribers 4]
 //! bench pair --op coalesced --size 64,1K [--buffer 64K] [--flush-us 1000]
 //! bench server, bench client ADDRESS     the two halves by hand, also on two machines
 //! bench fi-pingpong --size 64,64K        the bare loop beside libfabric's own fi_pingpong
@@ -22,6 +23,7 @@ mod host;
 mod ours;
 mod pairs;
 mod pingpong;
+mod publish;
 mod report;
 mod server;
 mod stats;
@@ -103,6 +105,9 @@ struct Options {
     /// For coalesced: how long a message waits for others, in microseconds.
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     flush_us: u64,
+    /// For publish: subscribers, all in the server's process.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    subscribers: u8,
     /// One JSON object a line and case, instead of a table.
     #[arg(long)]
     json: bool,
@@ -145,7 +150,7 @@ impl Options {
             let default: &[usize] = match operation {
                 Operation::Send => &[64, 4 << 10, 64 << 10, 1 << 20, 16 << 20],
                 Operation::Pingpong => &[64],
-                Operation::RmaWrite | Operation::RmaRead | Operation::Rdm => {
+                Operation::RmaWrite | Operation::RmaRead | Operation::Rdm | Operation::Publish => {
                     &[4 << 10, 64 << 10, 1 << 20]
                 }
                 Operation::Coalesced => &[64, 1 << 10],
@@ -184,6 +189,7 @@ impl Options {
             bare_connections: self.bare_connections,
             buffer: self.buffer,
             flush_us: self.flush_us,
+            subscribers: self.subscribers,
         }
     }
 

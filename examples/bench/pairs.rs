@@ -74,6 +74,7 @@ pub(crate) fn run(
                     Operation::Send
                     | Operation::Coalesced
                     | Operation::Rdm
+                    | Operation::Publish
                     | Operation::RmaWrite
                     | Operation::RmaRead => ours.gb_per_s / bare.gb_per_s,
                     Operation::Pingpong => ours.p50_us / bare.p50_us,

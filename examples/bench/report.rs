@@ -86,6 +86,12 @@ impl Setting {
                 ""
             },
         );
+        if case.operation == Operation::Publish {
+            println!(
+                "{:9} to {} subscribers; counted is what arrives at all of them",
+                "", case.subscribers
+            );
+        }
         if case.operation == Operation::Coalesced {
             println!(
                 "{:9} buffers of {} bytes: {:.3} [{:.3}, {:.3}] of the byte rate of send at that size, {:.0} [{:.0}, {:.0}] times the rate of \
@@ -129,10 +135,13 @@ impl Setting {
 
 /// `null` for the other operations.
 fn coalesced(line: &mut String, case: &Case, outcome: &Outcome) {
-    let only = |value: usize| match case.operation {
-        Operation::Coalesced => value as f64,
-        _ => f64::NAN,
+    let only_of = |operation, value: usize| match case.operation == operation {
+        true => value as f64,
+        false => f64::NAN,
     };
+    let only = |value| only_of(Operation::Coalesced, value);
+    let subscribers = only_of(Operation::Publish, case.subscribers.into());
+    number(line, "subscribers", subscribers);
     number(line, "buffer_bytes", only(case.buffer));
     number(line, "flush_us", only(case.flush_us as usize));
     for (name, ratio) in [("send", outcome.to_send), ("single", outcome.to_single)] {

@@ -9,6 +9,7 @@ use clap::ValueEnum;
 use crate::case::{Arrived, Case, Operation, Side, Wait};
 use crate::control::Control;
 use crate::error::{Failure, fail};
+use crate::publish::{BareSubscribers, Subscribers};
 use crate::{bare, coalesced, ours};
 
 /// How long to wait for a client, and for its next wish.
@@ -55,7 +56,7 @@ impl Wish {
         let Self { side, case, back } = self;
         let back = back.map_or_else(|| "-".to_owned(), |addr| addr.to_string());
         format!(
-            "run {} {} {} {} {} {} {} {} {} {} {back}",
+            "run {} {} {} {} {} {} {} {} {} {} {} {back}",
             side.name(),
             case.operation.name(),
             case.size,
@@ -66,6 +67,7 @@ impl Wish {
             case.bare_connections,
             case.buffer,
             case.flush_us,
+            case.subscribers,
         )
     }
 
@@ -83,6 +85,7 @@ impl Wish {
             connections,
             buffer,
             flush_us,
+            subscribers,
             back,
         ] = words[..]
         else {
@@ -101,6 +104,7 @@ impl Wish {
                 bare_connections: connections.parse()?,
                 buffer: buffer.parse()?,
                 flush_us: flush_us.parse()?,
+                subscribers: subscribers.parse()?,
             },
             back: if back == "-" {
                 None
@@ -111,11 +115,22 @@ impl Wish {
     }
 }
 
-fn run(
-    wish: &Wish,
-    control: &mut Control,
-    last: &mut Option<ours::Server>,
-) -> Result<Arrived, Failure> {
+/// What stays open until the client is done with it.
+enum Last {
+    Server(Box<ours::Server>),
+    Subscribers(Subscribers),
+}
+
+impl Last {
+    fn receive(&mut self, case: &Case) -> Result<Arrived, Failure> {
+        match self {
+            Self::Server(server) => server.receive(case),
+            Self::Subscribers(subscribers) => subscribers.receive(case),
+        }
+    }
+}
+
+fn run(wish: &Wish, control: &mut Control, last: &mut Option<Last>) -> Result<Arrived, Failure> {
     let case = &wish.case;
     match (wish.side, case.operation) {
         (Side::Bare, Operation::RmaWrite | Operation::RmaRead) => {
@@ -138,6 +153,19 @@ fn run(
             control.say(&format!("ready {}", server.addr))?;
             server.receive(case)
         }
+        (Side::Bare, Operation::Publish) => {
+            let subscribers = BareSubscribers::listen(case)?;
+            control.say(&format!("ready {}", subscribers.addrs()))?;
+            subscribers.receive(case)
+        }
+        (Side::Ours, Operation::Publish) => {
+            let back = wish
+                .back
+                .ok_or_else(|| Failure::of("where is the publisher?"))?;
+            let subscribers = last.insert(Last::Subscribers(Subscribers::connect(case, back)?));
+            control.say("ready subscribed")?;
+            subscribers.receive(case)
+        }
         (Side::Bare, Operation::Rdm) => {
             let server = bare::rdm::Server::listen(case)?;
             control.say(&format!("ready {}", server.addr))?;
@@ -152,9 +180,9 @@ fn run(
             }
         }
         (Side::Ours, Operation::Send | Operation::Rdm) => {
-            let server = last.insert(ours::Server::listen(case)?);
+            let server = ours::Server::listen(case)?;
             control.say(&format!("ready {}", server.addr))?;
-            server.receive(case)
+            last.insert(Last::Server(Box::new(server))).receive(case)
         }
         (Side::Ours, Operation::Pingpong) => {
             let back = wish
