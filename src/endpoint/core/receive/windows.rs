@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::{Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{
     CloseReason, Form, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
