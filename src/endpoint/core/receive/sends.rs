@@ -496,11 +496,12 @@ impl<L: Link> ReceiveCore<L> {
         &mut self,
         id: ConnectionId,
         mut ops: Vec<DataOp>,
+        reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
         ops.sort_unstable_by_key(|op| op.sequence);
         for op in ops {
-            let cancelled = CompletionError::new(libc::ECANCELED);
+            let cancelled = CompletionError::ended(reason);
             self.on_sent(id, op, false, Some(cancelled), events);
         }
     }

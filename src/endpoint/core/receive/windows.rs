@@ -466,11 +466,12 @@ impl<L: Link> ReceiveCore<L> {
         &mut self,
         id: ConnectionId,
         mut ops: Vec<OneSided>,
+        reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
         ops.sort_unstable_by_key(|op| op.sequence);
         for op in ops {
-            let cancelled = CompletionError::new(libc::ECANCELED);
+            let cancelled = CompletionError::ended(reason);
             self.on_one_sided(id, op, Some(cancelled), events);
         }
     }
