@@ -371,7 +371,9 @@ impl Rig {
                 payload,
                 error,
             } => {
-                self.paid(key, payload, !error.provider_message.is_empty());
+                let words = ["leaked", "still has"];
+                let kept = words.iter().any(|w| error.provider_message.contains(w));
+                self.paid(key, payload, kept);
                 self.failed.push((key, error.errno.get()));
             }
             WindowEvent::Read { key, into } => {

@@ -1510,6 +1510,8 @@ impl Connection {
         self.transmit = false;
         self.handshake_deadline = None;
         self.close_deadline = None;
+        // Whatever is heard from now on is no news.
+        self.silence = None;
         self.reason = Some(Box::new(reason));
         self.pending.close = true;
     }

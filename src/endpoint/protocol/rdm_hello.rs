@@ -86,10 +86,15 @@ pub(crate) fn speaker(message: &[u8]) -> Option<PeerAddr> {
             let (ip, port) = address.split_first_chunk()?;
             socket(Ipv6Addr::from(*ip).into(), port)
         }
-        FORM_TEXT => PeerAddr::from_text(address),
+        // Providers' names have a scheme. Others would not be read back from what is shown of them.
+        FORM_TEXT => PeerAddr::from_text(address).filter(|_| has_scheme(address)),
         FORM_RAW => PeerAddr::from_raw(address),
         _ => None,
     }
+}
+
+fn has_scheme(text: &[u8]) -> bool {
+    !text.starts_with(b"hex:") && text.windows(3).any(|part| part == b"://")
 }
 
 /// One host, one port: nothing can be sent to others.
@@ -141,6 +146,14 @@ mod tests {
             assert_eq!(speaker(&bytes[..bytes.len() - 1]), None);
         }
         assert!(HelloTail::new(&PeerAddr::any()).is_none());
+    }
+
+    #[test]
+    fn a_text_without_a_scheme_is_nobody() {
+        for text in ["=", "127.0.0.1:80", "host:80"] {
+            let tail = [&[FORM_TEXT, text.len() as u8], text.as_bytes()].concat();
+            assert_eq!(speaker(&message(&tail)), None, "{text}");
+        }
     }
 
     #[test]

@@ -741,6 +741,18 @@ fn a_peer_that_says_nothing_is_asked_then_told_of_then_lost() {
 }
 
 #[test]
+fn what_is_heard_after_the_end_is_no_news() {
+    let now = Instant::now();
+    let mut c = impatient_one(now);
+    assert_eq!(sleep(&mut c, now + T1).last(), Some(&Action::Unresponsive));
+    c.abort(CloseReason::EndpointFailed("test"));
+    assert_closed(&mut c, CloseReason::EndpointFailed("test"));
+    c.on_bytes();
+    assert_eq!(actions(&mut c), [], "the end is the last action");
+    assert_eq!(c.next_deadline(), None);
+}
+
+#[test]
 fn anything_that_comes_is_life() {
     let now = Instant::now();
     let mut c = impatient_one(now);
