@@ -260,6 +260,20 @@ impl CompletionError {
         }
     }
 
+    /// The connection ended before the operation was done.
+    pub(crate) fn ended(reason: CloseReason) -> Self {
+        Self::new(libc::ECANCELED).because(Some(reason))
+    }
+
+    /// Says why, where all that the provider said is that the operation was cancelled: because its connection ended.
+    #[cold]
+    pub(crate) fn because(mut self, ended: Option<CloseReason>) -> Self {
+        if let Some(reason) = ended.filter(|_| self.errno.get() == libc::ECANCELED) {
+            self.provider_message = format!("the connection ended before it was done: {reason}");
+        }
+        self
+    }
+
     /// The peer takes long messages, but none that is so long.
     pub(crate) fn too_long(limit: u64) -> Self {
         Self {

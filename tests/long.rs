@@ -303,16 +303,17 @@ fn receive_huge() {
         .slots(32)
         .depth(4)
         .max_connections(2)
-        .long_messages(LongMessages::new(to));
+        .long_messages(LongMessages::new(to.clone()));
     let mut receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");
     child::tell(format!("addr {}", receiver.local_addr()));
     let mut events = Vec::new();
-    drive("killed", 3 * SOON, || {
+    drive("granted", 3 * SOON, || {
         receiver.poll(&mut events).expect("polls");
-        std::thread::sleep(Duration::from_micros(300));
-        !receive_ends(&events).is_empty()
+        to.free_count() == 0
     });
+    // Nobody drives progress any more: what fits the sockets is written, and no more.
+    std::thread::sleep(3 * SOON);
 }
 
 fn send_huge() {
@@ -360,6 +361,7 @@ fn kill_the_receiver(rdm: bool) {
         sender.poll(&mut events).expect("polls");
         std::thread::sleep(Duration::from_micros(500));
     }
+    assert_eq!(sender.pending(), [1], "it can't be done");
     child.kill();
     drive("the end", 2 * SOON, || {
         sender.poll(&mut events).expect("polls");
@@ -394,9 +396,8 @@ fn kill_the_sender(rdm: bool) {
         receiver.poll(&mut events).expect("polls");
         to.free_count() == 0
     });
-    for _ in 0..10 {
-        receiver.poll(&mut events).expect("polls");
-    }
+    // Once, so that something is written, and not all of it.
+    receiver.poll(&mut events).expect("polls");
     child.kill();
     drive("the end", 2 * SOON, || {
         receiver.poll(&mut events).expect("polls");

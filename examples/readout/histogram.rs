@@ -119,7 +119,9 @@ mod tests {
     #[test]
     fn words_make_the_same_histogram() {
         let mut histogram = Histogram::new();
-        [3, 70_000, 70_000, 5_000_000].map(|ns| histogram.record(ns));
+        for ns in [3, 70_000, 70_000, 5_000_000] {
+            histogram.record(ns);
+        }
         let again = Histogram::from_words(histogram.words()).expect("whole");
         assert_eq!((again.count, again.max), (4, 5_000_000));
         assert_eq!(again.buckets, histogram.buckets);

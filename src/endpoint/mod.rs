@@ -12,6 +12,7 @@ mod connectionless;
 pub(crate) mod core;
 mod event;
 mod id;
+mod limits;
 pub(crate) mod link;
 mod message;
 pub(crate) mod protocol;

@@ -16,6 +16,9 @@ use crate::endpoint::core::receive::{
 };
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::limits::{
+    self, PATIENCE, check_patience, check_timeout, check_windows, config,
+};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -25,7 +28,6 @@ use crate::endpoint::protocol::wire::WindowDescriptor;
 use crate::endpoint::protocol::wire::{
     HeaderMode, Refusal, RefusalCode, SHORT_DEPTH_MAX, SHORT_INDEX_MASK,
 };
-use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, check_windows, config};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
@@ -419,11 +421,7 @@ impl ReceiveEndpoint {
         };
         if pool.slot_size() < slot_min {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
-            return Err(super::send::config(
-                "pool",
-                pool.slot_size().to_string(),
-                reason,
-            ));
+            return Err(limits::config("pool", pool.slot_size().to_string(), reason));
         }
         let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
         let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());

@@ -14,12 +14,12 @@ use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, check_windows, config};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::link::wait::EndpointWait;
-use crate::endpoint::protocol::connection::{CloseReason, State, WINDOWS_MAX};
-use crate::endpoint::protocol::liveness::Patience;
+use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
@@ -283,67 +283,12 @@ impl std::fmt::Debug for SendConfig {
     }
 }
 
-pub(crate) fn config(field: &'static str, value: String, reason: &'static str) -> Error {
-    Error::Config {
-        field,
-        value,
-        reason,
-    }
-}
-
-pub(crate) fn check_windows(windows: u32) -> Result<(), Error> {
-    if windows > WINDOWS_MAX {
-        return Err(config(
-            "windows",
-            windows.to_string(),
-            "must be 0 to 65536 windows",
-        ));
-    }
-    Ok(())
-}
-
-pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {
-    if timeout < Duration::from_millis(1) || timeout > Duration::from_secs(3600) {
-        return Err(config(field, format!("{timeout:?}"), "must be 1 ms to 1 h"));
-    }
-    Ok(())
-}
-
 #[cold]
 fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
     SendError {
         kind: SendErrorKind::Forked { made_by },
         payload,
         key,
-    }
-}
-
-/// When silence of a peer is reported, and when it ends the connection, by default.
-pub(crate) const PATIENCE: Patience = Patience {
-    unresponsive: Some(Duration::from_secs(5)),
-    lost: Some(Duration::from_secs(60)),
-};
-
-pub(crate) fn check_patience(patience: &Patience) -> Result<(), Error> {
-    let least = Duration::from_millis(10);
-    let Patience { unresponsive, lost } = *patience;
-    match unresponsive {
-        Some(time) if time < least || time > Duration::from_secs(3600) => {
-            let reason = "must be 10 ms to 1 h, or none";
-            return Err(config("unresponsive_after", format!("{time:?}"), reason));
-        }
-        _ => {}
-    }
-    match lost {
-        Some(time) if time < least || time > Duration::from_secs(24 * 3600) => {
-            let reason = "must be 10 ms to 24 h, or none";
-            Err(config("lost_after", format!("{time:?}"), reason))
-        }
-        Some(time) if unresponsive.is_some_and(|sooner| sooner >= time) => {
-            let reason = "must be above unresponsive_after";
-            Err(config("lost_after", format!("{time:?}"), reason))
-        }
-        _ => Ok(()),
     }
 }
 

@@ -19,9 +19,10 @@ use crate::endpoint::buffered::core::{
 use crate::endpoint::buffered::event::{BufferedEvent, Carried, PushError, SendBufferError};
 use crate::endpoint::event::{ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::limits::config;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy, config};
+use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
 use crate::error::{SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, PeerAddr};

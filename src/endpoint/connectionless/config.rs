@@ -8,9 +8,9 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::{DeadlinePolicy, Level};
+use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, config};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, config};
 use crate::fabric::EndpointSettings;
 
 /// Most peers: two connections with each, if both sides begin at once.

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferConfig, SharedBufferManager};
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::event::Level;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{
     LONG_ANSWERS_MAX, SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX,

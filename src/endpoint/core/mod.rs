@@ -12,7 +12,6 @@ mod hub_tests;
 mod hub_walk_tests;
 #[cfg(all(test, not(loom)))]
 mod hubs;
-pub(crate) mod iov;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
 pub(crate) mod outgoing;

@@ -19,12 +19,12 @@ use crate::buffer::{
     FrontError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
     TakenSlot,
 };
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::pair::HeaderOp;
 use crate::endpoint::core::recent_lease::RecentLease;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{Inject, Level};
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, LinkConn, LinkLimits, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{self, CloseReason, Connection};
 use crate::endpoint::protocol::wire::{self, HeaderMode};

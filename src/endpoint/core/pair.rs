@@ -10,8 +10,8 @@
 use std::num::NonZeroUsize;
 
 use crate::buffer::TakenSlot;
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::DataOp;
+use crate::endpoint::link::iov::IovList;
 use crate::in_flight::InFlight;
 
 /// A header in flight by itself. Its slot is given back by whoever takes it out of the slab.

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::SendEvent;
+use crate::endpoint::limits::config;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::RefusalCode;
-use crate::endpoint::send::config;
 use crate::error::FabricErrno;
 
 /// Whether, when and how often a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) connects again.

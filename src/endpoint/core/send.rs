@@ -12,12 +12,12 @@ use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::endpoint::core::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing};
 use crate::endpoint::core::pair::{HeaderOp, Stalled};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
@@ -665,10 +665,11 @@ impl<L: Link> SendCore<L> {
             Some(error) => {
                 self.stats.failed += 1;
                 self.machine.on_lost(Some(error.errno));
+                let error = error.because(self.machine.close_reason());
                 events.push(SendEvent::Failed {
                     key,
                     payload,
-                    error: *error,
+                    error,
                 });
             }
         }
@@ -948,7 +949,7 @@ impl<L: Link> SendCore<L> {
             Ok(()) => {
                 // What the provider still reports is the better outcome; after `close` it reports no more than it has.
                 while self.read_completions(events) > 0 {}
-                self.fail_in_flight(events);
+                self.fail_in_flight(reason, events);
                 self.release_registrations();
                 self.release_windows(events);
             }
@@ -960,8 +961,8 @@ impl<L: Link> SendCore<L> {
     }
 
     /// The provider's endpoint is closed: what it did not report is over.
-    fn fail_in_flight(&mut self, events: &mut Vec<SendEvent>) {
-        let cancelled = || CompletionError::new(libc::ECANCELED);
+    fn fail_in_flight(&mut self, reason: CloseReason, events: &mut Vec<SendEvent>) {
+        let cancelled = || CompletionError::ended(reason);
         let mut failed = self.take_sends();
         failed.sort_unstable_by_key(|op| op.sequence);
         for op in failed {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 
 use crate::Error;
-use crate::endpoint::send::config;
+use crate::endpoint::limits::config;
 
 /// Probes of the kernel on a connection that carries nothing (`SO_KEEPALIVE`, tcp(7)).
 ///

@@ -124,7 +124,7 @@ fn local(input: &mut Input<'_>) -> LocalParams {
 
 /// A hello of the peer: its own bytes, or one that can be understood.
 fn hello(input: &mut Input<'_>, kind: HelloKind) -> [u8; HELLO_LEN] {
-    if input.byte() % 8 == 0 {
+    if input.byte().is_multiple_of(8) {
         return input.take();
     }
     let flags = input.byte();
@@ -180,7 +180,7 @@ impl World {
             0..=5 => self.control(input),
             6 | 7 => self.data(input),
             8 => self.machine.on_connected(&hello(input, HelloKind::Ack)),
-            9 if input.byte() % 8 == 0 => {
+            9 if input.byte().is_multiple_of(8) => {
                 let data: [u8; HELLO_LEN] = input.take();
                 self.machine.on_refused(FabricErrno::new(111), &data);
             }
@@ -200,7 +200,7 @@ impl World {
                 self.machine.on_reposted(n);
             }
             15 => self.wait(input),
-            16 if input.byte() % 4 == 0 => {
+            16 if input.byte().is_multiple_of(4) => {
                 let within = Duration::from_millis(self.small(input) * 100);
                 self.machine.close(ByeReason::DONE, self.now + within);
             }
@@ -214,9 +214,9 @@ impl World {
                 };
                 self.machine.ask_subscription(request);
             }
-            21 if input.byte() % 16 == 0 => self.machine.on_lost(None),
+            21 if input.byte().is_multiple_of(16) => self.machine.on_lost(None),
             22 => self.machine.on_bytes(),
-            23 if input.byte() % 16 == 0 => self.machine.abort(CloseReason::ClosedLocally),
+            23 if input.byte().is_multiple_of(16) => self.machine.abort(CloseReason::ClosedLocally),
             _ => {}
         }
     }
@@ -250,7 +250,7 @@ impl World {
 
     fn body(&self, kind: ControlKind, input: &mut Input<'_>) -> Vec<u8> {
         let how = input.byte();
-        if how % 8 == 0 {
+        if how.is_multiple_of(8) {
             let body: [u8; 64] = input.take();
             return body[..usize::from(how % 65)].to_vec();
         }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::Error;
-use crate::endpoint::send::config;
+use crate::endpoint::limits::config;
 use crate::error::{Blocked, CompletionError, SendErrorKind};
 
 /// What a publisher does about a subscriber that has no room: one that granted no more messages, because its application holds them or

@@ -18,6 +18,7 @@ use crate::endpoint::core::receive::{
 };
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, config};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -28,7 +29,6 @@ use crate::endpoint::protocol::wire::{
     CONTROL_LEN_MAX, HeaderMode, PUBLICATION_LEN, Refusal, RefusalCode,
 };
 use crate::endpoint::receive::AcceptPolicy;
-use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, config};
 use crate::error::SendErrorKind;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};

@@ -13,6 +13,7 @@ use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
 use crate::endpoint::core::reconnect::ReconnectPolicy;
+use crate::endpoint::limits::{self, PATIENCE, check_patience, check_timeout, config};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -20,7 +21,6 @@ use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::PUBLICATION_LEN;
-use crate::endpoint::send::{PATIENCE, check_patience, check_timeout, config};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::process::Here;
@@ -269,7 +269,7 @@ impl SubscribeEndpoint {
         if pool.slot_size() < slot_min {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
             let size = pool.slot_size().to_string();
-            return Err(super::super::send::config("pool", size, reason));
+            return Err(limits::config("pool", size, reason));
         }
         let max_message = match config.pool {
             Some(_) => pool.slot_size(),

@@ -5,9 +5,9 @@
 use std::time::Instant;
 
 use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::event::Level;
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaLimits, RmaPost};
 use crate::endpoint::protocol::connection::Connection;
 use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};

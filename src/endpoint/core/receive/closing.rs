@@ -89,7 +89,7 @@ impl<L: Link> ReceiveCore<L> {
             match self.link.close(conn.link) {
                 // The slab lets go of what the provider does not report by itself.
                 Ok(()) => {
-                    self.forget_ops_of(id, events);
+                    self.forget_ops_of(id, reason, events);
                     self.release_windows(id, events);
                 }
                 Err(CloseFailed(errno)) => {
@@ -115,7 +115,12 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    pub(super) fn forget_ops_of(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+    pub(super) fn forget_ops_of(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
         drop(self.in_flight.take_where(|op| op.conn() == id));
@@ -126,8 +131,8 @@ impl<L: Link> ReceiveCore<L> {
                 Operation::OneSided(op) => one_sided.push(op),
             }
         }
-        self.fail_sends(id, data, events);
-        self.fail_one_sided(id, one_sided, events);
+        self.fail_sends(id, data, reason, events);
+        self.fail_one_sided(id, one_sided, reason, events);
     }
 
     /// The operations stay in the slab, which is never freed: the provider may still touch their memory. One that it

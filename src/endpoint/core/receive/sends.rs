@@ -10,11 +10,11 @@ use super::{Operation, ReceiveCore};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, WakerId};
 use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing, PreparedHeader};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkLimits, PostRefused};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
@@ -496,11 +496,12 @@ impl<L: Link> ReceiveCore<L> {
         &mut self,
         id: ConnectionId,
         mut ops: Vec<DataOp>,
+        reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
         ops.sort_unstable_by_key(|op| op.sequence);
         for op in ops {
-            let cancelled = CompletionError::new(libc::ECANCELED);
+            let cancelled = CompletionError::ended(reason);
             self.on_sent(id, op, false, Some(cancelled), events);
         }
     }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::{Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{
     CloseReason, Form, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
@@ -466,11 +466,12 @@ impl<L: Link> ReceiveCore<L> {
         &mut self,
         id: ConnectionId,
         mut ops: Vec<OneSided>,
+        reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
         ops.sort_unstable_by_key(|op| op.sequence);
         for op in ops {
-            let cancelled = CompletionError::new(libc::ECANCELED);
+            let cancelled = CompletionError::ended(reason);
             self.on_one_sided(id, op, Some(cancelled), events);
         }
     }

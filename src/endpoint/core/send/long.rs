@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::Payload;
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::{Lane, LongOp};
 use crate::endpoint::event::{Level, SendEvent};
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
 use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
 use crate::in_flight::InFlight;

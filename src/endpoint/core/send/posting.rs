@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use super::{Op, SendCore};
 use crate::buffer::Payload;
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::{self, DataOp, Lane};
 use crate::endpoint::core::pair::{self, HeaderOp, PairOps, Stalled};
 use crate::endpoint::event::SendEvent;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::protocol::connection::State;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};

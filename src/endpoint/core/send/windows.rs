@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::core::iov::IovList;
 use crate::endpoint::core::outgoing::lease_each;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused};
 use crate::endpoint::protocol::connection::State;
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};

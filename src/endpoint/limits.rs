@@ -1,0 +1,63 @@
+//! Settings that several endpoints have, with their defaults and ranges, and how one that is out of range is refused.
+
+use std::time::Duration;
+
+use crate::Error;
+use crate::endpoint::protocol::connection::WINDOWS_MAX;
+use crate::endpoint::protocol::liveness::Patience;
+
+/// When silence of a peer is reported, and when it ends the connection, by default.
+pub(crate) const PATIENCE: Patience = Patience {
+    unresponsive: Some(Duration::from_secs(5)),
+    lost: Some(Duration::from_secs(60)),
+};
+
+pub(crate) fn check_patience(patience: &Patience) -> Result<(), Error> {
+    let least = Duration::from_millis(10);
+    let Patience { unresponsive, lost } = *patience;
+    match unresponsive {
+        Some(time) if time < least || time > Duration::from_secs(3600) => {
+            let reason = "must be 10 ms to 1 h, or none";
+            return Err(config("unresponsive_after", format!("{time:?}"), reason));
+        }
+        _ => {}
+    }
+    match lost {
+        Some(time) if time < least || time > Duration::from_secs(24 * 3600) => {
+            let reason = "must be 10 ms to 24 h, or none";
+            Err(config("lost_after", format!("{time:?}"), reason))
+        }
+        Some(time) if unresponsive.is_some_and(|sooner| sooner >= time) => {
+            let reason = "must be above unresponsive_after";
+            Err(config("lost_after", format!("{time:?}"), reason))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A setting that can't be: its name, its value, and what it must be.
+pub(crate) fn config(field: &'static str, value: String, reason: &'static str) -> Error {
+    Error::Config {
+        field,
+        value,
+        reason,
+    }
+}
+
+pub(crate) fn check_windows(windows: u32) -> Result<(), Error> {
+    if windows > WINDOWS_MAX {
+        return Err(config(
+            "windows",
+            windows.to_string(),
+            "must be 0 to 65536 windows",
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {
+    if timeout < Duration::from_millis(1) || timeout > Duration::from_secs(3600) {
+        return Err(config(field, format!("{timeout:?}"), "must be 1 ms to 1 h"));
+    }
+    Ok(())
+}
