@@ -100,7 +100,11 @@ pub(crate) fn tell_probe(told: &Told) {
 pub(crate) const KNOWN: &[(&str, &str, &str)] = &[
     ("udp;ofi_rxd 1.17", "restart", RXD_RESTART),
     ("udp;ofi_rxd 2.5", "restart", RXD_RESTART),
+    ("shm 1.17", "peer killed", SHM_LOCK),
 ];
+
+/// `smr_generic_sendmsg` and others of 1.17 take a spin lock in the receiver's memory, and spin themselves; 2.x has none.
+const SHM_LOCK: &str = "whoever is killed while it sends may hold a lock in the receiver's memory, on which others then spin for ever";
 
 const RXD_RESTART: &str =
     "takes packets of the old sender for the new one's, and the new connection times out";
