@@ -15,10 +15,14 @@ pub(crate) enum Shown {
     Hole(&'static str),
 }
 
+const SECOND: &str = "failed, and worked when it was run once more: the log says how it failed";
+
 /// What the table says about one behaviour on one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cell {
     Shown(Shown),
+    /// Failed, and then worked when it was run once more.
+    Second,
     /// Fails for a reason of the provider's own, which is known.
     Known(&'static str),
     Failed,
@@ -59,6 +63,7 @@ impl Reasons {
         match cell {
             Cell::Shown(Shown::Works) => "ok".to_owned(),
             Cell::Shown(Shown::Hole(reason)) => format!("no({})", self.number(reason)),
+            Cell::Second => format!("2nd({})", self.number(SECOND)),
             Cell::Known(reason) => format!("known({})", self.number(reason)),
             Cell::Failed => "FAILED".to_owned(),
             Cell::NotAsked => "-".to_owned(),
