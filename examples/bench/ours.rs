@@ -17,8 +17,10 @@ use crate::case::{Arrived, Case, HEADER, Header, Operation, Pacer, Sent, Wait};
 use crate::clock::{Deadline, Sampler};
 use crate::error::{Failure, fail};
 
-/// Receive buffers beyond those that are posted: messages that were polled and not dropped yet.
+/// Receive buffers beyond those that are posted, at most: messages that were polled and not dropped yet. Of long messages fewer, so that
+/// both loops receive into about as much memory: they may be as fast as it fits a cache.
 const HELD: usize = 32;
+const HELD_BYTES: usize = 2 << 20;
 const CONNECT: Duration = Duration::from_secs(10);
 
 fn builder(case: &Case) -> FabricBuilder {
@@ -51,7 +53,7 @@ fn listen(domain: &Arc<Domain>, case: &Case) -> Result<ReceiveEndpoint, Failure>
     let config = ReceiveConfig::default()
         .max_message((HEADER + case.size).next_multiple_of(64))
         .depth(case.window() as u32)
-        .slots((case.receive_depth() + HELD) as u32)
+        .slots((case.receive_depth() + (HELD_BYTES / case.size).clamp(2, HELD)) as u32)
         .max_connections(1);
     let addr = match case.local_node() {
         Some(node) => SocketAddr::new(node.parse()?, 0).into(),

@@ -397,7 +397,8 @@ impl<L: Link> SendCore<L> {
         if self.data_in_flight == 0 {
             self.clock = Instant::now();
         }
-        self.next_late.get_or_insert(self.clock + deadline);
+        let clock = self.clock;
+        self.next_late.get_or_insert_with(|| clock + deadline);
         Some(self.clock)
     }
 
