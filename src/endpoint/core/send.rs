@@ -12,6 +12,7 @@ use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::endpoint::core::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
+use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing};
 use crate::endpoint::core::pair::{HeaderOp, Stalled};
 use crate::endpoint::core::scoped::ScopedRegistrations;
@@ -142,6 +143,9 @@ pub(crate) struct SendCore<L: Link> {
     next_late: Option<Instant>,
     polls_without_cm: u32,
     polls_without_clock: u32,
+    jiffies: Jiffies,
+    /// More came than sends that are done: the connection may want something.
+    eventful: bool,
     /// When the machine wants to be looked at, as of the last poll.
     machine_deadline: Option<Instant>,
     kernel_bytes: KernelBytes,
@@ -214,6 +218,8 @@ impl<L: Link> SendCore<L> {
             next_late: None,
             polls_without_cm: 0,
             polls_without_clock: 0,
+            jiffies: Jiffies::new(),
+            eventful: true,
             machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
             backlog: Backlog::new(capacity.into()),
@@ -469,6 +475,38 @@ impl<L: Link> SendCore<L> {
         }
         let found = self.read_completions(events);
         let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm || self.wants_more(found) {
+            self.look_around(found, look_at_cm, events);
+        } else if self.data_in_flight == 0 {
+            self.outgoing.rest();
+        }
+        Ok(())
+    }
+
+    /// Whether a poll that found so many completions has more to do than to report sends that are done. Most have not, and
+    /// what they don't look at counts in each message.
+    #[inline]
+    fn wants_more(&mut self, found: usize) -> bool {
+        let waits = self.eventful
+            || self.shut_down
+            || self.blocked.is_some()
+            || self.unsent.is_some()
+            || self.long.is_some()
+            || self.next_late.is_some()
+            || !self.stalled.is_empty();
+        if waits || self.polls_without_clock + 1 >= CLOCK_INTERVAL {
+            return true;
+        }
+        if found == 0 {
+            return self.jiffies.moved();
+        }
+        self.polls_without_clock += 1;
+        false
+    }
+
+    /// Everything but the completion queue.
+    fn look_around(&mut self, found: usize, look_at_cm: bool, events: &mut Vec<SendEvent>) {
+        let eventful = std::mem::take(&mut self.eventful);
         if look_at_cm {
             self.read_cm();
         }
@@ -481,7 +519,8 @@ impl<L: Link> SendCore<L> {
             self.machine.on_lost(None);
         }
         let due = self.look_at_clock(found == 0 || look_at_cm);
-        if found > 0
+        if eventful
+            || found > 0
             || look_at_cm
             || due
             || self.unsent.is_some()
@@ -498,7 +537,6 @@ impl<L: Link> SendCore<L> {
         self.check_deadlines(events);
         self.tell_writable(events);
         self.arm_timer();
-        Ok(())
     }
 
     /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
@@ -582,7 +620,9 @@ impl<L: Link> SendCore<L> {
             data,
             error,
         } = completion;
-        match self.in_flight.finish(context) {
+        let finished = self.in_flight.finish(context);
+        self.eventful |= error.is_some() || !matches!(finished, Ok(Op::Data(_)));
+        match finished {
             Ok(Op::Data(op)) if op.header.is_some() => self.on_payload_sent(op, error, events),
             Ok(Op::Data(op)) => self.on_sent(op, error, events),
             Ok(Op::Header(op)) => self.on_header_sent(op, error, events),

@@ -69,7 +69,7 @@ pub(super) struct Account {
     given_up: u32,
     next_late: Option<Instant>,
     /// Connections on which an operation was refused for now.
-    blocked: Vec<ConnectionId>,
+    pub(super) blocked: Vec<ConnectionId>,
 }
 
 impl<L: Link> ReceiveCore<L> {
