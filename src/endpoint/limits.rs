@@ -55,6 +55,17 @@ pub(crate) fn check_windows(windows: u32) -> Result<(), Error> {
     Ok(())
 }
 
+/// How long something that was posted may take; none: for ever.
+pub(crate) fn check_deadline(field: &'static str, deadline: Option<Duration>) -> Result<(), Error> {
+    match deadline {
+        Some(time) if time < Duration::from_millis(1) || time > Duration::from_secs(24 * 3600) => {
+            let reason = "must be 1 ms to 24 h, or none";
+            Err(config(field, format!("{time:?}"), reason))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {
     if timeout < Duration::from_millis(1) || timeout > Duration::from_secs(3600) {
         return Err(config(field, format!("{timeout:?}"), "must be 1 ms to 1 h"));

@@ -17,7 +17,7 @@ use crate::endpoint::core::receive::{
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{
-    self, PATIENCE, check_patience, check_timeout, check_windows, config,
+    self, PATIENCE, check_deadline, check_patience, check_timeout, check_windows, config,
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -252,15 +252,7 @@ impl ReceiveConfig {
                 "must be 1 to 65536 operations",
             ));
         }
-        let day = Duration::from_secs(24 * 3600);
-        match self.windows.deadline {
-            Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
-                "operation_deadline",
-                format!("{d:?}"),
-                "must be 1 ms to 24 h, or none",
-            )),
-            _ => Ok(()),
-        }
+        check_deadline("operation_deadline", self.windows.deadline)
     }
 
     /// Buffers that a connection takes at least.

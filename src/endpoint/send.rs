@@ -14,7 +14,9 @@ use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
-use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, check_windows, config};
+use crate::endpoint::limits::{
+    PATIENCE, check_deadline, check_patience, check_timeout, check_windows, config,
+};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -263,15 +265,7 @@ impl SendConfig {
         check_patience(&settings.patience)?;
         settings.watch.check()?;
         self.reconnect.check()?;
-        let day = Duration::from_secs(24 * 3600);
-        match settings.send_deadline {
-            Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
-                "send_deadline",
-                format!("{d:?}"),
-                "must be 1 ms to 24 h, or none",
-            )),
-            _ => Ok(()),
-        }
+        check_deadline("send_deadline", settings.send_deadline)
     }
 }
 

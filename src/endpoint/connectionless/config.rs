@@ -8,7 +8,7 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::{DeadlinePolicy, Level};
-use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, config};
+use crate::endpoint::limits::{PATIENCE, check_deadline, check_patience, check_timeout, config};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::fabric::EndpointSettings;
@@ -285,15 +285,7 @@ impl ConnectionlessConfig {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("close_timeout", self.close_timeout)?;
         check_patience(&self.patience)?;
-        let day = Duration::from_secs(24 * 3600);
-        match self.send_deadline {
-            Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
-                "send_deadline",
-                format!("{d:?}"),
-                "must be 1 ms to 24 h, or none",
-            )),
-            _ => Ok(()),
-        }
+        check_deadline("send_deadline", self.send_deadline)
     }
 }
 

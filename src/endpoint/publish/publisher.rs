@@ -18,7 +18,7 @@ use crate::endpoint::core::receive::{
 };
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, config};
+use crate::endpoint::limits::{PATIENCE, check_deadline, check_patience, check_timeout, config};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -314,13 +314,7 @@ impl PublishConfig {
         range("subscriptions", self.limits.in_all, 1 << 20, reason)?;
         let (field, limit) = ("subscriptions_per_connection", self.limits.per_connection);
         range(field, limit, 65_536, "must be 1 to 65536")?;
-        let day = Duration::from_secs(24 * 3600);
-        if let Some(time) = self.send_deadline
-            && (time < Duration::from_millis(1) || time > day)
-        {
-            let reason = "must be 1 ms to 24 h, or none";
-            return Err(config("send_deadline", format!("{time:?}"), reason));
-        }
+        check_deadline("send_deadline", self.send_deadline)?;
         self.slow.check()?;
         check_patience(&self.patience)?;
         self.watch.check()?;
