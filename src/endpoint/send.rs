@@ -15,7 +15,7 @@ use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{
-    PATIENCE, check_deadline, check_patience, check_timeout, check_windows, config,
+    PATIENCE, check_count, check_deadline, check_patience, check_timeout, check_windows,
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -252,13 +252,7 @@ impl SendConfig {
 
     fn check(&self) -> Result<(), Error> {
         let settings = &self.settings;
-        if !(1..=65_536).contains(&settings.depth) {
-            return Err(config(
-                "depth",
-                settings.depth.to_string(),
-                "must be 1 to 65536 sends",
-            ));
-        }
+        check_count("depth", settings.depth, 65_536, "must be 1 to 65536 sends")?;
         check_windows(settings.windows)?;
         check_timeout("connect_timeout", settings.connect_timeout)?;
         check_timeout("close_timeout", settings.close_timeout)?;

@@ -8,7 +8,9 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::{DeadlinePolicy, Level};
-use crate::endpoint::limits::{PATIENCE, check_deadline, check_patience, check_timeout, config};
+use crate::endpoint::limits::{
+    PATIENCE, check_count, check_deadline, check_patience, check_timeout, config,
+};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::fabric::EndpointSettings;
@@ -254,21 +256,13 @@ impl ConnectionlessConfig {
     }
 
     pub(super) fn check(&self, receives_min: u32) -> Result<(), Error> {
-        let range = |field, value: u32, max: u32, reason| match value {
-            v if (1..=max).contains(&v) => Ok(()),
-            v => Err(config(field, v.to_string(), reason)),
-        };
-        range(
-            "max_peers",
-            self.max_peers,
-            PEERS_MAX,
-            "must be 1 to 32768 peers",
-        )?;
+        let peers = "must be 1 to 32768 peers";
+        check_count("max_peers", self.max_peers, PEERS_MAX, peers)?;
         let sends = "must be 1 to 65536 sends";
-        range("depth", self.depth, 65_536, sends)?;
-        range("total_depth", self.total_depth, 65_536, sends)?;
+        check_count("depth", self.depth, 65_536, sends)?;
+        check_count("total_depth", self.total_depth, 65_536, sends)?;
         let messages = "must be 1 to 65536 messages";
-        range("receive_depth", self.receive_depth, 65_536, messages)?;
+        check_count("receive_depth", self.receive_depth, 65_536, messages)?;
         let slots = self.pool_slots();
         if slots < (2 * receives_min * self.max_peers) as usize || slots > 1 << 20 {
             let reason = "must be 8 for each of max_peers, to 1048576";

@@ -18,7 +18,9 @@ use crate::endpoint::core::receive::{
 };
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::limits::{PATIENCE, check_deadline, check_patience, check_timeout, config};
+use crate::endpoint::limits::{
+    PATIENCE, check_count, check_deadline, check_patience, check_timeout, config,
+};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -288,32 +290,19 @@ impl PublishConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let range = |field, value: u32, max: u32, reason| match value {
-            value if (1..=max).contains(&value) => Ok(()),
-            value => Err(config(field, value.to_string(), reason)),
-        };
-        range(
-            "publications",
-            self.publications,
-            65_536,
-            "must be 1 to 65536",
-        )?;
-        range("depth", self.depth, 65_536, "must be 1 to 65536 sends")?;
-        let reason = "must be 1 to 65536";
-        range(
-            "max_connections",
-            self.max_connections,
-            CONNECTIONS_MAX,
-            reason,
-        )?;
+        let count = "must be 1 to 65536";
+        check_count("publications", self.publications, 65_536, count)?;
+        check_count("depth", self.depth, 65_536, "must be 1 to 65536 sends")?;
+        let connections = self.max_connections;
+        check_count("max_connections", connections, CONNECTIONS_MAX, count)?;
         let reason = "times max_connections must be at most 1048576";
         if u64::from(self.depth) * u64::from(self.max_connections) > 1 << 20 {
             return Err(config("depth", self.depth.to_string(), reason));
         }
         let reason = "must be 1 to 1048576";
-        range("subscriptions", self.limits.in_all, 1 << 20, reason)?;
+        check_count("subscriptions", self.limits.in_all, 1 << 20, reason)?;
         let (field, limit) = ("subscriptions_per_connection", self.limits.per_connection);
-        range(field, limit, 65_536, "must be 1 to 65536")?;
+        check_count(field, limit, 65_536, count)?;
         check_deadline("send_deadline", self.send_deadline)?;
         self.slow.check()?;
         check_patience(&self.patience)?;
