@@ -8,6 +8,7 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::{DeadlinePolicy, Level};
+use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::limits::{
     PATIENCE, check_count, check_deadline, check_patience, check_timeout, config,
 };
@@ -53,7 +54,7 @@ pub struct ConnectionlessConfig {
     pub(super) receive_depth: u32,
     pub(super) depth: u32,
     pub(super) total_depth: u32,
-    pub(super) headers: Headers,
+    pub(super) headers: HeaderSource,
     pub(super) header_mode: HeaderMode,
     pub(super) level: Level,
     pub(super) send_deadline: Option<Duration>,
@@ -67,11 +68,6 @@ pub struct ConnectionlessConfig {
 
 pub(super) type OnAbandoned = Box<dyn FnMut(PeerId, u64) + Send>;
 
-pub(super) enum Headers {
-    Own(HeaderSlotConfig),
-    Shared(HeaderSlotManager),
-}
-
 impl Default for ConnectionlessConfig {
     fn default() -> Self {
         Self {
@@ -84,7 +80,7 @@ impl Default for ConnectionlessConfig {
             receive_depth: 32,
             depth: 64,
             total_depth: 256,
-            headers: Headers::Own(HeaderSlotConfig::default()),
+            headers: HeaderSource::Own(HeaderSlotConfig::default()),
             header_mode: HeaderMode::Prefixed,
             level: Level::Sent,
             send_deadline: Some(Duration::from_secs(30)),
@@ -165,14 +161,14 @@ impl ConnectionlessConfig {
     /// Header slots of this endpoint's own.
     #[must_use]
     pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
-        self.headers = Headers::Own(config);
+        self.headers = HeaderSource::Own(config);
         self
     }
 
     /// Header slots shared with other endpoints of the same domain.
     #[must_use]
     pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
-        self.headers = Headers::Shared(headers.clone());
+        self.headers = HeaderSource::Shared(headers.clone());
         self
     }
 

@@ -17,6 +17,7 @@ use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
+use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{
     PATIENCE, check_count, check_deadline, check_patience, check_timeout, config,
@@ -73,7 +74,7 @@ pub struct PublishConfig {
     slow: SlowPolicy,
     send_deadline: Option<Duration>,
     deadline_policy: DeadlinePolicy,
-    headers: Headers,
+    headers: HeaderSource,
     header_mode: HeaderMode,
     level: Level,
     limits: SubscriptionLimits,
@@ -88,11 +89,6 @@ pub struct PublishConfig {
     on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
-enum Headers {
-    Own(HeaderSlotConfig),
-    Shared(HeaderSlotManager),
-}
-
 impl Default for PublishConfig {
     fn default() -> Self {
         Self {
@@ -101,7 +97,7 @@ impl Default for PublishConfig {
             slow: SlowPolicy::Drop,
             send_deadline: Some(Duration::from_secs(30)),
             deadline_policy: DeadlinePolicy::FailConnection,
-            headers: Headers::Own(HeaderSlotConfig {
+            headers: HeaderSource::Own(HeaderSlotConfig {
                 slots: 256,
                 slot_size: 128,
             }),
@@ -165,14 +161,14 @@ impl PublishConfig {
     /// header.
     #[must_use]
     pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
-        self.headers = Headers::Own(config);
+        self.headers = HeaderSource::Own(config);
         self
     }
 
     /// Header slots shared with other endpoints of the same domain.
     #[must_use]
     pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
-        self.headers = Headers::Shared(headers.clone());
+        self.headers = HeaderSource::Shared(headers.clone());
         self
     }
 
@@ -325,11 +321,8 @@ impl PublishConfig {
         })
     }
 
-    fn make_headers(&mut self) -> Result<HeaderSlotManager, Error> {
-        let headers = match &self.headers {
-            Headers::Own(config) => HeaderSlotManager::new(*config)?,
-            Headers::Shared(headers) => headers.clone(),
-        };
+    fn make_headers(&self) -> Result<HeaderSlotManager, Error> {
+        let headers = self.headers.manager()?;
         if headers.slot_size() < PUBLICATION_LEN + self.header_mode.overhead() {
             let reason = "must be at least 18 bytes, for what stands in front of a header";
             let size = headers.slot_size().to_string();
