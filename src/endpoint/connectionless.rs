@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
 
-use self::config::{Headers, OnAbandoned};
+use self::config::OnAbandoned;
 use self::peers::{Peers, Stage};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
@@ -138,10 +138,7 @@ impl ConnectionlessEndpoint {
             long: false,
         };
         config.check(windows.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
-        let headers = match &config.headers {
-            Headers::Own(config) => HeaderSlotManager::new(*config)?,
-            Headers::Shared(headers) => headers.clone(),
-        };
+        let headers = config.headers.manager()?;
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
             None => {

@@ -11,6 +11,7 @@ mod buffered;
 mod connectionless;
 pub(crate) mod core;
 mod event;
+mod header_source;
 mod id;
 mod limits;
 pub(crate) mod link;
