@@ -181,7 +181,9 @@ pub(crate) fn decide(mode: CompatMode, facts: &Facts) -> Result<Compat, CompatRe
 
 fn off(mode: CompatMode, facts: &Facts) -> Compat {
     let mut reason = match mode {
-        CompatMode::Off => "off: it was forbidden (compat_mode OFF), and cuFile took the file".to_owned(),
+        CompatMode::Off => {
+            "off: it was forbidden (compat_mode OFF), and cuFile took the file".to_owned()
+        }
         CompatMode::Auto | CompatMode::On => "off: cuFile took the file".to_owned(),
     };
     // OFF forbids for asynchronous operations, too: cuFile then says for itself what it can't do.
@@ -295,7 +297,10 @@ mod tests {
             let on = decide(CompatMode::On, &facts).unwrap();
             assert!(on.on && on.reason.contains("asked for"), "{}", on.reason);
             let refused = decide(CompatMode::Off, &facts).unwrap_err().to_string();
-            assert!(refused.contains(word) && refused.contains("AUTO"), "{refused}");
+            assert!(
+                refused.contains(word) && refused.contains("AUTO"),
+                "{refused}"
+            );
             assert_eq!(facts.may_register(), facts.registration.is_some(), "{word}");
         }
     }

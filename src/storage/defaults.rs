@@ -177,13 +177,20 @@ fn current() -> MutexGuard<'static, Current> {
     current
 }
 
+/// The settings are the process's: a test that changes them, or that others' changes disturb, takes this first.
+#[cfg(all(test, not(loom)))]
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    /// Settings are the process's: one test does it all, and touches what no other test looks at.
     #[test]
     fn by_code_by_scope_and_back() {
+        let _alone = alone();
         let before = Defaults::get();
         assert_eq!(Defaults::check(), Ok(()), "the environment of these tests");
 
@@ -212,7 +219,10 @@ mod tests {
         Defaults::set(|settings| settings.auto_direct_io_threshold = 12).unwrap();
         drop(inner);
         let now = Defaults::get();
-        assert_eq!((now.io_uring_depth, now.gds_threshold), (8, before.gds_threshold));
+        assert_eq!(
+            (now.io_uring_depth, now.gds_threshold),
+            (8, before.gds_threshold)
+        );
         drop(outer);
         assert_eq!(Defaults::get().io_uring_depth, 7);
         assert_eq!(Defaults::get().auto_direct_io_threshold, 12);
@@ -223,6 +233,7 @@ mod tests {
 
     #[test]
     fn threads_that_set_different_things_lose_nothing() {
+        let _alone = alone();
         let sets: [fn(&mut Settings, usize); 2] = [
             |settings, n| settings.bounce_pool_size = n,
             |settings, n| settings.thread_pool_queue = n,

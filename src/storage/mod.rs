@@ -19,6 +19,9 @@
 #![allow(dead_code)]
 
 mod back_end;
+pub mod block_device;
+mod compat;
+mod defaults;
 mod engine;
 mod error;
 mod file;
@@ -26,18 +29,25 @@ mod handle;
 mod io_buffer;
 mod open;
 mod options;
+pub mod page_cache;
 mod plan;
+mod settings;
+mod shared_pools;
 pub mod stats;
 mod thread_pool;
 mod transferred;
 
 pub use back_end::{BackEnd, Direction};
+pub use block_device::{BlockDevice, BlockDeviceError};
+pub use compat::CompatMode;
+pub use defaults::{Defaults, DefaultsScope};
 pub use error::{FileError, FileErrorKind, FileOperation};
 pub use file::DirectAlignment;
 pub use handle::FileHandle;
 pub use io_buffer::{IoBuf, IoBufMut, Place};
 pub use open::{OpenFlags, OpenOptions};
 pub use options::{BackEndChoice, DirectIo, IoOptions};
+pub use settings::{SettingError, Settings};
 pub use stats::IoStats;
 pub use thread_pool::{ThreadPool, ThreadPoolStats};
 pub use transferred::Transferred;

@@ -74,7 +74,12 @@ fn both_names_of_kvikios_threads_count_but_may_not_contradict() {
     let same = [("KVIKIO_NTHREADS", "7"), ("KVIKIO_NUM_THREADS", "7")];
     assert_eq!(threads(&same), 7);
     let error = error_of(&[("KVIKIO_NTHREADS", "7"), ("KVIKIO_NUM_THREADS", "8")]);
-    for word in ["num_threads", "KVIKIO_NTHREADS=7", "KVIKIO_NUM_THREADS=8", "unset"] {
+    for word in [
+        "num_threads",
+        "KVIKIO_NTHREADS=7",
+        "KVIKIO_NUM_THREADS=8",
+        "unset",
+    ] {
         assert!(error.contains(word), "{error}");
     }
 }
@@ -88,7 +93,11 @@ fn nonsense_is_an_error_that_names_variable_value_range_and_what_to_do() {
         ("KVIKIO_TASK_SIZE", "-1", "default 4194304"),
         ("KVIKIO_NUM_THREADS", "0", "1 to 1024 threads (default 8)"),
         ("FABRICAST_NUM_THREADS", "1025", "1 to 1024 threads"),
-        ("KVIKIO_COMPAT_MODE", "maybe", "AUTO, ON or OFF (default AUTO)"),
+        (
+            "KVIKIO_COMPAT_MODE",
+            "maybe",
+            "AUTO, ON or OFF (default AUTO)",
+        ),
         ("KVIKIO_AUTO_DIRECT_IO_READ", "", "on or off (default off)"),
         ("FABRICAST_IO_URING", "auto", "on or off (default on)"),
         ("FABRICAST_IO_URING_DEPTH", "4097", "1 to 4096 pieces"),
@@ -99,7 +108,12 @@ fn nonsense_is_an_error_that_names_variable_value_range_and_what_to_do() {
         assert_eq!(error.variable(), Some(variable));
         assert_eq!(error.value(), value);
         let text = error.to_string();
-        for part in [&format!("{variable}={value}"), range, "unset", error.setting()] {
+        for part in [
+            &format!("{variable}={value}"),
+            range,
+            "unset",
+            error.setting(),
+        ] {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
         error_of(&[(variable, value)]);
@@ -149,7 +163,9 @@ fn the_documentation_has_each_setting_with_its_variables_default_and_range() {
     assert_eq!(documented.len(), SETTINGS.len());
     for (line, setting) in documented.iter().zip(&SETTINGS) {
         let cells: Vec<_> = line.split('|').map(str::trim).collect();
-        let names = [setting.variable].into_iter().chain(setting.kvikio.iter().copied());
+        let names = [setting.variable]
+            .into_iter()
+            .chain(setting.kvikio.iter().copied());
         let variables: Vec<_> = names.map(|name| format!("`{name}`")).collect();
         let default = setting.kind.text((setting.get)(&Settings::DEFAULT));
         let range = match setting.kind {
@@ -162,7 +178,10 @@ fn the_documentation_has_each_setting_with_its_variables_default_and_range() {
             (cells[1], cells[2], cells[4], cells[5]),
             (&*name, &*variables.join(", "), &*default, &*range)
         );
-        assert!(cells[3].starts_with(setting.unit) || cells[3].contains(setting.unit), "{line}");
+        assert!(
+            cells[3].starts_with(setting.unit) || cells[3].contains(setting.unit),
+            "{line}"
+        );
     }
 }
 
@@ -182,7 +201,13 @@ fn each_row_of_the_table_is_about_its_own_field() {
             } else {
                 (row.get)(&Settings::DEFAULT)
             };
-            assert_eq!((row.get)(&changed), wanted, "{} by {}", row.name, setting.name);
+            assert_eq!(
+                (row.get)(&changed),
+                wanted,
+                "{} by {}",
+                row.name,
+                setting.name
+            );
         }
     }
 }
