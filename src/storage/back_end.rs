@@ -64,7 +64,7 @@ impl fmt::Display for BackEnd {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -27,6 +27,7 @@ mod io_buffer;
 mod open;
 mod options;
 mod plan;
+pub mod stats;
 mod thread_pool;
 mod transferred;
 
@@ -37,5 +38,6 @@ pub use handle::FileHandle;
 pub use io_buffer::{IoBuf, IoBufMut, Place};
 pub use open::{OpenFlags, OpenOptions};
 pub use options::{BackEndChoice, DirectIo, IoOptions};
-pub use thread_pool::ThreadPool;
+pub use stats::IoStats;
+pub use thread_pool::{ThreadPool, ThreadPoolStats};
 pub use transferred::Transferred;
