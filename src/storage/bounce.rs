@@ -1,8 +1,8 @@
 //! `BounceBuffer`: aligned memory between a file that is read or written directly and memory of the caller's that is not aligned.
 //!
-//! The pool hands out what came back last, which is most likely still in a cache, keeps buffers until they are of another size or [`clear`] is
-//! called, and never has more than [`BUFFERS_MAX`]. Who needs one more waits for one; nobody who holds one waits for another, so that
-//! somebody always gets on. No lock is held while bytes move.
+//! The pool hands out what came back last, which is most likely still in a cache, and keeps buffers until [`bounce_buffers_clear`] or until others
+//! are needed: together they take no more than the setting `bounce_pool_size`. Who finds none waits for one; nobody who holds one waits for
+//! another, so that somebody always gets on. No lock is held while bytes move.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,8 +12,8 @@ use crate::buffer::{BufferMut, SharedBufferConfig, SharedBufferManager};
 use crate::memory::{HugePages, MemoryError, Region, round_up};
 use crate::process::Owner;
 
-/// Buffers of the process, in use and free.
-pub(crate) const BUFFERS_MAX: usize = 64;
+use super::stand_in::Defaults;
+
 /// Buffers begin at multiples of this, in bytes: the strictest alignment that is believed of a file.
 const ALIGNMENT: usize = 1 << 20;
 /// So long a transfer waits for a buffer before it goes through the page cache.
@@ -27,9 +27,16 @@ struct Pool {
 
 #[derive(Default)]
 struct State {
-    /// The last one is the next to be used.
+    /// The last one came back last.
     free: Vec<BufferMut>,
+    /// Bytes of those that are in use, and of those about to be made.
     in_use: usize,
+}
+
+impl State {
+    fn free_bytes(&self) -> usize {
+        self.free.iter().map(|buffer| buffer.len()).sum()
+    }
 }
 
 static POOL: OnceLock<Pool> = OnceLock::new();
@@ -47,22 +54,24 @@ impl Pool {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A buffer of that size that is free, or the right to make one; nothing after a long wait.
-    fn take(&self, size: usize) -> Option<Option<BufferMut>> {
+    /// A buffer of that size at least, or the right to make one; nothing after a long wait.
+    fn take(&self, size: usize, limit: usize) -> Option<Option<BufferMut>> {
         let deadline = Instant::now() + PATIENCE;
+        // Unmapped when the lock is no longer held.
+        let mut too_small = Vec::new();
         let mut state = self.lock();
-        let mut others = Vec::new();
         loop {
-            while let Some(buffer) = state.free.pop() {
-                if buffer.len() == size {
-                    state.in_use += 1;
-                    return Some(Some(buffer));
-                }
-                // Of a size that is no longer asked for; unmapped after the lock.
-                others.push(buffer);
+            if let Some(newest) = state.free.iter().rposition(|buffer| buffer.len() >= size) {
+                let buffer = state.free.remove(newest);
+                state.in_use += buffer.len();
+                return Some(Some(buffer));
             }
-            if state.in_use < BUFFERS_MAX {
-                state.in_use += 1;
+            while !state.free.is_empty() && state.in_use + state.free_bytes() + size > limit {
+                too_small.push(state.free.remove(0));
+            }
+            // One there is always, however long.
+            if state.in_use == 0 || state.in_use + size <= limit {
+                state.in_use += size;
                 return Some(None);
             }
             let left = deadline.checked_duration_since(Instant::now())?;
@@ -71,12 +80,14 @@ impl Pool {
         }
     }
 
-    fn give_back(&self, buffer: Option<BufferMut>) {
+    /// A buffer comes back, or none after all; `size` bytes less are in use.
+    fn give_back(&self, size: usize, buffer: Option<BufferMut>) {
         let mut state = self.lock();
-        state.in_use -= 1;
+        state.in_use -= size;
         state.free.extend(buffer);
         drop(state);
-        self.freed.notify_one();
+        // All: who waits for a long one may not be content with this one.
+        self.freed.notify_all();
     }
 }
 
@@ -89,12 +100,17 @@ pub(crate) struct BounceBuffer {
 }
 
 impl BounceBuffer {
-    /// A buffer of `size` bytes, rounded up to pages; `None` when there is no memory for it, or none was free for a long time.
-    pub(crate) fn acquire(size: usize) -> Option<Self> {
-        let size = round_up(size.max(1), rustix::param::page_size())?;
+    /// A buffer for `len` bytes, or of `most` if that is less: in whole pages. `None` when there is no memory for it, or none came back for
+    /// a long time.
+    pub(crate) fn acquire(len: usize, most: usize) -> Option<Self> {
+        let page = rustix::param::page_size();
+        // Few sizes, so that what is free often fits.
+        let size = len.max(1).checked_next_power_of_two()?.max(page);
+        let size = size.min(round_up(most.max(1), page)?);
         let pool = pool();
         let alone = !pool.owner.is_here();
-        let taken = if alone { None } else { pool.take(size)? };
+        let limit = Defaults::get().bounce_pool_size;
+        let taken = if alone { None } else { pool.take(size, limit)? };
         let made = match taken {
             Some(buffer) => Ok(buffer),
             None => make(size),
@@ -107,7 +123,7 @@ impl BounceBuffer {
             Err(error) => {
                 tracing::warn!(%error, size_bytes = size, "no bounce buffer");
                 if !alone {
-                    pool.give_back(None);
+                    pool.give_back(size, None);
                 }
                 None
             }
@@ -144,10 +160,12 @@ impl DerefMut for BounceBuffer {
 
 impl Drop for BounceBuffer {
     fn drop(&mut self) {
-        let buffer = self.buffer.take();
+        let Some(buffer) = self.buffer.take() else {
+            return;
+        };
         let pool = pool();
         if !self.alone && pool.owner.is_here() {
-            pool.give_back(buffer);
+            pool.give_back(buffer.len(), Some(buffer));
         }
     }
 }
@@ -166,59 +184,74 @@ pub fn bounce_buffers_clear() -> usize {
 mod tests {
     use super::*;
 
-    /// The pool is the process's, and other tests use it: sizes of its own, and only what is true beside them.
+    fn own_pool() -> Pool {
+        Pool {
+            owner: Owner::current(),
+            state: Mutex::default(),
+            freed: Condvar::new(),
+        }
+    }
+
+    /// The pool is the process's, and other tests use it: only what is true beside them.
     #[test]
-    fn buffers_are_aligned_kept_and_used_again() {
-        let size = 3 << 20;
-        let mut buffer = BounceBuffer::acquire(size - 100).unwrap();
-        assert_eq!(buffer.len(), size, "whole pages");
+    fn buffers_are_aligned_and_in_whole_pages() {
+        let mut buffer = BounceBuffer::acquire(3 << 20, (3 << 20) - 100).unwrap();
+        assert!(buffer.len() >= 3 << 20);
         assert!(buffer.as_ptr().addr().is_multiple_of(ALIGNMENT));
         buffer.fill(7);
-        let other = BounceBuffer::acquire(size).unwrap();
+        let other = BounceBuffer::acquire(100, 1 << 20).unwrap();
         assert_ne!(other.as_ptr(), buffer.as_ptr());
+        assert!(other.len().is_multiple_of(rustix::param::page_size()));
         drop((buffer, other));
-        // What another test leaves there meanwhile only makes it more.
         let _ = bounce_buffers_clear();
-        let small = BounceBuffer::acquire(1).unwrap();
-        assert_eq!(small.len(), rustix::param::page_size());
     }
 
     #[test]
-    fn a_pool_of_its_own_hands_out_what_came_last() {
-        let pool = Pool {
-            owner: Owner::current(),
-            state: Mutex::default(),
-            freed: Condvar::new(),
-        };
-        let first = make(4096).unwrap();
-        let second = make(4096).unwrap();
-        let address = second.as_ptr();
-        for _ in 0..2 {
-            assert!(pool.take(4096).unwrap().is_none(), "none is free, one may be made");
+    fn what_came_back_last_is_used_next_if_it_is_long_enough() {
+        let pool = own_pool();
+        for _ in 0..3 {
+            assert!(
+                pool.take(4096, 1 << 20).unwrap().is_none(),
+                "one may be made"
+            );
         }
-        pool.give_back(Some(first));
-        pool.give_back(Some(second));
-        let again = pool.take(4096).unwrap().expect("one that is free");
-        assert_eq!(again.as_ptr(), address);
-        assert!(pool.take(8192).unwrap().is_none(), "the other is of another size");
-        assert_eq!((pool.lock().free.len(), pool.lock().in_use), (0, 2));
+        let buffers = [8192, 4096, 4096].map(|size| make(size).unwrap());
+        let addresses = [0, 1, 2].map(|n: usize| buffers[n].as_ptr());
+        for buffer in buffers {
+            pool.give_back(4096, Some(buffer));
+        }
+        let last = pool.take(4096, 1 << 20).unwrap().expect("a free one");
+        assert_eq!(last.as_ptr(), addresses[2]);
+        let long = pool.take(8192, 1 << 20).unwrap().expect("a free one");
+        assert_eq!(long.as_ptr(), addresses[0]);
+        assert_eq!(pool.lock().in_use, 4096 + 8192);
     }
 
     #[test]
-    fn there_are_no_more_than_the_bound_and_one_that_comes_back_is_waited_for() {
-        let pool = Pool {
-            owner: Owner::current(),
-            state: Mutex::default(),
-            freed: Condvar::new(),
-        };
-        for _ in 0..BUFFERS_MAX {
-            assert!(pool.take(4096).unwrap().is_none());
+    fn what_does_not_fit_makes_room() {
+        let pool = own_pool();
+        assert!(pool.take(4096, 16384).unwrap().is_none());
+        pool.give_back(4096, Some(make(4096).unwrap()));
+        assert!(pool.take(16384, 16384).unwrap().is_none());
+        assert_eq!(pool.lock().free.len(), 0, "the short one had to go");
+        pool.give_back(16384, None);
+        assert!(
+            pool.take(1 << 20, 16384).unwrap().is_none(),
+            "one there is always"
+        );
+    }
+
+    #[test]
+    fn who_finds_none_waits_for_one() {
+        let pool = own_pool();
+        for _ in 0..4 {
+            assert!(pool.take(4096, 16384).unwrap().is_none());
         }
         std::thread::scope(|scope| {
-            let waiter = scope.spawn(|| pool.take(4096));
+            let waiter = scope.spawn(|| pool.take(4096, 16384));
             std::thread::sleep(Duration::from_millis(20));
             assert!(!waiter.is_finished(), "all are in use");
-            pool.give_back(Some(make(4096).unwrap()));
+            pool.give_back(4096, Some(make(4096).unwrap()));
             assert!(waiter.join().unwrap().unwrap().is_some());
         });
     }

@@ -19,25 +19,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
-use super::engine::{Engine, Task, TaskOutcome};
+use super::course::Course;
+use super::engine::{Task, TaskOutcome};
 use super::file::File;
 use super::io_buffer::RawMemory;
-use super::plan::Tasks;
 use super::stats::Record;
 use super::thread_pool::{Run, ThreadPool};
 use super::{Direction, FileError, FileErrorKind, FileOperation, IoOutcome, Transferred};
-
-/// How a transfer is to be done; from `IoOptions`, the handle and the settings.
-#[derive(Clone, Copy)]
-pub(crate) struct Course {
-    pub(crate) engine: &'static dyn Engine,
-    pub(crate) tasks: Tasks,
-    pub(crate) direct: bool,
-    /// Tasks go through bounce buffers of this many bytes; each thread gets a helper then.
-    pub(crate) bounce: usize,
-    /// Threads beside the pool's, so that copies overlap with transfers.
-    pub(crate) helpers: u32,
-}
 
 /// What is transferred.
 #[derive(Clone)]
@@ -51,7 +39,8 @@ pub(crate) struct Subject {
 impl Subject {
     /// An error of this transfer, of `len` bytes.
     pub(crate) fn error(&self, len: usize, kind: FileErrorKind) -> FileError {
-        FileError::new(self.operation, Arc::clone(self.file.path()), kind).at(self.offset, len as u64)
+        FileError::new(self.operation, Arc::clone(self.file.path()), kind)
+            .at(self.offset, len as u64)
     }
 }
 
@@ -109,6 +98,8 @@ impl Transfer {
         if is_wanted && start < self.stop.load(Ordering::Relaxed) {
             let outcome = self.run(start, len);
             self.add(start, len, outcome);
+        } else {
+            self.stop.fetch_min(start, Ordering::Relaxed);
         }
         // Release: what this task wrote comes before its end; Acquire: the last one has seen all of them.
         Some(self.left.fetch_sub(1, Ordering::AcqRel) == 1)
@@ -146,8 +137,7 @@ impl Transfer {
         let stopped = start + outcome.moved;
         let mut error = unpoisoned(&self.error);
         // The lowest one counts, whoever ends first.
-        if stopped < self.stop.load(Ordering::Relaxed) {
-            self.stop.store(stopped, Ordering::Relaxed);
+        if stopped < self.stop.fetch_min(stopped, Ordering::Relaxed) {
             *error = outcome.error;
         }
     }
@@ -260,7 +250,10 @@ pub(crate) unsafe fn transfer(
     while borrowed.step() {}
     let mut is_over = unpoisoned(&borrowed.is_over);
     while !*is_over {
-        is_over = borrowed.over.wait(is_over).unwrap_or_else(PoisonError::into_inner);
+        is_over = borrowed
+            .over
+            .wait(is_over)
+            .unwrap_or_else(PoisonError::into_inner);
     }
     drop(is_over);
     borrowed.transfer.result()
@@ -268,7 +261,7 @@ pub(crate) unsafe fn transfer(
 
 /// Asks helpers to take part, where the course wants some.
 fn help<T: Run + 'static>(operation: &Arc<T>, course: Course) {
-    if course.helpers == 0 {
+    if !course.helpers || course.tasks.count() == 1 {
         return;
     }
     if let Some(helpers) = bounce_helpers() {
@@ -331,7 +324,10 @@ impl<B: Send + 'static> Operation<B> {
             over: Condvar::new(),
         });
         let inner = Arc::get_mut(&mut operation).expect("nobody else has it yet");
-        let state = inner.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let state = inner
+            .state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         if let State::Running { buffer, .. } = state {
             inner.transfer.memory = place(buffer);
         }
@@ -427,7 +423,10 @@ impl<B: Send + 'static> Operation<B> {
             if let Some(outcome) = take(&mut state) {
                 return outcome;
             }
-            state = self.over.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self
+                .over
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 

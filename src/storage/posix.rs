@@ -38,6 +38,10 @@ impl Engine for Posix {
         run.all();
         run.outcome
     }
+
+    fn copies_alternate(&self) -> bool {
+        true
+    }
 }
 
 /// What became of a piece.
@@ -104,7 +108,8 @@ impl Run<'_> {
             let (memory, offset) = self.here();
             let left = end - self.outcome.moved;
             // SAFETY: `moved + left` is within the task, whose memory may be read or written until `run` returns.
-            let moved = unsafe { transfer(self.task, self.task.file.buffered(), memory, left, offset) };
+            let moved =
+                unsafe { transfer(self.task, self.task.file.buffered(), memory, left, offset) };
             match moved {
                 Ok(0) if self.task.direction == Direction::Read => return Step::End,
                 Ok(0) => return Step::Failed(FileErrorKind::WriteZero),
@@ -137,7 +142,7 @@ impl Run<'_> {
     /// Around the page cache, from or to buffers of ours, one after the other.
     fn bounced(&mut self, len: usize) -> Step {
         let grain = self.rules().boundary();
-        let Some(mut bounce) = BounceBuffer::acquire(self.task.bounce.min(len)) else {
+        let Some(mut bounce) = BounceBuffer::acquire(len, self.task.bounce) else {
             return self.buffered(len);
         };
         let room = bounce.len() / grain * grain;
@@ -208,7 +213,9 @@ impl Run<'_> {
                 let (_, offset) = self.here();
                 let direction = self.task.direction;
                 let file = self.task.file;
-                file.refuse_direct(format!("a direct {direction} at {offset} was refused: {error}"));
+                file.refuse_direct(format!(
+                    "a direct {direction} at {offset} was refused: {error}"
+                ));
                 Step::Again
             }
             _ => Step::Failed(FileErrorKind::os(error)),
