@@ -1,0 +1,3 @@
+//! Files: cuFile, so far.
+
+pub mod cufile;
