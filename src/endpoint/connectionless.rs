@@ -22,6 +22,7 @@ use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
+use crate::endpoint::error::PeerError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
@@ -36,9 +37,7 @@ use crate::process::Here;
 use crate::stats::{ReceiveStats, SendStats};
 
 pub use config::ConnectionlessConfig;
-pub use event::{
-    ConnectionlessEvent, PeerError, PeerId, PeerInUse, PeerMessage, RemovePeerError, SendTo,
-};
+pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerError, SendTo};
 
 /// Sends to and receives from many peers over one endpoint without connections (FI_EP_RDM with an address vector).
 ///

@@ -14,6 +14,7 @@ use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
+use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{
@@ -31,7 +32,7 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
+    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};

@@ -12,6 +12,7 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBuffer
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
+use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::id::EndpointId;
@@ -26,7 +27,7 @@ use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
+    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
 use crate::error::{BatchError, ReadError, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
