@@ -23,6 +23,7 @@ pub mod block_device;
 mod bounce;
 mod compat;
 mod course;
+pub mod cufile;
 mod defaults;
 mod engine;
 mod error;
