@@ -40,7 +40,10 @@ impl Inventory {
         let is_module = |part: &&str| part.starts_with(|c: char| c.is_ascii_lowercase());
         let parts: Vec<_> = path.split("::").collect();
         let last = parts.len() - 1;
-        let modules = parts[..last].iter().take_while(|part| is_module(part)).count();
+        let modules = parts[..last]
+            .iter()
+            .take_while(|part| is_module(part))
+            .count();
         let (module, name) = (parts[..modules].join("::"), parts[modules..].join("::"));
         self.items.iter().any(|(there, item)| {
             // Modules that are private are left out of a path: `cufile::Batch` lies in cufile::batch. Those that are public are

@@ -87,7 +87,11 @@ fn each_name_of_the_pages_is_there_once_and_is_ours_or_says_why_not() {
     let mut seen = BTreeSet::new();
     for row in &rows {
         *counts.entry(&*row.page).or_insert(0) += 1;
-        assert!(seen.insert((&row.page, &row.theirs)), "{} twice", row.theirs);
+        assert!(
+            seen.insert((&row.page, &row.theirs)),
+            "{} twice",
+            row.theirs
+        );
         assert_eq!(
             row.ours.is_empty(),
             row.note.starts_with("not ours"),
@@ -109,7 +113,11 @@ fn each_name_of_ours_is_in_the_code() {
         .filter(|(path, _)| !inventory.has(path))
         .map(|(path, theirs)| format!("{path}, for {theirs}"))
         .collect();
-    assert!(missing.is_empty(), "not in src/storage:\n{}", missing.join("\n"));
+    assert!(
+        missing.is_empty(),
+        "not in src/storage:\n{}",
+        missing.join("\n")
+    );
 }
 
 #[test]
@@ -170,7 +178,10 @@ fn each_variable_of_kvikio_that_counts_is_in_the_table() {
             .iter()
             .find(|row| row.page == "kvikio-settings" && row.theirs == part);
         let row = found.unwrap_or_else(|| panic!("{part} is not in the table"));
-        assert!(!row.ours.is_empty(), "{part} counts, the table says that it does not");
+        assert!(
+            !row.ours.is_empty(),
+            "{part} counts, the table says that it does not"
+        );
         checked += 1;
     }
     assert_eq!(checked, 10);
