@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
 
+use super::stats::IoCounters;
 use super::{BackEndChoice, DirectIo, Direction, FileError, FileErrorKind, FileOperation};
 use crate::process::Owner;
 use crate::sync::{Mutex, lock};
@@ -73,6 +74,7 @@ pub(crate) struct File {
     size: AtomicU64,
     /// The end of the last range that was reserved for an append; 0 before.
     append_end: Mutex<u64>,
+    counters: IoCounters,
     owner: Owner,
 }
 
@@ -123,6 +125,7 @@ impl File {
             used,
             size: AtomicU64::new(UNKNOWN),
             append_end: Mutex::new(0),
+            counters: IoCounters::new(),
             owner: Owner::current(),
         })
     }
@@ -169,6 +172,10 @@ impl File {
         self.used
     }
 
+    pub(crate) fn counters(&self) -> &IoCounters {
+        &self.counters
+    }
+
     /// # Errors
     /// [`FileErrorKind::Forked`] in a child of the process that opened it.
     #[inline]
@@ -201,6 +208,12 @@ impl File {
             Some(end) if end <= OFFSET_MAX => Ok(()),
             _ => Err(FileErrorKind::TooLarge),
         }
+    }
+
+    /// Whether the space of these bytes may be changed.
+    pub(crate) fn check_writable(&self, offset: u64, len: u64) -> Result<(), FileErrorKind> {
+        let len = usize::try_from(len).map_err(|_| FileErrorKind::TooLarge)?;
+        self.check(Direction::Write, offset, len)
     }
 
     /// The size, asked for when it is not known.
@@ -274,11 +287,8 @@ pub(super) fn no_file(file_type: FileType) -> Option<&'static str> {
 /// Opens the file that a descriptor stands for once more, with flags of its own; not by path, where another file may be by now.
 pub(super) fn reopen(fd: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(
-        path,
-        flags | OFlags::CLOEXEC | OFlags::NOCTTY,
-        Mode::empty(),
-    )
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty())
 }
 
 /// The flag for the access that a file is opened for.
