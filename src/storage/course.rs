@@ -1,10 +1,10 @@
 //! `Course`: how one transfer is to be done, out of what the call, the handle and the settings say.
 
+use super::Defaults;
 use super::engine::{Engine, engine_for};
 use super::file::File;
 use super::io_buffer::RawMemory;
 use super::plan::{Plan, Rules, Tasks};
-use super::stand_in::Defaults;
 use super::{DirectIo, Direction, FileErrorKind, IoOptions};
 
 /// A transfer that is cut for the sake of overlapping its copies has no tasks shorter than this, in bytes, but for the last.
