@@ -8,8 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
 
+use super::compat::CompatRefused;
+use super::device::Route;
 use super::stats::IoCounters;
-use super::{BackEndChoice, DirectIo, Direction, FileError, FileErrorKind, FileOperation};
+use super::{
+    BackEndChoice, Defaults, DirectIo, Direction, FileError, FileErrorKind, FileOperation,
+};
 use crate::process::Owner;
 use crate::sync::{Mutex, lock};
 
@@ -75,6 +79,8 @@ pub(crate) struct File {
     /// The end of the last range that was reserved for an append; 0 before.
     append_end: Mutex<u64>,
     counters: IoCounters,
+    /// How GPU memory gets there, once that was asked for.
+    route: OnceLock<Result<Route, CompatRefused>>,
     owner: Owner,
 }
 
@@ -126,6 +132,7 @@ impl File {
             size: AtomicU64::new(UNKNOWN),
             append_end: Mutex::new(0),
             counters: IoCounters::new(),
+            route: OnceLock::new(),
             owner: Owner::current(),
         })
     }
@@ -161,6 +168,18 @@ impl File {
 
     pub(crate) fn alignment(&self) -> DirectAlignment {
         self.alignment
+    }
+
+    /// How bytes get between this file and GPU memory; looked for at the first call, which may take half a second.
+    pub(crate) fn route(&self) -> Result<&Route, FileErrorKind> {
+        let mode = Defaults::get().compat_mode;
+        let route = self.route.get_or_init(|| Route::find(self, mode));
+        route
+            .as_ref()
+            .map_err(|refused| FileErrorKind::Unsupported {
+                what: "cuFile",
+                reason: refused.to_string(),
+            })
     }
 
     /// Major and minor number of the device that the bytes are on.
