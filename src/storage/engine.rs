@@ -5,7 +5,7 @@
 use super::file::File;
 use super::io_buffer::RawMemory;
 use super::posix::Posix;
-use super::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place};
+use super::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place, device};
 
 /// One run of bytes to be moved, checked: the file is open for it, and the last byte has an offset that a file may have.
 #[derive(Debug, Clone, Copy)]
@@ -73,9 +73,10 @@ pub(crate) trait Engine: Send + Sync {
 
 /// The engine for a transfer.
 pub(crate) fn engine_for(
-    _file: &File,
+    file: &File,
     choice: BackEndChoice,
     place: Place,
+    gds_threshold: usize,
 ) -> Result<&'static dyn Engine, FileErrorKind> {
     let unsupported = |what, reason: &str| FileErrorKind::Unsupported {
         what,
@@ -87,9 +88,6 @@ pub(crate) fn engine_for(
             "pread(2), pwrite(2) and io_uring move it without a GPU's driver",
         )),
         (Place::Host { .. }, _) => Ok(&Posix),
-        (Place::Device { .. }, _) => Err(unsupported(
-            "GPU memory",
-            "no back end for it is in this build",
-        )),
+        (Place::Device { len, .. }, _) => device::engine_for(file, choice, len, gds_threshold),
     }
 }

@@ -94,6 +94,7 @@ pub(crate) fn all(cufile: &'static CuFile, dir: &Path) {
         host_memory(cufile, &dir.join(format!("host-{name}")), flags);
         gpu_memory(cufile, &gpu, &dir.join(format!("gpu-{name}")), flags);
     }
+    without_context(cufile, &dir.join("no-context"));
     vectored(cufile, &dir.join("vectored"));
     streams(cufile, &gpu, &dir.join("streams"));
     batches(cufile, &gpu, &dir.join("batches"));
@@ -143,6 +144,13 @@ fn host_memory(cufile: &'static CuFile, at: &Path, flags: i32) {
     expected[7..7 + 777].copy_from_slice(&news.bytes()[..777]);
     drop(handle);
     assert!(std::fs::read(at).unwrap() == expected, "{}", at.display());
+}
+
+/// A thread in which no CUDA context is current can use host memory.
+fn without_context(cufile: &'static CuFile, at: &Path) {
+    let at = at.to_owned();
+    let thread = std::thread::spawn(move || host_memory(cufile, &at, libc::O_DIRECT));
+    thread.join().expect("without a context");
 }
 
 fn gpu_memory(cufile: &'static CuFile, gpu: &Gpu, at: &Path, flags: i32) {

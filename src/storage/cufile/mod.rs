@@ -33,7 +33,7 @@ mod abi;
 mod batch;
 mod buffer;
 pub mod config_file;
-mod cuda;
+pub(super) mod cuda;
 mod driver;
 mod error;
 mod handle;

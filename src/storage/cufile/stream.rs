@@ -70,17 +70,19 @@ pub struct Stream {
 struct Shared {
     raw: RawStream,
     driver: Driver,
+    /// The flags that it is registered with. Its lock is held while cuFile waits for the stream, so nothing else is behind it.
+    registered: Mutex<Option<StreamFlags>>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The flags that it is registered with.
-    registered: Option<StreamFlags>,
     /// Operations whose end nobody has heard of.
     in_flight: usize,
     /// Of those, the ones whose owners dropped them.
     dropped: Vec<Box<dyn Send>>,
+    /// How many of the dropped ones were freed.
+    freed: usize,
 }
 
 // SAFETY: streams may be used from any thread; the pointer is only handed to cuFile and the CUDA driver.
@@ -134,6 +136,7 @@ impl Stream {
             shared: Arc::new(Shared {
                 raw,
                 driver,
+                registered: Mutex::default(),
                 state: Mutex::default(),
             }),
         })
@@ -147,15 +150,15 @@ impl Stream {
     /// [`CuFileError::Value`] where it is registered already; what the call answers.
     pub fn register(&self, flags: StreamFlags) -> Result<(), CuFileError> {
         let register = functions(self.shared.driver.cufile())?.register;
-        let mut state = lock(&self.shared.state);
-        if state.registered.is_some() {
+        let mut registered = lock(&self.shared.registered);
+        if registered.is_some() {
             let reason = "the stream is registered already";
             return Err(CuFileError::value("flags", flags.bits(), "", reason));
         }
         // SAFETY: whoever opened this vouches for the stream.
         let answer = unsafe { register(self.shared.raw, flags.bits()) };
         check("cuFileStreamRegister", answer)?;
-        state.registered = Some(flags);
+        *registered = Some(flags);
         Ok(())
     }
 
@@ -230,7 +233,7 @@ impl Stream {
     ) -> Result<StreamOperation<K>, CuFileError> {
         let cell = Box::new(Cell::of(handle, &request)?);
         self.shared.reserve()?;
-        let flags = lock(&self.shared.state).registered.unwrap_or_default();
+        let flags = lock(&self.shared.registered).unwrap_or_default();
         // SAFETY: the caller vouches for memory and context. The cell is kept on the heap until the stream has passed, by
         // the operation or by the stream; so is the handle.
         let answer = unsafe {
@@ -361,15 +364,18 @@ impl Shared {
         let _ = self.is_idle();
     }
 
-    /// How many were dropped before the stream is asked: an answer says nothing about those that came after the question.
+    /// How many were ever dropped before the stream is asked: an answer says nothing about those that came after the
+    /// question.
     fn dropped(&self) -> usize {
-        lock(&self.state).dropped.len()
+        let state = lock(&self.state);
+        state.freed + state.dropped.len()
     }
 
-    /// Frees the first so many of the dropped ones, which the stream has passed.
-    fn sweep(&self, count: usize) {
+    /// Frees the first so many that were ever dropped, which the stream has passed; others may have freed some of them.
+    fn sweep(&self, ever: usize) {
         let mut state = lock(&self.state);
-        let count = count.min(state.dropped.len());
+        let count = ever.saturating_sub(state.freed);
+        state.freed += count;
         let passed: Vec<_> = state.dropped.drain(..count).collect();
         state.in_flight -= passed.len();
         drop(state);
@@ -379,14 +385,14 @@ impl Shared {
 
     fn deregister(&self) -> Result<(), CuFileError> {
         let deregister = functions(self.driver.cufile())?.deregister;
-        let mut state = lock(&self.state);
-        if state.registered.is_none() {
+        let mut registered = lock(&self.registered);
+        if registered.is_none() {
             return Ok(());
         }
         // SAFETY: whoever opened this vouches for the stream; it is registered.
         let answer = unsafe { deregister(self.raw) };
         check("cuFileStreamDeregister", answer)?;
-        state.registered = None;
+        *registered = None;
         Ok(())
     }
 }
@@ -396,10 +402,8 @@ impl Drop for Shared {
         let here = self.driver.cufile().owner.is_here();
         // Every operation holds this, so those that are left were dropped.
         let idle = here && self.is_idle().unwrap_or(false);
-        let state = self.state.get_mut();
-        let state = state.unwrap_or_else(std::sync::PoisonError::into_inner);
-        let left = mem::take(&mut state.dropped);
-        let registered = state.registered.is_some();
+        let left = mem::take(&mut lock(&self.state).dropped);
+        let registered = lock(&self.registered).is_some();
         if !left.is_empty() {
             count_leak("operation on a stream", left.len());
             mem::forget(left);
@@ -414,17 +418,16 @@ impl Drop for Shared {
             }
         } else {
             count_leak("registration of a stream", 1);
+            mem::forget(self.driver.clone());
         }
     }
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = lock(&self.shared.state);
         f.debug_struct("Stream")
             .field("raw", &self.shared.raw)
-            .field("registered", &state.registered)
-            .field("in_flight", &state.in_flight)
+            .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()
     }
 }
