@@ -30,6 +30,7 @@ pub mod memory;
 mod process;
 mod random;
 pub mod stats;
+pub mod storage;
 mod sync;
 
 pub use endpoint::{

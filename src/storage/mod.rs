@@ -1,0 +1,3 @@
+//! Files.
+
+pub(crate) mod uring;
