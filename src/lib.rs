@@ -21,6 +21,7 @@
 pub mod buffer;
 pub mod coalesce;
 pub mod endpoint;
+mod errno;
 pub mod error;
 pub mod event_loop;
 pub mod fabric;

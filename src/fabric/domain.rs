@@ -12,7 +12,7 @@ use libfabric_sys as sys;
 use super::report::Report;
 use super::{Fabric, handle, mr};
 use crate::Error;
-use crate::error::RegisterError;
+use crate::memory::RegisterError;
 use crate::memory::{Access, MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
 
 /// An opened domain. Endpoints and registrations keep it open.

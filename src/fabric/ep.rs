@@ -17,7 +17,7 @@ use super::handle;
 use super::info::{Info, ProviderAddress, read_address, read_provider_address};
 use super::queue::{Cq, Eq};
 use crate::Error;
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 use crate::fabric::Level;
 use crate::fabric::PeerAddr;
 use crate::fabric::{PostRefused, RmaPost, SendPost};

@@ -13,7 +13,8 @@
 mod address;
 mod av;
 mod builder;
-mod diagnosis;
+mod diagnose;
+pub(crate) mod diagnosis;
 mod domain;
 mod endpoint_settings;
 mod ep;

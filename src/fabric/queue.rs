@@ -16,7 +16,7 @@ use super::handle;
 use super::info::Info;
 use super::{Fabric, text_from};
 use crate::Error;
-use crate::error::{CompletionError, FabricErrno};
+use crate::errno::{CompletionError, FabricErrno};
 use crate::fabric::{COMPLETION_BATCH, Completions, LinkCompletion, PEER_WROTE};
 
 /// What a completion has that tells of a peer's write with immediate data.

@@ -1,3 +1,44 @@
-//! Files.
+//! Files: blocks between storage and memory, through the page cache or around it, by threads, io_uring or cuFile.
+//!
+//! ```text
+//!  FileHandle ── read, write ────────────► this thread ─┐            ┌─ page cache ── file
+//!     │                                                 ├─ back end ─┤
+//!     └──────── pread, pwrite, append ─┐                │            └─ O_DIRECT ──── file
+//!                 buffer moves in      ▼                │                  ▲ memory that is not aligned:
+//!               IoFuture ◄── operation: tasks ── threads┘                  └ bounce buffers, copied while the next one moves
+//!                 IoOutcome{buffer, result}
+//! ```
+//!
+//! A call that blocks borrows its memory. What goes on after a call owns its buffer ([`IoBuf`], [`IoBufMut`]) and gives it back with the outcome,
+//! exactly once; who drops the future gets the buffer dropped when the operation is over, never before.
+//!
+//! Nothing is hidden: [`Transferred`] says what went around the page cache and what was copied, [`FileError`] says which bytes of which file, how far it
+//! got, and why it stopped.
 
-pub(crate) mod uring;
+// Until the back ends are there.
+#![allow(dead_code)]
+
+mod back_end;
+mod engine;
+mod error;
+mod file;
+mod handle;
+mod io_buffer;
+mod open;
+mod options;
+mod plan;
+pub mod stats;
+mod thread_pool;
+mod transferred;
+mod uring;
+
+pub use back_end::{BackEnd, Direction};
+pub use error::{FileError, FileErrorKind, FileOperation};
+pub use file::DirectAlignment;
+pub use handle::FileHandle;
+pub use io_buffer::{IoBuf, IoBufMut, Place};
+pub use open::{OpenFlags, OpenOptions};
+pub use options::{BackEndChoice, DirectIo, IoOptions};
+pub use stats::IoStats;
+pub use thread_pool::{ThreadPool, ThreadPoolStats};
+pub use transferred::Transferred;

@@ -31,7 +31,7 @@ use crate::endpoint::link::{
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::rdm_hello::{self, HelloTail};
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 use crate::fabric::{
     Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_layout,
     in_use, local_info,

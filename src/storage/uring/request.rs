@@ -9,20 +9,12 @@
 use std::os::fd::RawFd;
 
 use super::fixed::{FileSlot, RegionSlot};
+use crate::storage::Direction;
 
 /// The most bytes of one operation: the kernel moves less than 2 GiB at once, and a registered buffer has 1 GiB at most.
 const PART_MAX_BYTES: usize = 1 << 30;
 /// How often in a row an operation is begun again for EINTR, EAGAIN, or a cancellation that nobody asked for.
 const RETRIES_MAX: u16 = 1_000;
-
-/// Which way the bytes go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Direction {
-    /// From the file into memory.
-    Read,
-    /// From memory into the file.
-    Write,
-}
 
 /// A file as the kernel is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,10 +27,11 @@ use io_uring::{IoUring, opcode, squeue, types};
 use super::fixed::{BUFFER_MAX_BYTES, FileSlot, FixedFiles, FixedRegions};
 use super::probe::{Capabilities, probe};
 use super::reaper;
-use super::request::{Direction, Moved, Part, Progress, Request, Step, Target};
+use super::request::{Moved, Part, Progress, Request, Step, Target};
 use crate::in_flight::{ContextError, ContextKind, InFlight};
 use crate::memory::Region;
 use crate::process::Here;
+use crate::storage::Direction;
 
 /// The most requests in flight in one ring.
 pub(crate) const DEPTH_MAX: u32 = 4096;
