@@ -53,10 +53,6 @@ pub(crate) struct RingConfig {
     pub(crate) one_thread: bool,
 }
 
-/// Names a request in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ticket(usize);
-
 /// A request that is over, with the owner of its memory.
 #[derive(Debug)]
 pub(crate) struct Completed<T> {
@@ -196,7 +192,7 @@ impl<T: Send + 'static> Ring<T> {
     /// * `request.memory`, for `request.len` bytes, is valid for what the kernel does: reads for a write, writes for a read;
     /// * nobody else writes to it, and for a read nobody else reads it;
     /// * the descriptors of `request` stay open.
-    pub(crate) unsafe fn submit(&mut self, request: Request, owner: T) -> Result<Ticket, Full<T>> {
+    pub(crate) unsafe fn submit(&mut self, request: Request, owner: T) -> Result<(), Full<T>> {
         let inner = &mut **self.inner;
         // In a forked child the queues are not even mapped; `wait` says why.
         if inner.check().is_err() {
@@ -216,12 +212,12 @@ impl<T: Send + 'static> Ring<T> {
             .map_err(|flight| Full(flight.owner))?;
         inner.again.push_back(context);
         inner.push_waiting();
-        Ok(Ticket(context))
+        Ok(())
     }
 
-    #[cfg(test)]
-    fn check_for_tests(&self) -> io::Result<()> {
-        self.inner.check()
+    /// Whether this is the process that opened it, and the kernel's answers made sense so far.
+    pub(crate) fn is_here(&self) -> bool {
+        self.inner.check().is_ok()
     }
 
     /// Tells the kernel of the requests that it does not know yet.
@@ -233,18 +229,11 @@ impl<T: Send + 'static> Ring<T> {
         self.inner.enter(0, None)
     }
 
-    /// Asks the kernel to end a request early. It ends in any case, once: as cancelled, or as if nobody had asked.
-    /// Does nothing for one that is over.
-    pub(crate) fn cancel(&mut self, ticket: Ticket) {
+    /// Asks the kernel to end requests early: those whose owners are `wanted`. Each ends in any case, once: as cancelled, or as if nobody had
+    /// asked.
+    pub(crate) fn cancel_where(&mut self, wanted: impl FnMut(&mut T) -> bool) {
         if self.inner.check().is_ok() {
-            self.inner.cancel(ticket.0);
-        }
-    }
-
-    /// The same for all requests in flight.
-    pub(crate) fn cancel_all(&mut self) {
-        if self.inner.check().is_ok() {
-            self.inner.cancel_all();
+            self.inner.cancel_where(wanted);
         }
     }
 
@@ -291,7 +280,7 @@ impl<T: Send + 'static> Drop for Ring<T> {
             drop(inner.in_flight.finish(context));
         }
         if !inner.in_flight.is_empty() {
-            inner.cancel_all();
+            inner.cancel_where(|_| true);
             // One look: most of it is over by then.
             let _ = inner.enter(0, None).and_then(|()| inner.reap(drop));
         }
@@ -340,11 +329,19 @@ impl<T> Inner<T> {
         !queue.is_empty() || queue.taskrun() || !self.again.is_empty()
     }
 
+    fn cancel_where(&mut self, mut wanted: impl FnMut(&mut T) -> bool) {
+        let contexts: Vec<_> = self.in_flight.contexts().collect();
+        for context in contexts {
+            if let Some(flight) = self.in_flight.get_mut(context)
+                && wanted(&mut flight.owner)
+            {
+                flight.progress.cancel();
+                self.cancel(context);
+            }
+        }
+    }
+
     fn cancel(&mut self, context: usize) {
-        let Some(flight) = self.in_flight.get_mut(context) else {
-            return;
-        };
-        flight.progress.cancel();
         // As many cancellations as requests: that is what the completion queue has room for. Beyond that, a cancelled request is at least not
         // begun again.
         if self.cancellations as usize >= self.in_flight.capacity() {
@@ -355,13 +352,6 @@ impl<T> Inner<T> {
             .user_data(CANCELLATION);
         if self.push(&entry) {
             self.cancellations += 1;
-        }
-    }
-
-    fn cancel_all(&mut self) {
-        let contexts: Vec<_> = self.in_flight.contexts().collect();
-        for context in contexts {
-            self.cancel(context);
         }
     }
 

@@ -69,7 +69,7 @@ fn submit_read(
     file: &File,
     len: usize,
     offset: u64,
-) -> Result<Ticket, Full<Vec<u8>>> {
+) -> Result<(), Full<Vec<u8>>> {
     let mut memory = vec![0; len];
     let request = request(Direction::Read, file, &mut memory, offset);
     // SAFETY: the vector is the owner, does not move its bytes, and the file outlives the ring in these tests.
@@ -207,8 +207,8 @@ fn registered_files_and_regions_are_used_and_kept() {
         region: None,
     };
     // SAFETY: nobody else uses the region, and it is the owner.
-    let ticket = unsafe { ring.submit(read, Arc::clone(&region)) }.expect("room");
-    let flight = ring.inner.in_flight.get(ticket.0).expect("in flight");
+    unsafe { ring.submit(read, Arc::clone(&region)) }.expect("room");
+    let flight = ring.inner.in_flight.iter().next().expect("in flight");
     assert!(
         flight.progress.request().region.is_some(),
         "found by itself"
@@ -242,7 +242,7 @@ fn submit_endless(
     ring: &mut Ring<Counted>,
     from: &Arc<OwnedFd>,
     dropped: &Arc<AtomicUsize>,
-) -> Ticket {
+) {
     let mut memory = vec![0; 64];
     let read = Request {
         direction: Direction::Read,
@@ -256,10 +256,7 @@ fn submit_endless(
     };
     let owner = Counted(memory, Arc::clone(from), Arc::clone(dropped));
     // SAFETY: the owner keeps the memory and the descriptor.
-    match unsafe { ring.submit(read, owner) } {
-        Ok(ticket) => ticket,
-        Err(Full(_)) => panic!("full"),
-    }
+    assert!(unsafe { ring.submit(read, owner) }.is_ok(), "full");
 }
 
 #[test]
@@ -269,20 +266,20 @@ fn a_wait_ends_at_its_deadline_and_a_cancelled_request_once() {
     };
     let (from, _to) = pipe();
     let (from, dropped) = (Arc::new(from), Arc::default());
-    let ticket = submit_endless(&mut ring, &from, &dropped);
+    submit_endless(&mut ring, &from, &dropped);
     let mut over = Vec::new();
     let begin = Instant::now();
     ring.wait(1, Some(begin + Duration::from_millis(30)), &mut over)
         .expect("no error");
     assert!(over.is_empty() && begin.elapsed() >= Duration::from_millis(30));
     assert_eq!(ring.in_flight(), 1);
-    ring.cancel(ticket);
-    ring.cancel(ticket);
+    ring.cancel_where(|_| true);
+    ring.cancel_where(|_| true);
     ring.wait(1, soon(), &mut over).expect("no error");
     assert_eq!(over[0].moved.stop, Some(Stop::Cancelled));
     assert_eq!((over.len(), ring.in_flight()), (1, 0));
     // Of a request that is over: nothing happens.
-    ring.cancel(ticket);
+    ring.cancel_where(|_| true);
     ring.wait(1, soon(), &mut over).expect("no error");
     assert_eq!((over.len(), dropped.load(Ordering::SeqCst)), (1, 0));
 }
@@ -357,8 +354,8 @@ fn in_a_forked_child_it_does_nothing() {
     // SAFETY: the child makes no call that takes a lock of the parent's, and leaves by `_exit`.
     match unsafe { libc::fork() } {
         0 => {
-            let refused = ring.check_for_tests().is_err();
-            ring.cancel_all();
+            let refused = !ring.is_here();
+            ring.cancel_where(|_| true);
             drop(ring);
             // SAFETY: ends the child, and runs nothing of the parent's.
             unsafe { libc::_exit(i32::from(!refused)) }
@@ -412,10 +409,10 @@ proptest! {
             // SAFETY: the vector is the owner, and the file outlives the ring.
             let answer = unsafe { ring.submit(read, (number, memory)) };
             match answer {
-                Ok(ticket) => {
+                Ok(()) => {
                     submitted += 1;
                     if cancel {
-                        ring.cancel(ticket);
+                        ring.cancel_where(|(other, _)| *other == number);
                     }
                 }
                 Err(Full((number, _))) => {
