@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
 
+use super::stats::IoCounters;
 use super::{BackEndChoice, DirectIo, Direction, FileError, FileErrorKind, FileOperation};
 use crate::process::Owner;
 use crate::sync::{Mutex, lock};
@@ -73,6 +74,7 @@ pub(crate) struct File {
     size: AtomicU64,
     /// The end of the last range that was reserved for an append; 0 before.
     append_end: Mutex<u64>,
+    counters: IoCounters,
     owner: Owner,
 }
 
@@ -123,6 +125,7 @@ impl File {
             used,
             size: AtomicU64::new(UNKNOWN),
             append_end: Mutex::new(0),
+            counters: IoCounters::new(),
             owner: Owner::current(),
         })
     }
@@ -167,6 +170,10 @@ impl File {
 
     pub(crate) fn used(&self) -> FileUse {
         self.used
+    }
+
+    pub(crate) fn counters(&self) -> &IoCounters {
+        &self.counters
     }
 
     /// # Errors

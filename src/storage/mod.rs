@@ -19,25 +19,34 @@
 #![allow(dead_code)]
 
 mod back_end;
+mod bounce;
+mod course;
 mod engine;
 mod error;
 mod file;
+mod future;
 mod handle;
 mod io_buffer;
 mod open;
+mod operation;
 mod options;
 mod plan;
+mod posix;
+mod stand_in;
 pub mod stats;
 mod thread_pool;
 mod transferred;
 mod uring;
 
 pub use back_end::{BackEnd, Direction};
+pub use bounce::bounce_buffers_clear;
 pub use error::{FileError, FileErrorKind, FileOperation};
 pub use file::DirectAlignment;
+pub use future::{IoFuture, IoOutcome, wait_all, wait_any};
 pub use handle::FileHandle;
 pub use io_buffer::{IoBuf, IoBufMut, Place};
 pub use open::{OpenFlags, OpenOptions};
+pub use operation::callback_panics;
 pub use options::{BackEndChoice, DirectIo, IoOptions};
 pub use stats::IoStats;
 pub use thread_pool::{ThreadPool, ThreadPoolStats};

@@ -109,6 +109,13 @@ impl Plan {
         ];
         Self { parts, ..buffered }
     }
+
+    /// Whether anything goes through bounce buffers.
+    pub(crate) fn bounces(&self) -> bool {
+        self.parts
+            .iter()
+            .any(|(len, how)| *len > 0 && *how == How::Bounced)
+    }
 }
 
 impl Iterator for Plan {
