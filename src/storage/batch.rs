@@ -18,13 +18,14 @@ use std::time::Instant;
 use self::entry::Entry;
 use self::on_ring::OnRing;
 use self::on_threads::OnThreads;
+use super::course::goes_direct;
 use super::file::File;
 use super::io_buffer::IoBuf;
 use super::uring::probe::probe;
 use super::uring::ring::DEPTH_MAX;
 use super::{
-    BackEnd, BackEndChoice, Defaults, DirectIo, Direction, FileError, FileHandle, FileOperation,
-    ThreadPool, Transferred,
+    BackEnd, BackEndChoice, Defaults, DirectIo, FileError, FileHandle, FileOperation, ThreadPool,
+    Transferred,
 };
 use crate::Error;
 use crate::buffer::SharedBufferManager;
@@ -251,10 +252,12 @@ impl<B: IoBuf> Batch<B> {
     /// [`Error::Os`]: the limit of lockable memory (RLIMIT_MEMLOCK, `ulimit -l`), or 256 GiB are registered. Entries work all the same.
     pub fn register_pool(&mut self, pool: &SharedBufferManager) -> Result<(), Error> {
         match &mut self.runner {
-            Runner::Ring(ring) => ring.register_region(pool.region()).map_err(|source| Error::Os {
-                call: "io_uring_register",
-                source,
-            }),
+            Runner::Ring(ring) => ring
+                .register_region(pool.region())
+                .map_err(|source| Error::Os {
+                    call: "io_uring_register",
+                    source,
+                }),
             Runner::Threads(_) => Ok(()),
         }
     }
@@ -322,7 +325,9 @@ impl<B: IoBuf> Batch<B> {
     ) -> Result<usize, Error> {
         let missing = min.min(max).saturating_sub(self.done.len());
         let waited = match &mut self.runner {
-            Runner::Ring(ring) => ring.wait(missing, deadline, &mut self.done).map_err(entered),
+            Runner::Ring(ring) => ring
+                .wait(missing, deadline, &mut self.done)
+                .map_err(entered),
             Runner::Threads(threads) => {
                 threads.wait(missing, deadline, &mut self.done);
                 Ok(())

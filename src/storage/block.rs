@@ -68,7 +68,9 @@ pub enum BlockErrorKind {
         waited: Duration,
     },
     /// No buffer of the pool was free before the deadline: the blocks that were handed out are still held. The block was not begun.
-    #[error("no buffer of the pool became free within {waited:?}: drop blocks that were handed out")]
+    #[error(
+        "no buffer of the pool became free within {waited:?}: drop blocks that were handed out"
+    )]
     NoBuffer {
         /// How long this call waited.
         waited: Duration,

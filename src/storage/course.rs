@@ -38,15 +38,7 @@ impl Course {
         let used = file.used();
         let choice = options.back_end.unwrap_or(used.back_end);
         let engine = engine_for(file, choice, memory.place())?;
-        let direct = match options.direct.unwrap_or(used.direct) {
-            DirectIo::On => true,
-            DirectIo::Off => false,
-            DirectIo::Auto if len < settings.auto_direct_io_threshold => false,
-            DirectIo::Auto => match direction {
-                Direction::Read => settings.auto_direct_io_read,
-                Direction::Write => settings.auto_direct_io_write,
-            },
-        };
+        let direct = goes_direct(file, options.direct, direction, len);
         let rules = Rules {
             direction,
             direct: direct && file.direct().is_some(),
@@ -74,5 +66,24 @@ impl Course {
             bounce: settings.bounce_buffer_size,
             helpers,
         })
+    }
+}
+
+/// Whether so many bytes are to go around the page cache, where the file allows it: by what the call says, else by the handle and the settings.
+pub(crate) fn goes_direct(
+    file: &File,
+    asked: Option<DirectIo>,
+    direction: Direction,
+    len: usize,
+) -> bool {
+    let settings = Defaults::get();
+    match asked.unwrap_or(file.used().direct) {
+        DirectIo::On => true,
+        DirectIo::Off => false,
+        DirectIo::Auto if len < settings.auto_direct_io_threshold => false,
+        DirectIo::Auto => match direction {
+            Direction::Read => settings.auto_direct_io_read,
+            Direction::Write => settings.auto_direct_io_write,
+        },
     }
 }

@@ -144,8 +144,20 @@ impl BlockReader {
             Bound::Unbounded => None,
         };
         let block_size = options.block_size.unwrap_or_else(|| pool.slot_size());
-        check("block_size", block_size as u64, 1, pool.slot_size() as u64, "must be 1 byte to the size of the pool's slots")?;
-        check("ahead", options.ahead.into(), 1, AHEAD_MAX.into(), "must be 1 to 4096 blocks")?;
+        check(
+            "block_size",
+            block_size as u64,
+            1,
+            pool.slot_size() as u64,
+            "must be 1 byte to the size of the pool's slots",
+        )?;
+        check(
+            "ahead",
+            options.ahead.into(),
+            1,
+            AHEAD_MAX.into(),
+            "must be 1 to 4096 blocks",
+        )?;
         let mut batch = Batch::new(
             options.ahead,
             BatchOptions {
@@ -159,7 +171,17 @@ impl BlockReader {
         if let Err(error) = batch.register_pool(pool) {
             tracing::debug!(%error, "the buffers of a reader are not registered with its ring");
         }
-        let seen = if end.is_none() { file.refresh_size().map_err(|kind| of_file(FileError::new(FileOperation::Stat, Arc::clone(file.path()), kind)))? } else { 0 };
+        let seen = if end.is_none() {
+            file.refresh_size().map_err(|kind| {
+                of_file(FileError::new(
+                    FileOperation::Stat,
+                    Arc::clone(file.path()),
+                    kind,
+                ))
+            })?
+        } else {
+            0
+        };
         let ahead = options.ahead as usize;
         Ok(Self {
             file,
@@ -238,7 +260,9 @@ impl BlockReader {
 
     /// Where a block begins, and its length; `None` behind the end.
     fn place(&mut self, index: u64) -> Option<(u64, u64)> {
-        let offset = index.checked_mul(self.block_size)?.checked_add(self.start)?;
+        let offset = index
+            .checked_mul(self.block_size)?
+            .checked_add(self.start)?;
         let end = match self.end {
             Some(end) => end,
             None => {
@@ -261,7 +285,9 @@ impl BlockReader {
         let mut starved = false;
         while self.asked.len() + self.ready.len() < self.ahead {
             let index = self.next;
-            let Some((offset, len)) = self.place(index) else { break };
+            let Some((offset, len)) = self.place(index) else {
+                break;
+            };
             let Some(buffer) = self.pool.try_acquire() else {
                 starved = true;
                 break;
@@ -279,7 +305,8 @@ impl BlockReader {
     fn ask_for(&mut self, index: u64, offset: u64, len: u64, buffer: BufferMut) -> bool {
         let cookie = self.cookie;
         // At most the size of a slot.
-        let entry = BatchEntry::read_of(Ok(Arc::clone(&self.file)), buffer, offset).range(..len as usize);
+        let entry =
+            BatchEntry::read_of(Ok(Arc::clone(&self.file)), buffer, offset).range(..len as usize);
         match self.batch.queue(entry, cookie) {
             Ok(()) => self.asked.push_back(Asked { cookie, index }),
             Err(refused) => match refused.kind {
@@ -315,7 +342,10 @@ impl BlockReader {
         let looked = self.batch.status(min, usize::MAX, deadline, &mut events);
         for event in events.drain(..) {
             // Else it was asked for before a seek.
-            if let Some(at) = self.asked.iter().position(|asked| asked.cookie == event.cookie)
+            if let Some(at) = self
+                .asked
+                .iter()
+                .position(|asked| asked.cookie == event.cookie)
                 && let Some(Asked { index, .. }) = self.asked.remove(at)
             {
                 self.take_in(index, event);
@@ -330,7 +360,9 @@ impl BlockReader {
         let outcome = match event.result {
             Err(error) => Err(self.error(index, BlockErrorKind::File(error))),
             Ok(transferred) => {
-                let wanted = self.end.map_or(self.block_size, |end| self.block_size.min(end - offset));
+                let wanted = self
+                    .end
+                    .map_or(self.block_size, |end| self.block_size.min(end - offset));
                 let missing = wanted - transferred.bytes as u64;
                 if missing > 0 && self.end.is_some() {
                     Err(self.error(index, BlockErrorKind::EndOfFile { missing }))
@@ -384,7 +416,9 @@ impl BlockReader {
     fn error(&self, index: u64, kind: BlockErrorKind) -> BlockError {
         BlockError {
             index,
-            offset: self.start.saturating_add(index.saturating_mul(self.block_size)),
+            offset: self
+                .start
+                .saturating_add(index.saturating_mul(self.block_size)),
             kind,
         }
     }
@@ -402,7 +436,13 @@ impl fmt::Debug for BlockReader {
     }
 }
 
-fn check(field: &'static str, value: u64, least: u64, most: u64, reason: &'static str) -> Result<(), Error> {
+fn check(
+    field: &'static str,
+    value: u64,
+    least: u64,
+    most: u64,
+    reason: &'static str,
+) -> Result<(), Error> {
     if (least..=most).contains(&value) {
         return Ok(());
     }

@@ -81,7 +81,9 @@ pub enum FinishError {
         waited: Duration,
     },
     /// Blocks failed: this is the one with the lowest offset. The others are in their events, and were in those before.
-    #[error("{failed} blocks are not whole in the file, the first of them is block {index}: {first}")]
+    #[error(
+        "{failed} blocks are not whole in the file, the first of them is block {index}: {first}"
+    )]
     Blocks {
         /// How many.
         failed: u64,
@@ -202,7 +204,12 @@ impl BlockWriter {
     /// # Errors
     /// The buffer, when as many blocks are on their way as there may be ([`BatchRefusedKind::Full`](super::BatchRefusedKind::Full): `wait`
     /// for one), or it can't be written there at all.
-    pub fn write(&mut self, index: u64, offset: u64, buffer: Buffer) -> Result<(), BatchRefused<Buffer>> {
+    pub fn write(
+        &mut self,
+        index: u64,
+        offset: u64,
+        buffer: Buffer,
+    ) -> Result<(), BatchRefused<Buffer>> {
         let cookie = self.cookie;
         let entry = BatchEntry::write_of(Ok(Arc::clone(&self.file)), buffer, offset);
         self.batch.submit(entry, cookie)?;
@@ -236,7 +243,10 @@ impl BlockWriter {
         let mut events = std::mem::take(&mut self.events);
         let count = self.batch.status(min, usize::MAX, deadline, &mut events);
         for event in events.drain(..) {
-            let at = self.begun.iter().position(|begun| begun.cookie == event.cookie);
+            let at = self
+                .begun
+                .iter()
+                .position(|begun| begun.cookie == event.cookie);
             if let Some(begun) = at.and_then(|at| self.begun.remove(at)) {
                 let one = self.take_in(begun, event);
                 written.push(one);
@@ -285,7 +295,9 @@ impl BlockWriter {
     ) -> Result<WriterReport, FinishError> {
         let begun = Instant::now();
         while self.pending() > 0 {
-            let count = self.wait(usize::MAX, deadline, written).map_err(FinishError::BackEnd)?;
+            let count = self
+                .wait(usize::MAX, deadline, written)
+                .map_err(FinishError::BackEnd)?;
             if count == 0 && Instant::now() >= deadline {
                 return Err(FinishError::TimedOut {
                     pending: self.pending(),

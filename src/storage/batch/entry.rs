@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::ops::RangeBounds;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -120,12 +120,14 @@ impl<B: IoBuf> BatchEntry<B> {
             FileError::new(operation, Arc::clone(file.path()), kind).at(self.offset, len as u64)
         };
         let (start, len) = self.range.clone().map_err(&failed)?;
-        file.check(self.direction, self.offset, len).map_err(&failed)?;
+        file.check(self.direction, self.offset, len)
+            .map_err(&failed)?;
         let memory = RawMemory::new(self.place).part(start, len);
         if memory.host().is_none() {
             return Err(failed(FileErrorKind::Unsupported {
                 what: "a batch with GPU memory",
-                reason: "it moves bytes of the host's memory only; cuFile has batches of its own".into(),
+                reason: "it moves bytes of the host's memory only; cuFile has batches of its own"
+                    .into(),
             }));
         }
         Ok((Arc::clone(file), memory))
@@ -224,7 +226,7 @@ impl<B: IoBuf> Entry<B> {
     pub(super) fn descriptors(&self, piece: &Piece) -> (BorrowedFd<'_>, Option<BorrowedFd<'_>>) {
         match self.file.direct() {
             Some(direct) if piece.how == How::Direct => (direct, Some(self.file.buffered())),
-            _ => (self.file.buffered().as_fd(), None),
+            _ => (self.file.buffered(), None),
         }
     }
 
@@ -234,7 +236,8 @@ impl<B: IoBuf> Entry<B> {
         self.direct_bytes += moved.direct_bytes;
         if moved.direct_refused {
             let errno = std::io::Error::from_raw_os_error(libc::EINVAL);
-            self.file.refuse_direct(format!("a direct {} was refused: {errno}", self.direction));
+            self.file
+                .refuse_direct(format!("a direct {} was refused: {errno}", self.direction));
         }
         match moved.stop {
             Some(Stop::EndOfFile) => Some(Ok(())),

@@ -57,7 +57,11 @@ impl<B: IoBuf> OnRing<B> {
     }
 
     pub(super) fn register_file(&mut self, file: &Arc<File>) {
-        if self.files.iter().any(|known| Arc::ptr_eq(&known.file, file)) {
+        if self
+            .files
+            .iter()
+            .any(|known| Arc::ptr_eq(&known.file, file))
+        {
             return;
         }
         let Some(buffered) = self.ring.register_file(file.buffered()) else {
@@ -72,7 +76,11 @@ impl<B: IoBuf> OnRing<B> {
     }
 
     pub(super) fn unregister_file(&mut self, file: &Arc<File>) {
-        let Some(at) = self.files.iter().position(|known| Arc::ptr_eq(&known.file, file)) else {
+        let Some(at) = self
+            .files
+            .iter()
+            .position(|known| Arc::ptr_eq(&known.file, file))
+        else {
             return;
         };
         let known = self.files.swap_remove(at);
@@ -90,11 +98,18 @@ impl<B: IoBuf> OnRing<B> {
     pub(super) fn queue(&mut self, entry: Entry<B>) -> Result<(), Entry<B>> {
         let piece = entry.next_piece();
         let (first, rest) = entry.descriptors(&piece);
-        let known = self.files.iter().find(|known| Arc::ptr_eq(&known.file, &entry.file));
+        let known = self
+            .files
+            .iter()
+            .find(|known| Arc::ptr_eq(&known.file, &entry.file));
         let target = |fd: BorrowedFd<'_>| -> Target {
             let slot = known.and_then(|known| {
                 let is_direct = fd.as_raw_fd() != entry.file.buffered().as_raw_fd();
-                if is_direct { known.direct } else { Some(known.buffered) }
+                if is_direct {
+                    known.direct
+                } else {
+                    Some(known.buffered)
+                }
             });
             slot.map_or_else(|| Target::Fd(fd.as_raw_fd()), Target::Registered)
         };
@@ -102,7 +117,11 @@ impl<B: IoBuf> OnRing<B> {
             direction: entry.direction,
             file: target(first),
             rest: rest.map(target),
-            memory: entry.memory.part(piece.at, piece.len).host().map_or(std::ptr::null_mut(), |start| start.as_ptr()),
+            memory: entry
+                .memory
+                .part(piece.at, piece.len)
+                .host()
+                .map_or(std::ptr::null_mut(), |start| start.as_ptr()),
             len: piece.len,
             offset: piece.offset,
             region: None,
@@ -120,7 +139,12 @@ impl<B: IoBuf> OnRing<B> {
     }
 
     /// Collects what is over, until `min` are or the deadline.
-    pub(super) fn wait(&mut self, min: usize, deadline: Instant, done: &mut Done<B>) -> io::Result<()> {
+    pub(super) fn wait(
+        &mut self,
+        min: usize,
+        deadline: Instant,
+        done: &mut Done<B>,
+    ) -> io::Result<()> {
         let target = done.len() + min.min(self.ring.in_flight());
         loop {
             let missing = target.saturating_sub(done.len());

@@ -114,7 +114,11 @@ impl<B: IoBuf> OnThreads<B> {
             }
         }
         // Those that are over have nothing to cancel.
-        while self.jobs.front().is_some_and(|(_, job)| lock(&job.entry).is_none()) {
+        while self
+            .jobs
+            .front()
+            .is_some_and(|(_, job)| lock(&job.entry).is_none())
+        {
             self.jobs.pop_front();
         }
         if self.jobs.len() > 2 * self.depth {
@@ -182,7 +186,10 @@ impl<B: IoBuf> Run for Job<B> {
             stop: is_end.then_some(Stop::EndOfFile),
             direct_refused: false,
         });
-        let result = outcome.error.map_or(Ok(()), Err).and(result.unwrap_or(Ok(())));
+        let result = outcome
+            .error
+            .map_or(Ok(()), Err)
+            .and(result.unwrap_or(Ok(())));
         self.over(entry, outcome.bounced, result);
     }
 

@@ -95,7 +95,10 @@ fn with_ring<R>(call: impl FnOnce(&mut Ring<InRing>) -> R) -> io::Result<R> {
     let depth = Defaults::get().io_uring_depth;
     let mut call = Some(call);
     let mut with = |ring: &mut Option<Ring<InRing>>| {
-        if ring.as_ref().is_none_or(|ring| ring.depth() != depth || !ring.is_here()) {
+        if ring
+            .as_ref()
+            .is_none_or(|ring| ring.depth() != depth || !ring.is_here())
+        {
             *ring = Some(Ring::open(RingConfig {
                 depth: u32::try_from(depth).unwrap_or(u32::MAX),
                 files: 0,
@@ -104,7 +107,9 @@ fn with_ring<R>(call: impl FnOnce(&mut Ring<InRing>) -> R) -> io::Result<R> {
             })?);
         }
         let call = call.take().ok_or(io::ErrorKind::Other)?;
-        ring.as_mut().map(call).ok_or_else(|| io::ErrorKind::Other.into())
+        ring.as_mut()
+            .map(call)
+            .ok_or_else(|| io::ErrorKind::Other.into())
     };
     RING.try_with(|ring| match ring.try_borrow_mut() {
         Ok(mut ring) => with(&mut ring),
@@ -302,7 +307,9 @@ impl<'a> Run<'a> {
             let error = io::Error::from_raw_os_error(libc::EINVAL);
             let (direction, offset) = (self.task.direction, piece.offset);
             let file = self.task.file;
-            file.refuse_direct(format!("a direct {direction} at {offset} was refused: {error}"));
+            file.refuse_direct(format!(
+                "a direct {direction} at {offset} was refused: {error}"
+            ));
         }
         let end = piece.at + moved.bytes;
         if let Some(stop) = moved.stop

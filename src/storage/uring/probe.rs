@@ -1,11 +1,11 @@
 //! `probe`: may this process use io_uring, what of it, and why not; asked once.
 //!
 //! ```text
-//!  FABRICAST_IO_URING=off ─┐
-//!  ENOSYS, EPERM, ENOMEM   ├─► Err("… in words")      the POSIX engine takes over, the same semantics
-//!  too old a kernel       ─┘
-//!  else                    ──► Ok(Capabilities)
+//!  ENOSYS, EPERM, ENOMEM, too old a kernel ──► Err("… in words")   the POSIX engine takes over, the same semantics
+//!  else                                    ──► Ok(Capabilities)
 //! ```
+//!
+//! Whether it is wanted is another question: the setting `io_uring`.
 
 use std::fmt;
 use std::io;
@@ -13,10 +13,6 @@ use std::sync::OnceLock;
 
 use io_uring::{IoUring, Probe, opcode};
 
-/// Turns io_uring off, whatever the kernel says.
-const VARIABLE: &str = "FABRICAST_IO_URING";
-/// Its value for that; any other that is not one of these is for the settings to complain about.
-const OFF: [&str; 4] = ["off", "no", "false", "0"];
 /// 0: for all, 1: for a group, 2: for nobody. Since Linux 6.6.
 const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 
@@ -61,13 +57,6 @@ pub(crate) fn probe() -> Result<&'static Capabilities, &'static Refused> {
 }
 
 fn ask() -> Result<Capabilities, Refused> {
-    if let Ok(value) = std::env::var(VARIABLE)
-        && OFF.contains(&value.to_ascii_lowercase().as_str())
-    {
-        return Err(Refused(format!(
-            "it is turned off by the environment, {VARIABLE}={value}"
-        )));
-    }
     let ring = IoUring::new(2).map_err(|error| Refused(in_words(&error)))?;
     // Waiting with a deadline. What came before it (single mapping, no dropped completions) is there as well.
     if !ring.params().is_feature_ext_arg() {

@@ -238,11 +238,7 @@ impl Drop for Counted {
     }
 }
 
-fn submit_endless(
-    ring: &mut Ring<Counted>,
-    from: &Arc<OwnedFd>,
-    dropped: &Arc<AtomicUsize>,
-) {
+fn submit_endless(ring: &mut Ring<Counted>, from: &Arc<OwnedFd>, dropped: &Arc<AtomicUsize>) {
     let mut memory = vec![0; 64];
     let read = Request {
         direction: Direction::Read,
