@@ -49,13 +49,18 @@ impl Operation {
     }
 
     pub(crate) fn name(self) -> String {
-        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// The least ratio that is good enough; for `huge-pages`, the greatest.
     pub(crate) fn bar(self) -> Option<f64> {
         match self {
-            Self::ReadDirect | Self::WriteDirect | Self::UringCold | Self::ReaderCold | Self::UringWarm => Some(0.97),
+            Self::ReadDirect
+            | Self::WriteDirect
+            | Self::UringCold
+            | Self::ReaderCold
+            | Self::UringWarm => Some(0.97),
             Self::ReadOff16 | Self::WriteOff16 => Some(0.90),
             Self::Random4k | Self::RandomFio => Some(0.95),
             Self::HugePages => Some(0.5),
@@ -66,7 +71,10 @@ impl Operation {
 
     /// Whether it has nothing to measure on a file system without direct I/O.
     pub(crate) fn needs_direct(self) -> bool {
-        !matches!(self, Self::ReadCached | Self::WriteCached | Self::UringWarm | Self::RandomCached)
+        !matches!(
+            self,
+            Self::ReadCached | Self::WriteCached | Self::UringWarm | Self::RandomCached
+        )
     }
 
     /// Whether its bytes are random reads of 4 KiB.
@@ -125,9 +133,14 @@ impl Bench {
         }
         file.sync_all()?;
         let file_system = disk::file_system(&path);
-        let direct = File::options().read(true).custom_flags(libc::O_DIRECT).open(&path);
+        let direct = File::options()
+            .read(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(&path);
         let no_direct = match direct {
-            Ok(_) if file_system == "tmpfs" => Some("a file system in memory has nothing around the page cache".to_owned()),
+            Ok(_) if file_system == "tmpfs" => {
+                Some("a file system in memory has nothing around the page cache".to_owned())
+            }
             Ok(_) => None,
             Err(error) => Some(format!("no O_DIRECT: {error}")),
         };

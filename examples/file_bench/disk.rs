@@ -38,7 +38,9 @@ impl Disk {
     /// Documentation/block/stat.rst: read I/Os, read merges, read sectors (512 bytes), ...
     pub(crate) fn requests(&self) -> io::Result<Requests> {
         let text = std::fs::read_to_string(&self.stat)?;
-        let mut numbers = text.split_whitespace().map(|number| number.parse().unwrap_or(0));
+        let mut numbers = text
+            .split_whitespace()
+            .map(|number| number.parse().unwrap_or(0));
         let reads = numbers.next().unwrap_or(0);
         let read_bytes = numbers.nth(1).unwrap_or(0) * 512;
         Ok(Requests { reads, read_bytes })

@@ -18,12 +18,25 @@ pub(crate) fn missing() -> Option<String> {
 /// What it measured: reads a second, and its processor seconds for all of them.
 pub(crate) fn random(bench: &Bench) -> Result<(f64, f64), Failure> {
     let output = Command::new("fio")
-        .args(["--name=random", "--ioengine=io_uring", "--rw=randread", "--direct=1"])
-        .args(["--fixedbufs", "--registerfiles", "--time_based", "--norandommap"])
+        .args([
+            "--name=random",
+            "--ioengine=io_uring",
+            "--rw=randread",
+            "--direct=1",
+        ])
+        .args([
+            "--fixedbufs",
+            "--registerfiles",
+            "--time_based",
+            "--norandommap",
+        ])
         .args(["--randrepeat=0", "--invalidate=1", "--output-format=json"])
         .arg(format!("--bs={RANDOM_BYTES}"))
         .arg(format!("--iodepth={}", bench.depth))
-        .arg(format!("--runtime={}ms", (bench.seconds * 1e3).max(1.0) as u64))
+        .arg(format!(
+            "--runtime={}ms",
+            (bench.seconds * 1e3).max(1.0) as u64
+        ))
         .arg(format!("--size={}", bench.size))
         .arg(format!("--filename={}", bench.path.display()))
         .output()?;

@@ -86,7 +86,11 @@ fn run(options: &Options) -> Result<(), Failure> {
     }
     let bench = Bench::prepare(options)?;
     let all = Operation::all();
-    let operations = if options.op.is_empty() { &all } else { &options.op };
+    let operations = if options.op.is_empty() {
+        &all
+    } else {
+        &options.op
+    };
     report::head(&bench, options.json);
     for operation in operations {
         pairs::measure(&bench, *operation, options)?;

@@ -22,7 +22,10 @@ const AHEAD: u32 = 8;
 /// Opens the test file for both directions.
 pub(crate) fn open(bench: &Bench, direct: bool) -> Result<FileHandle, Failure> {
     let direct = if direct { DirectIo::On } else { DirectIo::Off };
-    Ok(OpenOptions::new().flags("r+").direct(direct).open(&bench.path)?)
+    Ok(OpenOptions::new()
+        .flags("r+")
+        .direct(direct)
+        .open(&bench.path)?)
 }
 
 /// How a pass is done.
@@ -33,11 +36,20 @@ pub(crate) struct Pass {
 }
 
 /// One pass over the file.
-pub(crate) fn pass(bench: &Bench, file: &FileHandle, memory: &mut [u8], how: Pass) -> Result<(), Failure> {
+pub(crate) fn pass(
+    bench: &Bench,
+    file: &FileHandle,
+    memory: &mut [u8],
+    how: Pass,
+) -> Result<(), Failure> {
     let options = IoOptions {
         task_size: Some(bench.block),
         pool: Some(bench.pool.clone()),
-        back_end: Some(if how.uring { BackEndChoice::IoUring } else { BackEndChoice::Posix }),
+        back_end: Some(if how.uring {
+            BackEndChoice::IoUring
+        } else {
+            BackEndChoice::Posix
+        }),
         ..IoOptions::default()
     };
     let moved = match how.write {
@@ -51,8 +63,14 @@ pub(crate) fn pass(bench: &Bench, file: &FileHandle, memory: &mut [u8], how: Pas
 }
 
 /// A pool of blocks, in large pages or not.
-pub(crate) fn pool(slots: u32, size: usize, huge_pages: HugePages) -> Result<SharedBufferManager, Failure> {
-    let region = Region::host(slots as usize * size).huge_pages(huge_pages).build()?;
+pub(crate) fn pool(
+    slots: u32,
+    size: usize,
+    huge_pages: HugePages,
+) -> Result<SharedBufferManager, Failure> {
+    let region = Region::host(slots as usize * size)
+        .huge_pages(huge_pages)
+        .build()?;
     let config = SharedBufferConfig {
         slots: Some(slots),
         alignment: 4096,
@@ -62,12 +80,19 @@ pub(crate) fn pool(slots: u32, size: usize, huge_pages: HugePages) -> Result<Sha
 }
 
 /// A pool for [`read_blocks`].
-pub(crate) fn block_pool(bench: &Bench, huge_pages: HugePages) -> Result<SharedBufferManager, Failure> {
+pub(crate) fn block_pool(
+    bench: &Bench,
+    huge_pages: HugePages,
+) -> Result<SharedBufferManager, Failure> {
     pool(AHEAD, bench.block, huge_pages)
 }
 
 /// One pass over the file, block by block.
-pub(crate) fn read_blocks(bench: &Bench, file: &FileHandle, pool: &SharedBufferManager) -> Result<(), Failure> {
+pub(crate) fn read_blocks(
+    bench: &Bench,
+    file: &FileHandle,
+    pool: &SharedBufferManager,
+) -> Result<(), Failure> {
     let options = ReaderOptions {
         ahead: AHEAD,
         pool: Some(bench.pool.clone()),

@@ -19,7 +19,11 @@ const THREADS: [usize; 4] = [1, 2, 4, 8];
 const TRIALS: usize = 5;
 
 /// Measures an operation and prints it, or why it can't be.
-pub(crate) fn measure(bench: &Bench, operation: Operation, options: &Options) -> Result<(), Failure> {
+pub(crate) fn measure(
+    bench: &Bench,
+    operation: Operation,
+    options: &Options,
+) -> Result<(), Failure> {
     if let Some(reason) = skipped(bench, operation) {
         println!("SKIPPED: {}: {reason}", operation.name());
         return Ok(());
@@ -70,11 +74,17 @@ fn skipped(bench: &Bench, operation: Operation) -> Option<String> {
     if operation.needs_direct() && bench.no_direct.is_some() {
         return bench.no_direct.clone();
     }
-    let by_uring = operation.is_random() || matches!(operation, Operation::UringCold | Operation::UringWarm | Operation::ReaderCold);
+    let by_uring = operation.is_random()
+        || matches!(
+            operation,
+            Operation::UringCold | Operation::UringWarm | Operation::ReaderCold
+        );
     match (operation, fabricast::storage::io_uring_refused()) {
         (_, Some(reason)) if by_uring => Some(reason.to_owned()),
         (Operation::RandomFio, _) => fio::missing(),
-        (Operation::HugePages, _) if bench.disk.is_none() => Some("no block device of its own".to_owned()),
+        (Operation::HugePages, _) if bench.disk.is_none() => {
+            Some("no block device of its own".to_owned())
+        }
         _ => None,
     }
 }
@@ -88,23 +98,42 @@ fn best_threads(bench: &Bench) -> Result<usize, Failure> {
         }
     }
     let best = rates.iter().map(|rates| median(rates)).zip(THREADS);
-    Ok(best.max_by(|a, b| a.0.total_cmp(&b.0)).map_or(1, |(_, threads)| threads))
+    Ok(best
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map_or(1, |(_, threads)| threads))
 }
 
 /// One run of one side.
-fn run(bench: &Bench, operation: Operation, side: Side, threads: usize) -> Result<Figures, Failure> {
+fn run(
+    bench: &Bench,
+    operation: Operation,
+    side: Side,
+    threads: usize,
+) -> Result<Figures, Failure> {
     if operation.is_random() {
         return random(bench, operation, side);
     }
     match operation {
         Operation::ReaderCold if side == Side::Ours => blocks(bench, HugePages::Try),
-        Operation::HugePages => blocks(bench, if side == Side::Ours { HugePages::Try } else { HugePages::Never }),
+        Operation::HugePages => blocks(
+            bench,
+            if side == Side::Ours {
+                HugePages::Try
+            } else {
+                HugePages::Never
+            },
+        ),
         _ => passes(bench, operation, side, threads),
     }
 }
 
 /// Whole passes between the file and one large memory.
-fn passes(bench: &Bench, operation: Operation, side: Side, threads: usize) -> Result<Figures, Failure> {
+fn passes(
+    bench: &Bench,
+    operation: Operation,
+    side: Side,
+    threads: usize,
+) -> Result<Figures, Failure> {
     use Operation::{ReadCached, UringCold, UringWarm, WriteCached, WriteDirect, WriteOff16};
     let direct = !matches!(operation, ReadCached | WriteCached | UringWarm);
     let how = Pass {
@@ -119,7 +148,9 @@ fn passes(bench: &Bench, operation: Operation, side: Side, threads: usize) -> Re
         Side::Plain => {
             let file = plain::open(bench, direct)?;
             let mut memory = Memory::new(bench.size)?;
-            timed(bench, !direct, || plain::pass(&file, &mut memory, bench.block, threads, how.write))
+            timed(bench, !direct, || {
+                plain::pass(&file, &mut memory, bench.block, threads, how.write)
+            })
         }
         Side::Ours => {
             // The same state of the cache as the plain side's.
@@ -141,11 +172,19 @@ fn blocks(bench: &Bench, huge_pages: HugePages) -> Result<Figures, Failure> {
 }
 
 /// Passes over the whole file, until the time is over; with `warm_up`, the first is not counted.
-fn timed(bench: &Bench, warm_up: bool, mut pass: impl FnMut() -> Result<(), Failure>) -> Result<Figures, Failure> {
+fn timed(
+    bench: &Bench,
+    warm_up: bool,
+    mut pass: impl FnMut() -> Result<(), Failure>,
+) -> Result<Figures, Failure> {
     if warm_up {
         pass()?;
     }
-    let before = bench.disk.as_ref().map(|disk| disk.requests()).transpose()?;
+    let before = bench
+        .disk
+        .as_ref()
+        .map(|disk| disk.requests())
+        .transpose()?;
     let (begun, cpu) = (Instant::now(), cpu_seconds());
     let mut bytes = 0.0;
     while begun.elapsed().as_secs_f64() < bench.seconds {
@@ -153,7 +192,11 @@ fn timed(bench: &Bench, warm_up: bool, mut pass: impl FnMut() -> Result<(), Fail
         bytes += bench.size as f64;
     }
     let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
-    let after = bench.disk.as_ref().map(|disk| disk.requests()).transpose()?;
+    let after = bench
+        .disk
+        .as_ref()
+        .map(|disk| disk.requests())
+        .transpose()?;
     let requests = before.zip(after).map(|(before, after)| {
         let mib = (after.read_bytes - before.read_bytes) as f64 / f64::from(1 << 20);
         (after.reads - before.reads) as f64 / mib

@@ -22,7 +22,11 @@ pub(crate) const RANDOM_BYTES: usize = 4096;
 /// Opens the test file for both directions.
 pub(crate) fn open(bench: &Bench, direct: bool) -> io::Result<File> {
     let flags = if direct { libc::O_DIRECT } else { 0 };
-    let file = File::options().read(true).write(true).custom_flags(flags).open(&bench.path)?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(flags)
+        .open(&bench.path)?;
     if direct {
         disk::drop_cache(&file)?;
     }
@@ -30,7 +34,13 @@ pub(crate) fn open(bench: &Bench, direct: bool) -> io::Result<File> {
 }
 
 /// One pass over the file: each thread takes the next block until there is none.
-pub(crate) fn pass(file: &File, memory: &mut Memory, block: usize, threads: usize, write: bool) -> Result<(), Failure> {
+pub(crate) fn pass(
+    file: &File,
+    memory: &mut Memory,
+    block: usize,
+    threads: usize,
+    write: bool,
+) -> Result<(), Failure> {
     let bytes = memory.bytes();
     let (base, len) = (bytes.as_mut_ptr().expose_provenance(), bytes.len());
     let next = AtomicUsize::new(0);
@@ -62,7 +72,11 @@ pub(crate) fn pass(file: &File, memory: &mut Memory, block: usize, threads: usiz
     }
     std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        all.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+        all.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()))
+        })
     })?;
     Ok(())
 }
@@ -72,7 +86,7 @@ pub(crate) fn random(bench: &Bench, direct: bool) -> Result<u64, Failure> {
     let file = open(bench, direct)?;
     let mut memory = Memory::new(bench.depth * RANDOM_BYTES)?;
     let base = memory.bytes().as_mut_ptr();
-    let mut ring = IoUring::builder()
+    let mut ring: IoUring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
         .build(bench.depth as u32)?;

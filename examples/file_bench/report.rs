@@ -84,7 +84,9 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
             format!("{ours:.digits$} ({plain:.digits$})")
         }
     };
-    let bar = operation.bar().map_or_else(String::new, |bar| format!(", bar {bar}"));
+    let bar = operation
+        .bar()
+        .map_or_else(String::new, |bar| format!(", bar {bar}"));
     println!(
         "{:14} {:>19} {:>19} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of {pairs}{bar}: {}",
         operation.name(),
@@ -113,12 +115,28 @@ fn json_line(bench: &Bench, operation: Operation, outcome: &Outcome) -> String {
     number(&mut line, "size_bytes", bench.size as f64);
     number(&mut line, "block_bytes", bench.block as f64);
     number(&mut line, "threads", outcome.baseline_threads as f64);
-    number(&mut line, "depth", if operation.is_random() { bench.depth as f64 } else { f64::NAN });
+    number(
+        &mut line,
+        "depth",
+        if operation.is_random() {
+            bench.depth as f64
+        } else {
+            f64::NAN
+        },
+    );
     for (prefix, figures) in [("", outcome.ours), ("plain_", outcome.plain)] {
         number(&mut line, &format!("{prefix}gb_per_s"), figures.gb_per_s);
         number(&mut line, &format!("{prefix}kiops"), figures.kiops);
-        number(&mut line, &format!("{prefix}cpu_s_per_gb"), figures.cpu_s_per_gb);
-        number(&mut line, &format!("{prefix}requests_per_mib"), figures.requests_per_mib);
+        number(
+            &mut line,
+            &format!("{prefix}cpu_s_per_gb"),
+            figures.cpu_s_per_gb,
+        );
+        number(
+            &mut line,
+            &format!("{prefix}requests_per_mib"),
+            figures.requests_per_mib,
+        );
     }
     number(&mut line, "pairs", outcome.pairs as f64);
     number(&mut line, "ratio", outcome.ratio);

@@ -18,7 +18,7 @@ use std::time::Instant;
 use self::entry::Entry;
 use self::on_ring::OnRing;
 use self::on_threads::OnThreads;
-use super::course::goes_direct;
+use super::course::wants_direct;
 use super::file::File;
 use super::io_buffer::IoBuf;
 use super::uring::probe::probe;
@@ -279,8 +279,10 @@ impl<B: IoBuf> Batch<B> {
     /// # Errors
     /// As [`submit`](Self::submit).
     pub fn queue(&mut self, entry: BatchEntry<B>, cookie: u64) -> Result<(), BatchRefused<B>> {
-        let direct = self.direct;
-        let goes_direct = |file: &File, direction, len| goes_direct(file, direct, direction, len);
+        let asked = self.direct;
+        let goes_direct = |file: &File, direction, len| {
+            wants_direct(asked.unwrap_or(file.used().direct), direction, len)
+        };
         let entry = entry.accept(cookie, goes_direct)?;
         let full = |entry: Entry<B>| BatchRefused {
             kind: BatchRefusedKind::Full { depth: self.depth },

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::open::retry;
+use super::{FileHandle, FileOperation};
 
 const SYSFS: &str = "/sys";
 /// The unit of the counters of the kernel, whatever the disk's own is, in bytes.
@@ -134,7 +135,7 @@ impl BlockDevice {
         Self::of_named(fd, Path::new(&path))
     }
 
-    pub(super) fn of_named(fd: impl AsFd, path: &Path) -> Result<Self, BlockDeviceError> {
+    fn of_named(fd: impl AsFd, path: &Path) -> Result<Self, BlockDeviceError> {
         let stat = rustix::fs::fstat(&fd).map_err(|errno| os(path, errno.into()))?;
         let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
         let device = if is_device { stat.st_rdev } else { stat.st_dev };
@@ -176,6 +177,20 @@ impl BlockDevice {
         let path = self.directory.join("stat");
         let text = fs::read_to_string(&path).map_err(|source| os(&path, source))?;
         counters(&text).ok_or_else(|| os(&path, io::ErrorKind::InvalidData.into()))
+    }
+}
+
+impl FileHandle {
+    /// The block device that the file lies on; of a block device, itself.
+    ///
+    /// # Errors
+    ///
+    /// [`BlockDeviceError`]; [`BlockDeviceError::Os`] with EBADF for a handle that is closed.
+    pub fn block_device(&self) -> Result<BlockDevice, BlockDeviceError> {
+        match self.file(FileOperation::Stat) {
+            Ok(file) => BlockDevice::of_named(file.buffered(), self.path()),
+            Err(_) => Err(os(self.path(), io::Error::from_raw_os_error(libc::EBADF))),
+        }
     }
 }
 

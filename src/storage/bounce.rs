@@ -12,7 +12,7 @@ use crate::buffer::{BufferMut, SharedBufferConfig, SharedBufferManager};
 use crate::memory::{HugePages, MemoryError, Region, round_up};
 use crate::process::Owner;
 
-use super::stand_in::Defaults;
+use super::Defaults;
 
 /// Buffers begin at multiples of this, in bytes: the strictest alignment that is believed of a file.
 const ALIGNMENT: usize = 1 << 20;

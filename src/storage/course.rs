@@ -1,10 +1,10 @@
 //! `Course`: how one transfer is to be done, out of what the call, the handle and the settings say.
 
+use super::Defaults;
 use super::engine::{Engine, engine_for};
 use super::file::File;
 use super::io_buffer::RawMemory;
 use super::plan::{Plan, Rules, Tasks};
-use super::stand_in::Defaults;
 use super::{DirectIo, Direction, FileErrorKind, IoOptions};
 
 /// A transfer that is cut for the sake of overlapping its copies has no tasks shorter than this, in bytes, but for the last.
@@ -38,7 +38,7 @@ impl Course {
         let used = file.used();
         let choice = options.back_end.unwrap_or(used.back_end);
         let engine = engine_for(file, choice, memory.place())?;
-        let direct = goes_direct(file, options.direct, direction, len);
+        let direct = wants_direct(options.direct.unwrap_or(used.direct), direction, len);
         let rules = Rules {
             direction,
             direct: direct && file.direct().is_some(),
@@ -69,15 +69,10 @@ impl Course {
     }
 }
 
-/// Whether so many bytes are to go around the page cache, where the file allows it: by what the call says, else by the handle and the settings.
-pub(crate) fn goes_direct(
-    file: &File,
-    asked: Option<DirectIo>,
-    direction: Direction,
-    len: usize,
-) -> bool {
+/// Whether a transfer of `len` bytes is to go around the page cache.
+pub(crate) fn wants_direct(direct: DirectIo, direction: Direction, len: usize) -> bool {
     let settings = Defaults::get();
-    match asked.unwrap_or(file.used().direct) {
+    match direct {
         DirectIo::On => true,
         DirectIo::Off => false,
         DirectIo::Auto if len < settings.auto_direct_io_threshold => false,

@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::SettingError;
+
 /// What was asked of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -124,7 +126,7 @@ pub enum FileErrorKind {
     },
     /// A setting, of the process or of its environment, is out of its range.
     #[error("setting {0}")]
-    Setting(String),
+    Setting(#[from] SettingError),
     /// It was cancelled before it was done.
     #[error("it was cancelled")]
     Cancelled,

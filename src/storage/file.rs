@@ -210,6 +210,12 @@ impl File {
         }
     }
 
+    /// Whether the space of these bytes may be changed.
+    pub(crate) fn check_writable(&self, offset: u64, len: u64) -> Result<(), FileErrorKind> {
+        let len = usize::try_from(len).map_err(|_| FileErrorKind::TooLarge)?;
+        self.check(Direction::Write, offset, len)
+    }
+
     /// The size, asked for when it is not known.
     pub(crate) fn size(&self) -> Result<u64, FileErrorKind> {
         match self.size.load(Ordering::Relaxed) {
@@ -281,11 +287,8 @@ pub(super) fn no_file(file_type: FileType) -> Option<&'static str> {
 /// Opens the file that a descriptor stands for once more, with flags of its own; not by path, where another file may be by now.
 pub(super) fn reopen(fd: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(
-        path,
-        flags | OFlags::CLOEXEC | OFlags::NOCTTY,
-        Mode::empty(),
-    )
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty())
 }
 
 /// The flag for the access that a file is opened for.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use super::operation::Operation;
-use super::{FileError, Transferred};
+use super::{FileError, FileErrorKind, Transferred};
 
 /// What came of an operation: the buffer, and how far it got.
 #[derive(Debug)]
@@ -80,6 +80,16 @@ impl<B: Send + 'static> IoFuture<B> {
 
     pub(crate) fn running(operation: Arc<Operation<B>>) -> Self {
         Self(Inner::Running(Held(operation)))
+    }
+
+    /// The outcome, when it was refused for that reason.
+    pub(crate) fn refused(self, why: &FileErrorKind) -> Result<IoOutcome<B>, Self> {
+        match self.0 {
+            Inner::Ready(outcome) if matches!(&outcome.result, Err(error) if error.kind == *why) => {
+                Ok(outcome)
+            }
+            other => Err(Self(other)),
+        }
     }
 
     /// Waits as long as it takes. The calling thread takes part in the work.

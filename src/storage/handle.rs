@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::Error;
+
 use super::course::Course;
 use super::file::{DirectAlignment, File};
 use super::io_buffer::{RawMemory, checked_range};
@@ -341,10 +343,18 @@ impl FileHandle {
 
     /// The threads for a call.
     fn pool(&self, options: &IoOptions) -> Result<ThreadPool, FileErrorKind> {
-        match &options.pool {
-            Some(pool) => Ok(pool.clone()),
-            None => super::stand_in::global().ok_or(FileErrorKind::QueueFull),
+        if let Some(pool) = &options.pool {
+            return Ok(pool.clone());
         }
+        let device = self.file.as_ref().map_or((0, 0), |file| file.device());
+        ThreadPool::for_file(device).map_err(|error| match error {
+            Error::Forked { made_by } => FileErrorKind::Forked { made_by },
+            Error::Os { source, .. } => FileErrorKind::os(&source),
+            // The settings were checked.
+            _ => FileErrorKind::Os {
+                errno: libc::EAGAIN,
+            },
+        })
     }
 
     /// Checks a transfer.

@@ -9,7 +9,9 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::file::{File, FileUse, access, no_file, reopen};
-use super::{BackEndChoice, DirectIo, FileError, FileErrorKind, FileHandle, FileOperation};
+use super::{
+    BackEndChoice, Defaults, DirectIo, FileError, FileErrorKind, FileHandle, FileOperation,
+};
 
 /// What a file is opened for: the flags of fopen(3), as KvikIO has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -203,12 +205,13 @@ impl OpenOptions {
     ///
     /// # Errors
     /// [`FileErrorKind::Flags`] for flags that are none, [`FileErrorKind::NotAFile`] for a directory, a FIFO, a socket or a terminal, and what
-    /// open(2) answers.
+    /// open(2) answers; [`FileErrorKind::Setting`] for a variable of the environment that makes no sense.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileHandle, FileError> {
         let path: Arc<Path> = path.as_ref().into();
         let failed =
             |kind: FileErrorKind| FileError::new(FileOperation::Open, Arc::clone(&path), kind);
         let flags = self.flags.clone().map_err(failed)?;
+        Defaults::check().map_err(|error| failed(error.into()))?;
         let fd = self.open_fd(&path, flags).map_err(failed)?;
         let used = self.used(flags.read, flags.write);
         File::new(Arc::clone(&path), fd, used).map(FileHandle::new)
@@ -265,6 +268,7 @@ impl OpenOptions {
         let path = path_of(&fd);
         let failed =
             |kind: FileErrorKind| FileError::new(FileOperation::Open, Arc::clone(&path), kind);
+        Defaults::check().map_err(|error| failed(error.into()))?;
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| failed(errno.into()))?;
         if let Some((flag, reason)) = refused_flag(flags) {
             return Err(failed(FileErrorKind::DescriptorFlag { flag, reason }));

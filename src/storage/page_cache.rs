@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io;
-use std::ops::Range;
+use std::ops::{Bound, Range, RangeBounds};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::ptr;
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::open::retry;
-use super::{FileError, FileErrorKind, FileOperation};
+use super::{FileError, FileErrorKind, FileHandle, FileOperation};
 
 /// How much of a file is mapped at once where the kernel has no cachestat(2), in bytes; a byte a page is kept for it.
 const WINDOW: u64 = 1 << 30;
@@ -65,6 +65,47 @@ pub fn drop_file(path: impl AsRef<Path>) -> Result<(), FileError> {
     open(path)
         .and_then(|fd| drop_range_of(fd.as_fd(), 0..u64::MAX))
         .map_err(|kind| FileError::new(FileOperation::Cache, path, kind))
+}
+
+impl FileHandle {
+    /// How much of these bytes of the file is in the page cache; see [`residency`].
+    ///
+    /// # Errors
+    ///
+    /// As [`residency`], and a handle that is closed.
+    pub fn residency(&self, bytes: impl RangeBounds<u64>) -> Result<Residency, FileError> {
+        let operation = FileOperation::Cache;
+        let file = self.file(operation)?;
+        residency_of(file.buffered(), half_open(&bytes)).map_err(|kind| self.error(operation, kind))
+    }
+
+    /// Writes what is dirty of the file to its device, and drops these bytes from the page cache, as far as they are whole pages; see
+    /// [`drop_file`].
+    ///
+    /// # Errors
+    ///
+    /// As [`drop_file`], and a handle that is closed.
+    pub fn drop_page_cache(&self, bytes: impl RangeBounds<u64>) -> Result<(), FileError> {
+        let operation = FileOperation::Cache;
+        let file = self.file(operation)?;
+        drop_range_of(file.buffered(), half_open(&bytes))
+            .map_err(|kind| self.error(operation, kind))
+    }
+}
+
+/// The range from its first byte to the one behind its last.
+fn half_open(range: &impl RangeBounds<u64>) -> Range<u64> {
+    let start = match range.start_bound() {
+        Bound::Included(start) => *start,
+        Bound::Excluded(before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(last) => last.saturating_add(1),
+        Bound::Excluded(end) => *end,
+        Bound::Unbounded => u64::MAX,
+    };
+    start..end
 }
 
 /// What [`drop_system`] drops.

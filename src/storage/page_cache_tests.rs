@@ -55,6 +55,25 @@ fn a_part_counts_its_own_pages() {
 }
 
 #[test]
+fn a_handle_asks_for_its_own_file() {
+    let file = file_of(4, 0);
+    let mut handle = FileHandle::open(file.path(), "r").unwrap();
+    assert_eq!(
+        handle.residency(..).unwrap(),
+        residency(file.path()).unwrap()
+    );
+    assert_eq!(handle.residency(page()..=page()).unwrap().pages, 1);
+    handle.drop_page_cache(page()..).unwrap();
+    handle.close();
+    let closed = handle.residency(..).unwrap_err();
+    assert_eq!(closed.kind, FileErrorKind::Closed);
+    assert_eq!(
+        handle.drop_page_cache(..).unwrap_err().kind,
+        FileErrorKind::Closed
+    );
+}
+
+#[test]
 fn both_ways_to_ask_agree() {
     let file = file_of(40, 0);
     drop_range_of(file.as_fd(), 0..u64::MAX).unwrap();
