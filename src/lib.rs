@@ -21,6 +21,7 @@
 pub mod buffer;
 pub mod coalesce;
 pub mod endpoint;
+mod errno;
 pub mod error;
 pub mod event_loop;
 pub mod fabric;
@@ -30,6 +31,7 @@ pub mod memory;
 mod process;
 mod random;
 pub mod stats;
+pub mod storage;
 mod sync;
 
 pub use endpoint::{

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
 
-use self::config::{Headers, OnAbandoned};
+use self::config::OnAbandoned;
 use self::peers::{Peers, Stage};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
@@ -22,6 +22,7 @@ use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
+use crate::endpoint::error::PeerError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
@@ -36,9 +37,7 @@ use crate::process::Here;
 use crate::stats::{ReceiveStats, SendStats};
 
 pub use config::ConnectionlessConfig;
-pub use event::{
-    ConnectionlessEvent, PeerError, PeerId, PeerInUse, PeerMessage, RemovePeerError, SendTo,
-};
+pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerError, SendTo};
 
 /// Sends to and receives from many peers over one endpoint without connections (FI_EP_RDM with an address vector).
 ///
@@ -138,10 +137,7 @@ impl ConnectionlessEndpoint {
             long: false,
         };
         config.check(windows.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
-        let headers = match &config.headers {
-            Headers::Own(config) => HeaderSlotManager::new(*config)?,
-            Headers::Shared(headers) => headers.clone(),
-        };
+        let headers = config.headers.manager()?;
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
             None => {

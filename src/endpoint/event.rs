@@ -9,7 +9,7 @@ use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::window::WindowEvent;
-use crate::error::CompletionError;
+use crate::errno::CompletionError;
 use crate::fabric::{PeerAddr, Shape};
 
 pub use crate::fabric::{Inject, Level};

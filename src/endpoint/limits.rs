@@ -55,9 +55,79 @@ pub(crate) fn check_windows(windows: u32) -> Result<(), Error> {
     Ok(())
 }
 
+/// How many there may be of something: 1 to `max`.
+pub(crate) fn check_count(
+    field: &'static str,
+    value: u32,
+    max: u32,
+    reason: &'static str,
+) -> Result<(), Error> {
+    if !(1..=max).contains(&value) {
+        return Err(config(field, value.to_string(), reason));
+    }
+    Ok(())
+}
+
+/// Bytes of the largest message, or of a buffer.
+pub(crate) fn check_size(field: &'static str, bytes: usize) -> Result<(), Error> {
+    if !(64..=1 << 30).contains(&bytes) {
+        return Err(config(
+            field,
+            bytes.to_string(),
+            "must be 64 bytes to 1 GiB",
+        ));
+    }
+    Ok(())
+}
+
+/// How long something that was posted may take; none: for ever.
+pub(crate) fn check_deadline(field: &'static str, deadline: Option<Duration>) -> Result<(), Error> {
+    match deadline {
+        Some(time) if time < Duration::from_millis(1) || time > Duration::from_secs(24 * 3600) => {
+            let reason = "must be 1 ms to 24 h, or none";
+            Err(config(field, format!("{time:?}"), reason))
+        }
+        _ => Ok(()),
+    }
+}
+
 pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {
     if timeout < Duration::from_millis(1) || timeout > Duration::from_secs(3600) {
         return Err(config(field, format!("{timeout:?}"), "must be 1 ms to 1 h"));
     }
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_of_each_range_are_in_it() {
+        let (ms, day) = (Duration::from_millis(1), Duration::from_secs(24 * 3600));
+        for time in [None, Some(ms), Some(day)] {
+            check_deadline("send_deadline", time).expect("in range");
+        }
+        for time in [Duration::ZERO, ms - Duration::from_nanos(1), day + ms] {
+            let error = check_deadline("send_deadline", Some(time)).expect_err("out of range");
+            let said = format!("setting send_deadline = {time:?}: must be 1 ms to 24 h, or none");
+            assert_eq!(error.to_string(), said);
+        }
+        for count in [1, 3] {
+            check_count("depth", count, 3, "must be 1 to 3 sends").expect("in range");
+        }
+        for count in [0, 4] {
+            let error = check_count("depth", count, 3, "must be 1 to 3 sends");
+            let said = format!("setting depth = {count}: must be 1 to 3 sends");
+            assert_eq!(error.expect_err("out of range").to_string(), said);
+        }
+        for bytes in [64, 1 << 30] {
+            check_size("max_message", bytes).expect("in range");
+        }
+        for bytes in [63, (1 << 30) + 1] {
+            let error = check_size("max_message", bytes).expect_err("out of range");
+            let said = format!("setting max_message = {bytes}: must be 64 bytes to 1 GiB");
+            assert_eq!(error.to_string(), said);
+        }
+    }
 }

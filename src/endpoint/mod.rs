@@ -10,7 +10,9 @@
 mod buffered;
 mod connectionless;
 pub(crate) mod core;
+pub(crate) mod error;
 mod event;
+mod header_source;
 mod id;
 mod limits;
 pub(crate) mod link;
@@ -29,6 +31,7 @@ use protocol::connection::Form;
 use protocol::wire::{INDEX_BITS, INDEX_MASK};
 
 pub use self::core::reconnect::ReconnectPolicy;
+pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
 pub use buffered::event::{
@@ -36,16 +39,17 @@ pub use buffered::event::{
 };
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use connectionless::{
-    ConnectionlessConfig, ConnectionlessEndpoint, ConnectionlessEvent, PeerError, PeerId,
-    PeerInUse, PeerMessage, RemovePeerError, SendTo,
+    ConnectionlessConfig, ConnectionlessEndpoint, ConnectionlessEvent, PeerId, PeerInUse,
+    PeerMessage, RemovePeerError, SendTo,
 };
+pub use error::{PeerError, WindowError};
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
 };
 pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};
 pub use message::Message;
-pub use protocol::connection::{CloseReason, Violation};
+pub use protocol::close_reason::{CloseReason, Violation};
 pub use protocol::credit::CreditError;
 pub use protocol::wire::{
     ByeReason, HeaderMode, Refusal, RefusalCode, SubscriptionOutcome, WINDOW_DESCRIPTOR_LEN,
@@ -60,7 +64,7 @@ pub use receive::{AcceptPolicy, LongMessages, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use windows::destination::Destination;
 pub use windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
+    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 
 /// Which life of this process this is, for peers: drawn once, at random, so that a restarted process has another.

@@ -14,10 +14,12 @@ use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
+use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{
-    self, PATIENCE, check_patience, check_timeout, check_windows, config,
+    self, PATIENCE, check_count, check_deadline, check_patience, check_size, check_timeout,
+    check_windows, config,
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -30,7 +32,7 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
+    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
@@ -245,22 +247,9 @@ impl ReceiveConfig {
 
     fn check_windows(&self) -> Result<(), Error> {
         check_windows(self.windows.windows)?;
-        if !(1..=65_536).contains(&self.windows.operations) {
-            return Err(config(
-                "operations",
-                self.windows.operations.to_string(),
-                "must be 1 to 65536 operations",
-            ));
-        }
-        let day = Duration::from_secs(24 * 3600);
-        match self.windows.deadline {
-            Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
-                "operation_deadline",
-                format!("{d:?}"),
-                "must be 1 ms to 24 h, or none",
-            )),
-            _ => Ok(()),
-        }
+        let reason = "must be 1 to 65536 operations";
+        check_count("operations", self.windows.operations, 65_536, reason)?;
+        check_deadline("operation_deadline", self.windows.deadline)
     }
 
     /// Buffers that a connection takes at least.
@@ -334,27 +323,10 @@ impl ReceiveConfig {
             max_connections,
             ..
         } = *self;
-        if !(64..=1 << 30).contains(&max_message) {
-            return Err(config(
-                "max_message",
-                max_message.to_string(),
-                "must be 64 bytes to 1 GiB",
-            ));
-        }
-        if !(1..=65_536).contains(&depth) {
-            return Err(config(
-                "depth",
-                depth.to_string(),
-                "must be 1 to 65536 messages",
-            ));
-        }
-        if !(1..=CONNECTIONS_MAX).contains(&max_connections) {
-            return Err(config(
-                "max_connections",
-                max_connections.to_string(),
-                "must be 1 to 65536",
-            ));
-        }
+        check_size("max_message", max_message)?;
+        check_count("depth", depth, 65_536, "must be 1 to 65536 messages")?;
+        let reason = "must be 1 to 65536";
+        check_count("max_connections", max_connections, CONNECTIONS_MAX, reason)?;
         let slots = self
             .pool
             .as_ref()

@@ -11,10 +11,14 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
-use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
+use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings, SendStatus};
+use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
+use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::id::EndpointId;
-use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, check_windows, config};
+use crate::endpoint::limits::{
+    PATIENCE, check_count, check_deadline, check_patience, check_timeout, check_windows,
+};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -23,7 +27,7 @@ use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowMemory, WindowPlace,
+    ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
 use crate::error::{BatchError, ReadError, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
@@ -55,21 +59,16 @@ use crate::stats::SendStats;
 /// | `reconnect` | | off | see [`ReconnectPolicy`] |
 /// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 pub struct SendConfig {
-    headers: Headers,
+    headers: HeaderSource,
     endpoint: EndpointSettings,
     reconnect: ReconnectPolicy,
     settings: SendSettings,
 }
 
-enum Headers {
-    Own(HeaderSlotConfig),
-    Shared(HeaderSlotManager),
-}
-
 impl Default for SendConfig {
     fn default() -> Self {
         Self {
-            headers: Headers::Own(HeaderSlotConfig::default()),
+            headers: HeaderSource::Own(HeaderSlotConfig::default()),
             endpoint: EndpointSettings::default(),
             reconnect: ReconnectPolicy::off(),
             settings: SendSettings {
@@ -103,14 +102,14 @@ impl SendConfig {
     /// Header slots of this endpoint's own.
     #[must_use]
     pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
-        self.headers = Headers::Own(config);
+        self.headers = HeaderSource::Own(config);
         self
     }
 
     /// Header slots shared with other endpoints of the same domain.
     #[must_use]
     pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
-        self.headers = Headers::Shared(headers.clone());
+        self.headers = HeaderSource::Shared(headers.clone());
         self
     }
 
@@ -250,28 +249,14 @@ impl SendConfig {
 
     fn check(&self) -> Result<(), Error> {
         let settings = &self.settings;
-        if !(1..=65_536).contains(&settings.depth) {
-            return Err(config(
-                "depth",
-                settings.depth.to_string(),
-                "must be 1 to 65536 sends",
-            ));
-        }
+        check_count("depth", settings.depth, 65_536, "must be 1 to 65536 sends")?;
         check_windows(settings.windows)?;
         check_timeout("connect_timeout", settings.connect_timeout)?;
         check_timeout("close_timeout", settings.close_timeout)?;
         check_patience(&settings.patience)?;
         settings.watch.check()?;
         self.reconnect.check()?;
-        let day = Duration::from_secs(24 * 3600);
-        match settings.send_deadline {
-            Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
-                "send_deadline",
-                format!("{d:?}"),
-                "must be 1 ms to 24 h, or none",
-            )),
-            _ => Ok(()),
-        }
+        check_deadline("send_deadline", settings.send_deadline)
     }
 }
 
@@ -368,10 +353,7 @@ impl SendEndpointZeroCopy {
     ) -> Result<Self, Error> {
         config.check()?;
         domain.fabric().owner().check()?;
-        let headers = match config.headers {
-            Headers::Own(config) => HeaderSlotManager::new(config)?,
-            Headers::Shared(headers) => headers,
-        };
+        let headers = config.headers.manager()?;
         let two_messages = config.settings.shape == Some(Shape::TwoMessages);
         let sends = config.settings.depth * (1 + u32::from(two_messages));
         let tx = (sends + CONTROL_SENDS + PIECES_MAX) as usize;
@@ -727,6 +709,11 @@ impl SendEndpointZeroCopy {
     /// Counters.
     pub fn stats(&self) -> SendStats {
         self.core.stats()
+    }
+
+    /// How it stands at this moment: credits, and the age of the oldest send. Looks at each operation in flight.
+    pub fn status(&self) -> SendStatus {
+        self.core.status()
     }
 
     /// The raw `fid_ep`; `None` when it is closed.

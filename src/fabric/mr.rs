@@ -11,7 +11,8 @@ use libfabric_sys as sys;
 
 use super::domain::Domain;
 use super::handle;
-use crate::error::{FabricErrno, RegisterError};
+use crate::errno::FabricErrno;
+use crate::memory::RegisterError;
 use crate::memory::{Access, RawRegistration};
 
 /// Keys that we choose are unique in the process: a provider may refuse a second registration with the same one.

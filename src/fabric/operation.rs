@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::fmt;
 
-use crate::error::{CompletionError, FabricErrno};
+use crate::errno::{CompletionError, FabricErrno};
 
 /// What a completion of a send says.
 ///

@@ -16,7 +16,7 @@ use super::handle;
 use super::info::Info;
 use super::{Fabric, text_from};
 use crate::Error;
-use crate::error::{CompletionError, FabricErrno};
+use crate::errno::{CompletionError, FabricErrno};
 use crate::fabric::{COMPLETION_BATCH, Completions, LinkCompletion, PEER_WROTE};
 
 /// What a completion has that tells of a peer's write with immediate data.
@@ -74,6 +74,7 @@ impl Cq {
         };
         if wants_fd {
             cq.fd = Some(wait_fd(cq.fid())?);
+            domain.count_wait_queue();
         }
         Ok(cq)
     }
@@ -195,6 +196,9 @@ impl Drop for Cq {
     fn drop(&mut self) {
         // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the domain is still held.
         let _ = unsafe { handle::close("cq", self.domain.fabric().owner(), self.fid()) };
+        if self.fd.is_some() {
+            self.domain.count_wait_queue_closed();
+        }
     }
 }
 

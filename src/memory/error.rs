@@ -3,6 +3,7 @@
 use std::io;
 
 use super::Purpose;
+use crate::errno::FabricErrno;
 
 /// Why a region, or a user of a region, could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -101,4 +102,46 @@ pub enum MemoryError {
     /// `/proc/self/smaps` could not be read.
     #[error("/proc/self/smaps")]
     Smaps(#[source] io::Error),
+}
+
+/// Why memory could not be registered.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The domain already holds as many registrations as its setting allows.
+    #[error(
+        "this domain already holds {limit} registrations, its limit (setting `max_registrations`)"
+    )]
+    DomainLimit {
+        /// The limit, a number of registrations.
+        limit: usize,
+    },
+    /// The kernel would not lock that much memory.
+    #[error(
+        "cannot lock {asked_bytes} bytes for registration: RLIMIT_MEMLOCK is {limit_bytes} bytes \
+         (raise it with `ulimit -l` or LimitMEMLOCK=)"
+    )]
+    MemLock {
+        /// The soft limit in force, in bytes.
+        limit_bytes: u64,
+        /// The size of the region that was to be registered, in bytes.
+        asked_bytes: u64,
+    },
+    /// The domain was opened by the process that this one was forked from.
+    #[error("this domain was opened by process {made_by}, which this process was forked from")]
+    Forked {
+        /// The process that opened it.
+        made_by: u32,
+    },
+    /// The last deregistration still waits for operations in flight.
+    #[error("this region is still being deregistered: operations that use it are in flight")]
+    Closing,
+    /// libfabric refused for another reason.
+    #[error("{call}: {errno}")]
+    Fabric {
+        /// The C function.
+        call: &'static str,
+        /// Its error.
+        errno: FabricErrno,
+    },
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::{RawRegistration, Registrar, Scope, ScopeGuard};
-use crate::error::RegisterError;
+use crate::memory::RegisterError;
 
 /// Registers by counting; keys count up from 1, descriptors are keys as addresses.
 pub(crate) struct FakeRegistrar {

@@ -24,7 +24,7 @@ mod region;
 mod registration;
 
 pub use access::Access;
-pub use error::MemoryError;
+pub use error::{MemoryError, RegisterError};
 pub use host::{HostRegionBuilder, HugePages, Pages};
 pub use region::{Purpose, Region};
 

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use super::MemoryError;
 use super::host::{HostMapping, HostRegionBuilder, Pages};
 use super::registration::{Registrar, RegistrationTable, Scope};
-use crate::error::RegisterError;
 use crate::fabric::Domain;
+use crate::memory::RegisterError;
 use crate::process::Here;
 
 /// What a region is used for; see the [module's text](crate::memory) for which uses exclude which.

@@ -20,7 +20,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64 as StdAtomicU64;
 
 use super::Access;
-use crate::error::{FabricErrno, RegisterError};
+use crate::errno::FabricErrno;
+use crate::memory::RegisterError;
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock, yield_now};
 
 /// How many scopes (open domains, and endpoints that need registrations of their own) a process has at most.

@@ -19,7 +19,7 @@ use crate::endpoint::buffered::core::{
 use crate::endpoint::buffered::event::{BufferedEvent, Carried, PushError, SendBufferError};
 use crate::endpoint::event::{ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
-use crate::endpoint::limits::config;
+use crate::endpoint::limits::{check_count, check_size, config};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
@@ -131,22 +131,14 @@ impl BufferedConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let count = |field, value: u32| {
-            if (1..=65_536).contains(&value) {
-                return Ok(());
-            }
-            Err(config(field, value.to_string(), "must be 1 to 65536"))
-        };
-        count("buffers", self.buffers)?;
-        count("waiting", self.waiting)?;
+        let count = "must be 1 to 65536";
+        check_count("buffers", self.buffers, 65_536, count)?;
+        check_count("waiting", self.waiting, 65_536, count)?;
         let size = self
             .pool
             .as_ref()
             .map_or(self.buffer_size, SharedBufferManager::slot_size);
-        if !(64..=1 << 30).contains(&size) {
-            let reason = "must be 64 bytes to 1 GiB";
-            return Err(config("buffer_size", size.to_string(), reason));
-        }
+        check_size("buffer_size", size)?;
         let range = Duration::from_micros(1)..=Duration::from_secs(3600);
         match self.flush_interval {
             Some(time) if !range.contains(&time) => Err(config(

@@ -8,7 +8,10 @@ use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::{DeadlinePolicy, Level};
-use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, config};
+use crate::endpoint::header_source::HeaderSource;
+use crate::endpoint::limits::{
+    PATIENCE, check_count, check_deadline, check_patience, check_timeout, config,
+};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::fabric::EndpointSettings;
@@ -51,7 +54,7 @@ pub struct ConnectionlessConfig {
     pub(super) receive_depth: u32,
     pub(super) depth: u32,
     pub(super) total_depth: u32,
-    pub(super) headers: Headers,
+    pub(super) headers: HeaderSource,
     pub(super) header_mode: HeaderMode,
     pub(super) level: Level,
     pub(super) send_deadline: Option<Duration>,
@@ -65,11 +68,6 @@ pub struct ConnectionlessConfig {
 
 pub(super) type OnAbandoned = Box<dyn FnMut(PeerId, u64) + Send>;
 
-pub(super) enum Headers {
-    Own(HeaderSlotConfig),
-    Shared(HeaderSlotManager),
-}
-
 impl Default for ConnectionlessConfig {
     fn default() -> Self {
         Self {
@@ -82,7 +80,7 @@ impl Default for ConnectionlessConfig {
             receive_depth: 32,
             depth: 64,
             total_depth: 256,
-            headers: Headers::Own(HeaderSlotConfig::default()),
+            headers: HeaderSource::Own(HeaderSlotConfig::default()),
             header_mode: HeaderMode::Prefixed,
             level: Level::Sent,
             send_deadline: Some(Duration::from_secs(30)),
@@ -163,14 +161,14 @@ impl ConnectionlessConfig {
     /// Header slots of this endpoint's own.
     #[must_use]
     pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
-        self.headers = Headers::Own(config);
+        self.headers = HeaderSource::Own(config);
         self
     }
 
     /// Header slots shared with other endpoints of the same domain.
     #[must_use]
     pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
-        self.headers = Headers::Shared(headers.clone());
+        self.headers = HeaderSource::Shared(headers.clone());
         self
     }
 
@@ -254,21 +252,13 @@ impl ConnectionlessConfig {
     }
 
     pub(super) fn check(&self, receives_min: u32) -> Result<(), Error> {
-        let range = |field, value: u32, max: u32, reason| match value {
-            v if (1..=max).contains(&v) => Ok(()),
-            v => Err(config(field, v.to_string(), reason)),
-        };
-        range(
-            "max_peers",
-            self.max_peers,
-            PEERS_MAX,
-            "must be 1 to 32768 peers",
-        )?;
+        let peers = "must be 1 to 32768 peers";
+        check_count("max_peers", self.max_peers, PEERS_MAX, peers)?;
         let sends = "must be 1 to 65536 sends";
-        range("depth", self.depth, 65_536, sends)?;
-        range("total_depth", self.total_depth, 65_536, sends)?;
+        check_count("depth", self.depth, 65_536, sends)?;
+        check_count("total_depth", self.total_depth, 65_536, sends)?;
         let messages = "must be 1 to 65536 messages";
-        range("receive_depth", self.receive_depth, 65_536, messages)?;
+        check_count("receive_depth", self.receive_depth, 65_536, messages)?;
         let slots = self.pool_slots();
         if slots < (2 * receives_min * self.max_peers) as usize || slots > 1 << 20 {
             let reason = "must be 8 for each of max_peers, to 1048576";
@@ -285,15 +275,7 @@ impl ConnectionlessConfig {
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("close_timeout", self.close_timeout)?;
         check_patience(&self.patience)?;
-        let day = Duration::from_secs(24 * 3600);
-        match self.send_deadline {
-            Some(d) if d < Duration::from_millis(1) || d > day => Err(config(
-                "send_deadline",
-                format!("{d:?}"),
-                "must be 1 ms to 24 h, or none",
-            )),
-            _ => Ok(()),
-        }
+        check_deadline("send_deadline", self.send_deadline)
     }
 }
 

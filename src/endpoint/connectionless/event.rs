@@ -9,7 +9,7 @@ use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::error::{CompletionError, FabricErrno};
+use crate::errno::CompletionError;
 use crate::fabric::PeerAddr;
 
 /// A peer of a [`ConnectionlessEndpoint`](crate::ConnectionlessEndpoint): unique in the process, and never given to another peer.
@@ -42,40 +42,6 @@ impl From<PeerAddr> for SendTo {
     fn from(addr: PeerAddr) -> Self {
         Self::Addr(addr)
     }
-}
-
-/// What is wrong with a peer.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum PeerError {
-    /// It was never added, or was removed, or went and was forgotten.
-    #[error("no such peer")]
-    Unknown,
-    /// There are as many as there may be.
-    #[error("the endpoint has {limit} peers, as many as it may have (setting `max_peers`)")]
-    TooMany {
-        /// The limit.
-        limit: u32,
-    },
-    /// A peer takes receive buffers, and too few are free.
-    #[error("{free} receive buffers are free, a peer takes {needed} at least (setting `slots`)")]
-    NoReceiveBuffers {
-        /// Buffers that are free.
-        free: usize,
-        /// Fewest that a peer takes.
-        needed: usize,
-    },
-    /// The provider can't reach such an address.
-    #[error("{call}: {errno}")]
-    Fabric {
-        /// The C function.
-        call: &'static str,
-        /// Its error.
-        errno: FabricErrno,
-    },
-    /// The address is not of a form that this side's provider uses, or names another kind of machine.
-    #[error("{0}")]
-    Address(String),
 }
 
 /// A peer can't be removed now: something is outstanding with it. Nothing was done.

@@ -19,7 +19,7 @@ use crate::endpoint::protocol::connection::{
 use crate::endpoint::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::{self, ControlBody, ControlKind, HELLO_LEN};
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 use crate::in_flight::InFlight;
 use crate::memory::{Region, Registrar, Scope};
 

@@ -1,13 +1,10 @@
 //! `ReceiveCore`: what a listening endpoint does, over any link: one queue, one pool, one slab, many connections.
 
-mod shared;
-
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use self::shared::{ORPHANS_MAX, Shared, share};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
@@ -17,6 +14,7 @@ use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::socket::TcpWatch;
+use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::link::{
     COMPLETION_BATCH, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion, PEER_WROTE,
     PostRefused,
@@ -25,13 +23,11 @@ use crate::endpoint::protocol::connection::{
     Action, Arrival, Connection, Form, SUBSCRIPTION_MESSAGES_MAX, State,
 };
 use crate::endpoint::protocol::liveness::{Backlog, Patience};
-use crate::endpoint::windows::exposed::ExposedWindows;
-use crate::endpoint::windows::one_sided::OneSided;
-
-use crate::endpoint::link::wait::{EndpointWait, LinkWait};
 use crate::endpoint::protocol::wire::{
     self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
+use crate::endpoint::windows::exposed::ExposedWindows;
+use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::{ContextError, InFlight};
 use crate::stats::ReceiveStats;
@@ -43,6 +39,7 @@ mod dialing;
 mod feeding;
 mod long;
 mod sends;
+mod shared;
 mod subscriptions;
 mod windows;
 
@@ -50,6 +47,7 @@ use conn::{Conn, Descriptors};
 use long::{Due, LongPool};
 use sends::Sends;
 pub(crate) use sends::{KEPT, SendsSettings};
+use shared::{ORPHANS_MAX, Shared, share};
 pub(crate) use subscriptions::SubscriptionNews;
 use windows::Account;
 pub(crate) use windows::WindowSettings;
@@ -713,7 +711,7 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    // ---- receives ------------------------------------------------------------------------------------------------
+    // ---- control messages ----------------------------------------------------------------------------------------
 
     fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
         if let Some(conn) = self.conns.get_mut(id)

@@ -13,7 +13,7 @@ use crate::endpoint::limits::config;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::RefusalCode;
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 
 /// Whether, when and how often a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) connects again.
 ///

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::Error;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::link::LinkConn;
-use crate::error::RegisterError;
+use crate::memory::RegisterError;
 use crate::memory::{Region, Registrar, Scope};
 
 /// The scope that a connection's registrations live in, and the regions that were registered for it alone.

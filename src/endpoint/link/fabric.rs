@@ -21,7 +21,7 @@ use crate::endpoint::link::{
     RmaLimits, RmaPost, SendPost,
 };
 use crate::endpoint::protocol::connection::Form;
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
 use crate::fabric::{
     Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent, in_use,

@@ -26,7 +26,7 @@ use crate::Error;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire;
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
 pub(crate) use crate::fabric::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,

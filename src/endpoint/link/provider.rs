@@ -20,7 +20,7 @@ use crate::endpoint::link::{
     SendPost,
 };
 use crate::endpoint::protocol::connection::Form;
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::Registrar;
 

@@ -18,14 +18,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::endpoint::protocol::credit::{CreditError, ReceiveCredits, SendCredits};
+pub(crate) use crate::endpoint::protocol::close_reason::{CloseReason, Violation};
+use crate::endpoint::protocol::credit::{ReceiveCredits, SendCredits};
 use crate::endpoint::protocol::liveness::{Patience, Silence, Verdict};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, Control, ControlBody, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
     Refusal, RefusalCode, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest, WindowId,
     WireError,
 };
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 use headers::Headers;
 pub(crate) use long::{LONG_ANSWERS_MAX, LONG_MESSAGES_MAX};
 use long::{Long, LongAction};
@@ -181,127 +182,6 @@ pub(crate) enum Blocked {
     Closing,
     /// Over.
     Closed,
-}
-
-/// What a peer did that no peer of ours does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Violation {
-    /// It sent bytes that make no sense.
-    #[error("not understood: {0}")]
-    Malformed(#[from] WireError),
-    /// It broke the account of credits.
-    #[error(transparent)]
-    Credit(#[from] CreditError),
-    /// It sent a message that is longer than this side said it takes.
-    #[error("a message of {len_bytes} bytes where at most {limit_bytes} are taken")]
-    TooLong {
-        /// Length of the message, in bytes.
-        len_bytes: u64,
-        /// What this side takes, in bytes.
-        limit_bytes: u64,
-    },
-    /// It said that it had sent fewer messages than arrived.
-    #[error("a goodbye after {claimed} messages, but {received} had come")]
-    Count {
-        /// Messages that the peer says it sent.
-        claimed: u64,
-        /// Messages that came.
-        received: u64,
-    },
-    /// It sent something that has no place at this moment.
-    #[error("{0}")]
-    OutOfTurn(&'static str),
-}
-
-/// How and why a connection ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CloseReason {
-    /// Both sides said goodbye, and all that the peer had sent arrived.
-    #[error("finished: both sides said goodbye")]
-    Finished,
-    /// The peer refused the connection.
-    #[error("refused: {0}")]
-    Refused(Refusal),
-    /// This side refused the peer; the text speaks of this side as "the endpoint".
-    #[error("refused by this side: {0}")]
-    RefusedPeer(Refusal),
-    /// There is no such peer, or it refused without a reason.
-    #[error("could not connect: {0}")]
-    ConnectFailed(FabricErrno),
-    /// Nothing answered in time.
-    #[error("no answer within the connect timeout")]
-    ConnectTimedOut,
-    /// The peer asked for a connection and then did not complete it in time.
-    #[error("the peer did not complete the handshake in time")]
-    HandshakeTimedOut,
-    /// The peer went away without a goodbye.
-    #[error("the peer was lost{}", Cause(*errno))]
-    PeerLost {
-        /// The first error that told of it; `None` when it was an orderly shutdown of the transport.
-        errno: Option<FabricErrno>,
-    },
-    /// Nothing came from the peer for longer than it may be silent: its process is stopped, its machine or the network
-    /// between is gone.
-    #[error("the peer was silent for {silence:?}")]
-    PeerSilent {
-        /// The setting: it was silent for at least as long.
-        silence: Duration,
-    },
-    /// The peer gave the established connection up and said so.
-    #[error("given up by the peer: {0}")]
-    PeerAborted(Refusal),
-    /// Both sides said goodbye, but some of what the peer had sent did not arrive.
-    #[error("the peer sent {expected} messages, {received} arrived")]
-    PeerTruncated {
-        /// Messages that the peer says it sent.
-        expected: u64,
-        /// Messages that came.
-        received: u64,
-    },
-    /// The deadline for the goodbye passed.
-    #[error("the goodbye was not complete before its deadline")]
-    ClosedByDeadline,
-    /// This side closed before the connection was established.
-    #[error("closed before it was established")]
-    ClosedLocally,
-    /// The peer did what no peer of ours does.
-    #[error("the peer broke the protocol: {0}")]
-    Violation(Violation),
-    /// A send was not done within its deadline, and the policy is to fail the connection.
-    #[error("a send was not done within {deadline:?}")]
-    SendDeadline {
-        /// The deadline of each send.
-        deadline: Duration,
-    },
-    /// A subscriber fell behind by more than the publisher's policy allows.
-    #[error(
-        "the subscriber was too slow: {waiting} publications waited for it, the oldest for {waited:?}"
-    )]
-    TooSlow {
-        /// Publications that waited for it, or were on their way to it.
-        waiting: u32,
-        /// How long the oldest of them had.
-        waited: Duration,
-    },
-    /// The peer did not confirm in time that it does not use a revoked window any more.
-    #[error("the peer did not confirm a revoked window before the deadline")]
-    RevokeDeadline,
-    /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.
-    #[error("the endpoint failed: {0}")]
-    EndpointFailed(&'static str),
-}
-
-struct Cause(Option<FabricErrno>);
-
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Some(errno) => write!(f, ": {errno}"),
-            None => Ok(()),
-        }
-    }
 }
 
 /// What a message is that arrived.
@@ -1305,7 +1185,6 @@ impl Connection {
     }
 
     /// Data messages that the peer has room for now.
-    #[cfg(test)]
     pub(crate) fn credits(&self) -> u64 {
         self.send.available()
     }

@@ -13,7 +13,7 @@ use crate::endpoint::protocol::wire::{
     self, ByeReason, Control, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
     SubscriptionOutcome, SubscriptionRequest, WindowId,
 };
-use crate::error::FabricErrno;
+use crate::errno::FabricErrno;
 
 /// Control messages that this side may have under way at once: those of credits, heartbeats, goodbyes, windows, subscriptions
 /// and of the handshake, with room.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::Error;
-use crate::endpoint::limits::config;
+use crate::endpoint::limits::{check_count, check_timeout};
 use crate::error::{Blocked, CompletionError, SendErrorKind};
 
 /// What a publisher does about a subscriber that has no room: one that granted no more messages, because its application holds them or
@@ -49,14 +49,9 @@ impl SlowPolicy {
             Self::Wait { queue, deadline } => (queue, deadline),
             Self::Disconnect { queue, after } => (queue, after),
         };
-        if !(1..=65_536).contains(&queue) {
-            let reason = "the queue must be 1 to 65536 publications";
-            return Err(config("slow", queue.to_string(), reason));
-        }
-        if time < Duration::from_millis(1) || time > Duration::from_secs(3600) {
-            return Err(config("slow", format!("{time:?}"), "must be 1 ms to 1 h"));
-        }
-        Ok(())
+        let reason = "the queue must be 1 to 65536 publications";
+        check_count("slow", queue, 65_536, reason)?;
+        check_timeout("slow", time)
     }
 
     /// Publications that may wait.

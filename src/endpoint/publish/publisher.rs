@@ -17,8 +17,11 @@ use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
+use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::limits::{PATIENCE, check_patience, check_timeout, config};
+use crate::endpoint::limits::{
+    PATIENCE, check_count, check_deadline, check_patience, check_timeout, config,
+};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -71,7 +74,7 @@ pub struct PublishConfig {
     slow: SlowPolicy,
     send_deadline: Option<Duration>,
     deadline_policy: DeadlinePolicy,
-    headers: Headers,
+    headers: HeaderSource,
     header_mode: HeaderMode,
     level: Level,
     limits: SubscriptionLimits,
@@ -86,11 +89,6 @@ pub struct PublishConfig {
     on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
-enum Headers {
-    Own(HeaderSlotConfig),
-    Shared(HeaderSlotManager),
-}
-
 impl Default for PublishConfig {
     fn default() -> Self {
         Self {
@@ -99,7 +97,7 @@ impl Default for PublishConfig {
             slow: SlowPolicy::Drop,
             send_deadline: Some(Duration::from_secs(30)),
             deadline_policy: DeadlinePolicy::FailConnection,
-            headers: Headers::Own(HeaderSlotConfig {
+            headers: HeaderSource::Own(HeaderSlotConfig {
                 slots: 256,
                 slot_size: 128,
             }),
@@ -163,14 +161,14 @@ impl PublishConfig {
     /// header.
     #[must_use]
     pub fn header_slots(mut self, config: HeaderSlotConfig) -> Self {
-        self.headers = Headers::Own(config);
+        self.headers = HeaderSource::Own(config);
         self
     }
 
     /// Header slots shared with other endpoints of the same domain.
     #[must_use]
     pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
-        self.headers = Headers::Shared(headers.clone());
+        self.headers = HeaderSource::Shared(headers.clone());
         self
     }
 
@@ -288,39 +286,20 @@ impl PublishConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let range = |field, value: u32, max: u32, reason| match value {
-            value if (1..=max).contains(&value) => Ok(()),
-            value => Err(config(field, value.to_string(), reason)),
-        };
-        range(
-            "publications",
-            self.publications,
-            65_536,
-            "must be 1 to 65536",
-        )?;
-        range("depth", self.depth, 65_536, "must be 1 to 65536 sends")?;
-        let reason = "must be 1 to 65536";
-        range(
-            "max_connections",
-            self.max_connections,
-            CONNECTIONS_MAX,
-            reason,
-        )?;
+        let count = "must be 1 to 65536";
+        check_count("publications", self.publications, 65_536, count)?;
+        check_count("depth", self.depth, 65_536, "must be 1 to 65536 sends")?;
+        let connections = self.max_connections;
+        check_count("max_connections", connections, CONNECTIONS_MAX, count)?;
         let reason = "times max_connections must be at most 1048576";
         if u64::from(self.depth) * u64::from(self.max_connections) > 1 << 20 {
             return Err(config("depth", self.depth.to_string(), reason));
         }
         let reason = "must be 1 to 1048576";
-        range("subscriptions", self.limits.in_all, 1 << 20, reason)?;
+        check_count("subscriptions", self.limits.in_all, 1 << 20, reason)?;
         let (field, limit) = ("subscriptions_per_connection", self.limits.per_connection);
-        range(field, limit, 65_536, "must be 1 to 65536")?;
-        let day = Duration::from_secs(24 * 3600);
-        if let Some(time) = self.send_deadline
-            && (time < Duration::from_millis(1) || time > day)
-        {
-            let reason = "must be 1 ms to 24 h, or none";
-            return Err(config("send_deadline", format!("{time:?}"), reason));
-        }
+        check_count(field, limit, 65_536, count)?;
+        check_deadline("send_deadline", self.send_deadline)?;
         self.slow.check()?;
         check_patience(&self.patience)?;
         self.watch.check()?;
@@ -342,11 +321,8 @@ impl PublishConfig {
         })
     }
 
-    fn make_headers(&mut self) -> Result<HeaderSlotManager, Error> {
-        let headers = match &self.headers {
-            Headers::Own(config) => HeaderSlotManager::new(*config)?,
-            Headers::Shared(headers) => headers.clone(),
-        };
+    fn make_headers(&self) -> Result<HeaderSlotManager, Error> {
+        let headers = self.headers.manager()?;
         if headers.slot_size() < PUBLICATION_LEN + self.header_mode.overhead() {
             let reason = "must be at least 18 bytes, for what stands in front of a header";
             let size = headers.slot_size().to_string();

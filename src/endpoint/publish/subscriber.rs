@@ -13,7 +13,9 @@ use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
 use crate::endpoint::core::reconnect::ReconnectPolicy;
-use crate::endpoint::limits::{self, PATIENCE, check_patience, check_timeout, config};
+use crate::endpoint::limits::{
+    self, PATIENCE, check_count, check_patience, check_size, check_timeout, config,
+};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
@@ -183,28 +185,18 @@ impl SubscribeConfig {
     }
 
     fn check(&self) -> Result<(), Error> {
-        let bad = |field, value: String, reason| Err(config(field, value, reason));
-        if !(64..=1 << 30).contains(&self.max_message) {
-            let reason = "must be 64 bytes to 1 GiB";
-            return bad("max_message", self.max_message.to_string(), reason);
-        }
-        if !(1..=65_536).contains(&self.depth) {
-            let reason = "must be 1 to 65536 publications";
-            return bad("depth", self.depth.to_string(), reason);
-        }
-        if !(1..=4096).contains(&self.max_publishers) {
-            let value = self.max_publishers.to_string();
-            return bad("max_publishers", value, "must be 1 to 4096");
-        }
-        if !(1..=65_536).contains(&self.subscriptions) {
-            let value = self.subscriptions.to_string();
-            return bad("subscriptions", value, "must be 1 to 65536 tags");
-        }
+        check_size("max_message", self.max_message)?;
+        let reason = "must be 1 to 65536 publications";
+        check_count("depth", self.depth, 65_536, reason)?;
+        let publishers = self.max_publishers;
+        check_count("max_publishers", publishers, 4096, "must be 1 to 4096")?;
+        let reason = "must be 1 to 65536 tags";
+        check_count("subscriptions", self.subscriptions, 65_536, reason)?;
         let pool = self.pool.as_ref().map(SharedBufferManager::slots);
         let slots = pool.unwrap_or(self.slots as usize);
         if slots < 4 * self.max_publishers as usize || slots > 1 << 20 {
             let reason = "must be 4 for each of max_publishers, to 1048576";
-            return bad("slots", slots.to_string(), reason);
+            return Err(config("slots", slots.to_string(), reason));
         }
         check_patience(&self.patience)?;
         self.watch.check()?;

@@ -4,14 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::endpoint::error::WindowError;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RmaLimits;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::Connection;
 use crate::endpoint::protocol::wire::{INDEX_MASK, WindowDescriptor, WindowId};
-use crate::endpoint::windows::window::{
-    Bell, ExposeError, LocalWindow, WindowError, WindowEvent, WindowMemory,
-};
+use crate::endpoint::windows::window::{Bell, ExposeError, LocalWindow, WindowEvent, WindowMemory};
 use crate::memory::{Access, RawRegistration, Registrar};
 
 /// How often another mark is drawn where one is taken: with 65,536 of 16,777,216 in use, the last of these fails once in 10^19.

@@ -5,6 +5,7 @@
 use std::time::Instant;
 
 use crate::buffer::{LeasedPayload, Payload};
+use crate::endpoint::error::WindowError;
 use crate::endpoint::event::Level;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -13,7 +14,7 @@ use crate::endpoint::protocol::connection::Connection;
 use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 pub(crate) use crate::endpoint::windows::destination::LeasedDestination;
-use crate::endpoint::windows::window::{RemoteWindow, WindowError, WindowEvent, WindowPlace};
+use crate::endpoint::windows::window::{RemoteWindow, WindowEvent, WindowPlace};
 use crate::error::{Blocked, CompletionError, FabricErrno, SendErrorKind};
 use crate::in_flight::InFlight;
 use crate::memory::Access;

@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::buffer::{Buffer, BufferMut, Payload, RegionSlice};
+use crate::endpoint::error::WindowError;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
-use crate::error::{CompletionError, FabricErrno, RegisterError};
+use crate::errno::CompletionError;
 use crate::memory::Access;
 
 /// The memory behind a window. It moves into the endpoint and comes back when no peer can reach it any more.
@@ -335,77 +336,6 @@ impl<'a> From<&'a RemoteWindow> for WindowPlace<'a> {
     fn from(window: &'a RemoteWindow) -> Self {
         window.at(0)
     }
-}
-
-/// Why a one-sided operation, or a window, was refused. Nothing was posted.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WindowError {
-    /// The provider has no one-sided operations.
-    #[error("the provider has no one-sided operations")]
-    Unsupported,
-    /// The peer does not know windows, or did not reserve what they take.
-    #[error("the peer takes no part in windows (ReceiveConfig::windows, or an older version)")]
-    PeerWithoutWindows,
-    /// The connection does not stand, or there is no such connection.
-    #[error("the connection does not stand")]
-    NotConnected,
-    /// The window is another connection's.
-    #[error("the window belongs to another connection")]
-    WrongConnection,
-    /// The owner has revoked it.
-    #[error("the window was revoked by its owner")]
-    Revoked,
-    /// The window does not give that right, or the memory can't.
-    #[error("{asked} asked for, the window gives {has}")]
-    Access {
-        /// What was asked for.
-        asked: Access,
-        /// What there is.
-        has: Access,
-    },
-    /// The operation reaches beyond the window.
-    #[error("{len} bytes at offset {offset} of a window of {window_len} bytes")]
-    OutOfRange {
-        /// Where it begins, in bytes.
-        offset: u64,
-        /// How long it is, in bytes.
-        len: u64,
-        /// How long the window is, in bytes.
-        window_len: u64,
-    },
-    /// A window, or an operation, without a byte.
-    #[error("without a byte")]
-    Empty,
-    /// As many windows are exposed as the endpoint may have.
-    #[error("{limit} windows are exposed, as many as there may be")]
-    TooManyWindows {
-        /// The limit.
-        limit: u32,
-    },
-    /// The provider's writes carry too few bytes of immediate data.
-    #[error("the provider's writes carry {bytes} bytes of immediate data, 8 are needed")]
-    NoImmediateData {
-        /// What they carry.
-        bytes: usize,
-    },
-    /// The endpoint was made by the process that this one was forked from.
-    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
-    Forked {
-        /// The process that made it.
-        made_by: u32,
-    },
-    /// The memory could not be registered.
-    #[error(transparent)]
-    Register(#[from] RegisterError),
-    /// The provider refused the operation.
-    #[error("{call}: {errno}")]
-    Fabric {
-        /// The C function.
-        call: &'static str,
-        /// Its error.
-        errno: FabricErrno,
-    },
 }
 
 /// A window that could not be exposed, with its memory.

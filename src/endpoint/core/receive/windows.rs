@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::outgoing;
+use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -18,7 +19,7 @@ use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
+    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
 use crate::memory::{Access, Region};

@@ -7,6 +7,7 @@ use std::time::Instant;
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::core::outgoing::lease_each;
+use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
@@ -16,7 +17,7 @@ use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::window::{
-    ExposeError, LocalWindow, RemoteWindow, WindowError, WindowEvent, WindowMemory, WindowPlace,
+    ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
 use crate::memory::Access;

@@ -1,0 +1,376 @@
+//! Why an endpoint refused something: with what was given, and what back-pressure waits for.
+
+use std::fmt;
+
+use crate::buffer::Payload;
+use crate::endpoint::protocol::close_reason::CloseReason;
+use crate::endpoint::windows::destination::Destination;
+use crate::errno::{CompletionError, FabricErrno};
+use crate::memory::{Access, RegisterError};
+
+/// What back-pressure waits for. Every one of them passes by itself; a `Writable` event says when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blocked {
+    /// All header slots are in use.
+    HeaderSlots,
+    /// As many sends are in flight as the endpoint's depth allows.
+    Depth,
+    /// The peer has granted no more messages: it holds what it got, or is slow.
+    Credits,
+    /// The provider's own queue is full.
+    Provider,
+    /// The connection is not established yet.
+    Connecting,
+    /// No buffer is free: all are in flight, or held.
+    Buffers,
+    /// A long message is under way: what is sent behind it would overtake it.
+    LongMessage,
+    /// Shape `Headroom`: a clone of the buffer is on its way with another header in front of it.
+    HeaderRoom,
+}
+
+impl fmt::Display for Blocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::HeaderSlots => "no header slot is free",
+            Self::Depth => "as many sends are in flight as the depth allows",
+            Self::Credits => "the peer has granted no more messages",
+            Self::Provider => "the provider's queue is full",
+            Self::Connecting => "the connection is not established yet",
+            Self::Buffers => "no buffer is free",
+            Self::LongMessage => "a long message is under way",
+            Self::HeaderRoom => "another header is in front of this buffer, until its send is over",
+        })
+    }
+}
+
+/// Why a send was refused. Nothing was posted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendErrorKind {
+    /// Not now; back-pressure, not a failure.
+    #[error("would block: {0}")]
+    WouldBlock(Blocked),
+    /// The header does not fit its slot, or the header mode.
+    #[error(
+        "header of {len} bytes, the limit is {max} (setting `header_slot_size`, or the header mode)"
+    )]
+    HeaderTooLong {
+        /// Bytes given.
+        len: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
+    /// The header mode `Fixed(n)` takes headers of exactly n bytes.
+    #[error("header of {len} bytes, the header mode is Fixed({fixed})")]
+    HeaderLength {
+        /// Bytes given.
+        len: usize,
+        /// Bytes that the mode asks for.
+        fixed: usize,
+    },
+    /// Shape `Headroom`: the header can't be put in front of the payload.
+    #[error(
+        "no room for {len} bytes of header right in front of the payload, there are {room}: send one whole buffer, or one fragment, of a pool or ring with \
+         `headroom`, or connect with the shape TwoMessages"
+    )]
+    NoHeaderRoom {
+        /// Bytes of the header, framing included.
+        len: usize,
+        /// Bytes of room; 0 where the payload is not one buffer from its start, or one fragment.
+        room: usize,
+    },
+    /// Header and payload are longer than what the peer's buffers or the provider take.
+    ///
+    /// Longer ones go where both sides have one-sided operations and the receiver has set
+    /// [`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages).
+    #[error(
+        "message of {len} bytes, {whose} {max} (longer ones need one-sided operations, and `ReceiveConfig::long_messages` at the peer)"
+    )]
+    TooLong {
+        /// Header and payload, in bytes.
+        len: u64,
+        /// The limit, in bytes.
+        max: u64,
+        /// Whose limit it is.
+        whose: MessageLimit,
+    },
+    /// More segments than one message may have.
+    #[error("payload of {count} segments, the limit is {max} beside the header")]
+    TooManySegments {
+        /// Segments given.
+        count: usize,
+        /// Segments that fit.
+        max: usize,
+    },
+    /// A segment's region is registered, but not with the domain of this endpoint.
+    #[error("segment {segment} belongs to a region that is registered with another domain only")]
+    ForeignBuffer {
+        /// Which segment, from 0.
+        segment: usize,
+    },
+    /// A segment's region is not registered.
+    #[error("segment {segment} belongs to a region that is not registered (call Region::register)")]
+    NotRegistered {
+        /// Which segment, from 0.
+        segment: usize,
+    },
+    /// The region is registered with the domain, but registering it with this endpoint failed.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The window of a one-sided operation does not allow it.
+    #[error(transparent)]
+    Window(#[from] WindowError),
+    /// The endpoint was made by the process that this one was forked from.
+    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    Forked {
+        /// The process that made it.
+        made_by: u32,
+    },
+    /// There is no such connection, or it is over and its end was reported.
+    #[error("there is no such connection, or it is over")]
+    NoConnection,
+    /// The peer of a connectionless endpoint is not known, or can't be.
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// One of the two sides is saying goodbye: no new sends.
+    #[error("the connection is closing")]
+    Closing,
+    /// The connection is closed.
+    #[error("the connection is closed: {0}")]
+    Closed(CloseReason),
+    /// The provider refused the message.
+    #[error("fi_sendmsg: {0}")]
+    Fabric(FabricErrno),
+}
+
+/// Whose limit a message exceeds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MessageLimit {
+    /// The receive buffers of the peer, as it said when the connection was made.
+    Peer,
+    /// The provider's largest message.
+    Provider,
+}
+
+impl fmt::Display for MessageLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Peer => "the peer's receive buffers take",
+            Self::Provider => "the provider takes",
+        })
+    }
+}
+
+/// A send that was refused, with everything that was given.
+pub struct SendError {
+    /// Why.
+    pub kind: SendErrorKind,
+    /// The payload, untouched.
+    pub payload: Payload,
+    /// The key, unchanged.
+    pub key: u64,
+}
+
+impl SendError {
+    /// True for back-pressure: try again after the next `Writable` event or poll.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self.kind, SendErrorKind::WouldBlock(_))
+    }
+}
+
+impl fmt::Debug for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendError")
+            .field("kind", &self.kind)
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.kind, f)
+    }
+}
+
+impl std::error::Error for SendError {}
+
+/// A batch of sends that stopped at a message that was refused.
+#[derive(Debug)]
+pub struct BatchError {
+    /// Messages that were taken before it, and are on their way.
+    pub sent: usize,
+    /// The refused message, with the reason. Those behind it were not looked at.
+    pub refused: SendError,
+}
+
+impl fmt::Display for BatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "after {} messages: {}", self.sent, self.refused)
+    }
+}
+
+impl std::error::Error for BatchError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.refused)
+    }
+}
+
+/// A one-sided read that was refused, with everything that was given.
+#[derive(Debug)]
+pub struct ReadError {
+    /// Why.
+    pub kind: SendErrorKind,
+    /// The destination, untouched.
+    pub into: Destination,
+    /// The key, unchanged.
+    pub key: u64,
+}
+
+impl ReadError {
+    /// True for back-pressure: try again after the next `Writable` event or poll.
+    pub fn is_would_block(&self) -> bool {
+        matches!(self.kind, SendErrorKind::WouldBlock(_))
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.kind, f)
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// Why a one-sided operation, or a window, was refused. Nothing was posted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WindowError {
+    /// The provider has no one-sided operations.
+    #[error("the provider has no one-sided operations")]
+    Unsupported,
+    /// The peer does not know windows, or did not reserve what they take.
+    #[error("the peer takes no part in windows (ReceiveConfig::windows, or an older version)")]
+    PeerWithoutWindows,
+    /// The connection does not stand, or there is no such connection.
+    #[error("the connection does not stand")]
+    NotConnected,
+    /// The window is another connection's.
+    #[error("the window belongs to another connection")]
+    WrongConnection,
+    /// The owner has revoked it.
+    #[error("the window was revoked by its owner")]
+    Revoked,
+    /// The window does not give that right, or the memory can't.
+    #[error("{asked} asked for, the window gives {has}")]
+    Access {
+        /// What was asked for.
+        asked: Access,
+        /// What there is.
+        has: Access,
+    },
+    /// The operation reaches beyond the window.
+    #[error("{len} bytes at offset {offset} of a window of {window_len} bytes")]
+    OutOfRange {
+        /// Where it begins, in bytes.
+        offset: u64,
+        /// How long it is, in bytes.
+        len: u64,
+        /// How long the window is, in bytes.
+        window_len: u64,
+    },
+    /// A window, or an operation, without a byte.
+    #[error("without a byte")]
+    Empty,
+    /// As many windows are exposed as the endpoint may have.
+    #[error("{limit} windows are exposed, as many as there may be")]
+    TooManyWindows {
+        /// The limit.
+        limit: u32,
+    },
+    /// The provider's writes carry too few bytes of immediate data.
+    #[error("the provider's writes carry {bytes} bytes of immediate data, 8 are needed")]
+    NoImmediateData {
+        /// What they carry.
+        bytes: usize,
+    },
+    /// The endpoint was made by the process that this one was forked from.
+    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    Forked {
+        /// The process that made it.
+        made_by: u32,
+    },
+    /// The memory could not be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    /// The provider refused the operation.
+    #[error("{call}: {errno}")]
+    Fabric {
+        /// The C function.
+        call: &'static str,
+        /// Its error.
+        errno: FabricErrno,
+    },
+}
+
+/// What is wrong with a peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// It was never added, or was removed, or went and was forgotten.
+    #[error("no such peer")]
+    Unknown,
+    /// There are as many as there may be.
+    #[error("the endpoint has {limit} peers, as many as it may have (setting `max_peers`)")]
+    TooMany {
+        /// The limit.
+        limit: u32,
+    },
+    /// A peer takes receive buffers, and too few are free.
+    #[error("{free} receive buffers are free, a peer takes {needed} at least (setting `slots`)")]
+    NoReceiveBuffers {
+        /// Buffers that are free.
+        free: usize,
+        /// Fewest that a peer takes.
+        needed: usize,
+    },
+    /// The provider can't reach such an address.
+    #[error("{call}: {errno}")]
+    Fabric {
+        /// The C function.
+        call: &'static str,
+        /// Its error.
+        errno: FabricErrno,
+    },
+    /// The address is not of a form that this side's provider uses, or names another kind of machine.
+    #[error("{0}")]
+    Address(String),
+}
+
+impl CompletionError {
+    /// The connection ended before the operation was done.
+    pub(crate) fn ended(reason: CloseReason) -> Self {
+        Self::new(libc::ECANCELED).because(Some(reason))
+    }
+
+    /// Says why, where all that the provider said is that the operation was cancelled: because its connection ended.
+    #[cold]
+    pub(crate) fn because(mut self, ended: Option<CloseReason>) -> Self {
+        if let Some(reason) = ended.filter(|_| self.errno.get() == libc::ECANCELED) {
+            self.provider_message = format!("the connection ended before it was done: {reason}");
+        }
+        self
+    }
+
+    /// The peer takes long messages, but none that is so long.
+    pub(crate) fn too_long(limit: u64) -> Self {
+        Self {
+            provider_message: format!("the peer takes long messages of up to {limit} bytes"),
+            limit_bytes: Some(limit),
+            ..Self::new(libc::EMSGSIZE)
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What libfabric says of a failure: a number, and of an operation some words.
+
+use std::fmt;
+use std::num::NonZeroI32;
+
+/// A libfabric error number, positive, as `fi_errno.3` counts them.
+///
+/// Never an enum: a provider may answer a code that this library has never heard of.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FabricErrno(NonZeroI32);
+
+impl FabricErrno {
+    /// What stands in for a failure that came with the code 0.
+    const UNSPECIFIED: NonZeroI32 = NonZeroI32::new(libc::EIO).expect("EIO is not 0");
+
+    /// From a positive or negative return code; 0, which names no error, becomes `EIO`.
+    pub fn new(code: i32) -> Self {
+        Self(NonZeroI32::new(code.saturating_abs()).unwrap_or(Self::UNSPECIFIED))
+    }
+
+    /// From what an operation returned as `ssize_t`.
+    pub(crate) fn from_ssize(code: isize) -> Self {
+        Self::new(i32::try_from(code).unwrap_or(libc::EIO))
+    }
+
+    /// The positive number.
+    pub fn get(self) -> i32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for FabricErrno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match libfabric_sys::Library::load() {
+            Ok(library) => write!(f, "{} ({})", library.fi_strerror(self.get()), self.get()),
+            Err(_) => write!(f, "libfabric error {}", self.get()),
+        }
+    }
+}
+
+impl fmt::Debug for FabricErrno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Why one operation that was accepted failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{errno}{}{provider_message}", if provider_message.is_empty() { "" } else { ": " })]
+pub struct CompletionError {
+    /// libfabric's error number.
+    pub errno: FabricErrno,
+    /// The provider's own error number, 0 if it gave none.
+    pub provider_errno: i32,
+    /// The provider's words for it, may be empty.
+    pub provider_message: String,
+    /// The peer did not take a long message: the longest that it does, in bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+impl CompletionError {
+    /// An error that we found ourselves.
+    pub(crate) fn new(errno: i32) -> Self {
+        Self {
+            errno: FabricErrno::new(errno),
+            provider_errno: 0,
+            provider_message: String::new(),
+            limit_bytes: None,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+use super::*;
+use proptest::prelude::*;
+
+fn record(direction: Direction, back_end: BackEnd, bytes: u64, ns: u64) -> Record {
+    Record {
+        direction,
+        back_end,
+        bytes,
+        direct_bytes: bytes / 2,
+        bounced_bytes: bytes / 4,
+        elapsed: Duration::from_nanos(ns),
+        failed: bytes.is_multiple_of(3),
+    }
+}
+
+#[test]
+fn what_a_file_counts_is_in_its_own_statistics_and_in_those_of_the_process() {
+    let before = process();
+    let (one, other) = (IoCounters::new(), IoCounters::new());
+    one.record(&record(Direction::Read, BackEnd::Posix, 4096, 10_000));
+    one.record(&record(Direction::Read, BackEnd::IoUring, 8192, 20_000));
+    other.record(&record(Direction::Write, BackEnd::Staged, 3, 5));
+
+    let stats = one.snapshot();
+    assert_eq!(stats.read.operations(), 2);
+    assert_eq!(stats.read.bytes(), 12_288);
+    assert_eq!(stats.read.back_end(BackEnd::IoUring).bytes, 8192);
+    assert_eq!(stats.read.direct_bytes, 6144);
+    assert_eq!(stats.read.buffered_bytes(), 6144);
+    assert_eq!(stats.read.bounced_bytes, 3072);
+    assert_eq!(
+        stats.read.latency.mean(),
+        Some(Duration::from_nanos(15_000))
+    );
+    assert_eq!(stats.write, DirectionStats::default());
+    assert_eq!(other.snapshot().write.errors(), 1);
+
+    // Other tests of this process may count meanwhile: at least these, open or closed.
+    let grown = |now: IoStats| {
+        assert!(now.read.bytes() >= before.read.bytes() + 12_288);
+        assert!(
+            now.write.back_end(BackEnd::Staged).operations
+                > before.write.back_end(BackEnd::Staged).operations
+        );
+    };
+    grown(process());
+    drop(one);
+    grown(process());
+    drop(other);
+    grown(process());
+}
+
+#[test]
+fn closed_files_are_not_kept() {
+    let counters = IoCounters::new();
+    let id = counters.id;
+    assert!(ledger().open.contains_key(&id));
+    drop(counters);
+    assert!(!ledger().open.contains_key(&id));
+}
+
+#[test]
+fn an_empty_histogram_has_no_quantile() {
+    let empty = LatencyHistogram::default();
+    assert_eq!((empty.count(), empty.mean()), (0, None));
+    assert_eq!(empty.quantile(0.5), None);
+    assert_eq!(empty.buckets().count(), 0);
+}
+
+#[test]
+fn the_slowest_are_in_the_last_bucket() {
+    let counters = IoCounters::new();
+    counters.record(&record(Direction::Read, BackEnd::Posix, 1, u64::MAX));
+    counters.record(&record(Direction::Read, BackEnd::Posix, 1, 0));
+    let buckets: Vec<_> = counters.snapshot().read.latency.buckets().collect();
+    assert_eq!(
+        buckets,
+        [
+            (Duration::from_nanos(1), 1),
+            (Duration::from_nanos(1 << 40), 1)
+        ]
+    );
+}
+
+#[test]
+fn threads_lose_no_count() {
+    let counters = IoCounters::new();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for ns in 0..1000 {
+                    counters.record(&record(Direction::Write, BackEnd::Posix, 7, ns));
+                }
+            });
+        }
+    });
+    let stats = counters.snapshot().write;
+    assert_eq!((stats.operations(), stats.bytes()), (4000, 28_000));
+    assert_eq!(stats.latency.count(), 4000);
+    assert_eq!(stats.latency.total(), Duration::from_nanos(4 * 499_500));
+}
+
+proptest! {
+    /// A quantile is a bound that is kept, and at most twice what it bounds.
+    #[test]
+    fn quantiles_bound_the_sorted_latencies(
+        mut latencies in proptest::collection::vec(1_u64..1 << 39, 1..200),
+        share in 0.0_f64..=1.0,
+    ) {
+        let counters = IoCounters::new();
+        for ns in &latencies {
+            counters.record(&record(Direction::Read, BackEnd::CuFile, 1, *ns));
+        }
+        let histogram = counters.snapshot().read.latency;
+        latencies.sort_unstable();
+        let rank = ((latencies.len() as f64 * share).ceil() as usize).max(1);
+        let real = latencies[rank - 1];
+        let bound = histogram.quantile(share).unwrap().as_nanos() as u64;
+        prop_assert!(real < bound && bound <= real * 2, "{real} < {bound}");
+        let total: u64 = latencies.iter().sum();
+        prop_assert_eq!(histogram.total(), Duration::from_nanos(total));
+        prop_assert_eq!(histogram.count(), latencies.len() as u64);
+    }
+}
