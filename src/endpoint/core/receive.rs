@@ -437,16 +437,19 @@ impl<L: Link> ReceiveCore<L> {
 
     /// One batch of completions.
     fn read_completions(&mut self, events: &mut Vec<ReceiveEvent>) -> usize {
-        let mut completions = std::mem::take(&mut self.completions);
         self.stats.cq_reads += 1;
-        let read = self.link.poll_completions(&mut completions);
-        let found = completions.len();
+        let read = self.link.poll_completions(&mut self.completions);
+        let found = self.completions.len();
         self.backlog.on_read(found);
-        self.stats.cq_reads_empty += u64::from(found == 0);
-        for completion in completions.drain(..) {
-            self.on_completion(completion, events);
+        if found == 0 {
+            self.stats.cq_reads_empty += 1;
+        } else {
+            let mut completions = std::mem::take(&mut self.completions);
+            for completion in completions.drain(..) {
+                self.on_completion(completion, events);
+            }
+            self.completions = completions;
         }
-        self.completions = completions;
         if let Err(error) = read {
             tracing::error!(%error, "the completion queue broke");
             self.fail("the completion queue broke");

@@ -386,6 +386,7 @@ impl<L: Link> ReceiveCore<L> {
             sequence: self.account.posts,
             posted,
             told: false,
+            recent: false,
         };
         let Some(conn) = self.conns.get_mut(id) else {
             return Err((WindowError::NotConnected.into(), op));
