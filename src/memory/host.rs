@@ -29,6 +29,8 @@ pub enum HugePages {
     Try,
     /// Reserved huge pages or an error; the region is then rounded up to 2 MiB.
     Require,
+    /// For regions of 2 MiB and more: transparent ones, else ordinary pages. Leaves the reserved ones to others.
+    Transparent,
     /// Ordinary pages; what the kernel makes of them by itself is its business.
     Never,
 }
@@ -135,7 +137,10 @@ impl HostRegionBuilder {
                 Err(error @ MemoryError::NumaNode { .. }) => return Err(error),
                 Err(_) => self.transparent(alignment)?,
             },
-            HugePages::Try | HugePages::Never => self.ordinary(page, alignment)?,
+            HugePages::Transparent if self.len >= HUGE_PAGE_BYTES => self.transparent(alignment)?,
+            HugePages::Try | HugePages::Transparent | HugePages::Never => {
+                self.ordinary(page, alignment)?
+            }
         };
         Ok(Region::from_mapping(mapping, self.len))
     }

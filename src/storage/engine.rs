@@ -4,7 +4,9 @@
 
 use super::file::File;
 use super::io_buffer::RawMemory;
-use super::{BackEnd, Direction, FileErrorKind};
+use super::posix::Posix;
+use super::uring::engine::Uring;
+use super::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place, device};
 
 /// One run of bytes to be moved, checked: the file is open for it, and the last byte has an offset that a file may have.
 #[derive(Debug, Clone, Copy)]
@@ -16,6 +18,8 @@ pub(crate) struct Task<'a> {
     pub(crate) offset: u64,
     /// Around the page cache, where the file allows it: what was asked for, the handle and the settings have been looked at.
     pub(crate) direct: bool,
+    /// The size of bounce buffers, in bytes.
+    pub(crate) bounce: usize,
     /// No other task of the same transfer runs beside it: what an engine can overlap, it has to overlap within this one.
     pub(crate) alone: bool,
 }
@@ -59,5 +63,33 @@ pub(crate) trait Engine: Send + Sync {
     /// of it as one.
     fn task_size(&self, asked: usize, _len: usize) -> usize {
         asked
+    }
+
+    /// Whether a task that goes through bounce buffers copies and transfers one after the other: then transfers are cut, and threads are added,
+    /// so that one task's copy overlaps with another's transfer.
+    fn copies_alternate(&self) -> bool {
+        false
+    }
+}
+
+/// The engine for a transfer.
+pub(crate) fn engine_for(
+    file: &File,
+    choice: BackEndChoice,
+    place: Place,
+    gds_threshold: usize,
+) -> Result<&'static dyn Engine, FileErrorKind> {
+    let unsupported = |what, reason: &str| FileErrorKind::Unsupported {
+        what,
+        reason: reason.into(),
+    };
+    match (place, choice) {
+        (Place::Host { .. }, BackEndChoice::CuFile) => Err(unsupported(
+            "cuFile for the host's memory",
+            "pread(2), pwrite(2) and io_uring move it without a GPU's driver",
+        )),
+        (Place::Host { .. }, BackEndChoice::IoUring) if Uring::is_allowed() => Ok(&Uring),
+        (Place::Host { .. }, _) => Ok(&Posix),
+        (Place::Device { len, .. }, _) => device::engine_for(file, choice, len, gds_threshold),
     }
 }

@@ -5,6 +5,8 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::SettingError;
+
 /// What was asked of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -114,6 +116,9 @@ pub enum FileErrorKind {
     /// As many operations wait for a thread as the pool takes. Wait for one of them, then try again.
     #[error("as many operations wait for a thread as the pool takes: wait for one of them first")]
     QueueFull,
+    /// cuFile or the CUDA driver refused.
+    #[error(transparent)]
+    CuFile(#[from] super::cufile::CuFileError),
     /// This kind of memory, or this back end, can't be used for it here.
     #[error("{what}: {reason}")]
     Unsupported {
@@ -124,7 +129,10 @@ pub enum FileErrorKind {
     },
     /// A setting, of the process or of its environment, is out of its range.
     #[error("setting {0}")]
-    Setting(String),
+    Setting(#[from] SettingError),
+    /// It was cancelled before it was done.
+    #[error("it was cancelled")]
+    Cancelled,
     /// A bug: the code that moves the bytes panicked. What it moved before is counted.
     #[error("the transfer panicked: {0}")]
     Panicked(String),

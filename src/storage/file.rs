@@ -8,7 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
 
-use super::{BackEndChoice, DirectIo, Direction, FileError, FileErrorKind, FileOperation};
+use super::compat::CompatRefused;
+use super::device::Route;
+use super::stats::IoCounters;
+use super::{
+    BackEndChoice, CompatMode, DirectIo, Direction, FileError, FileErrorKind, FileOperation,
+};
 use crate::process::Owner;
 use crate::sync::{Mutex, lock};
 
@@ -54,6 +59,7 @@ pub(crate) struct FileUse {
     pub(crate) writable: bool,
     pub(crate) direct: DirectIo,
     pub(crate) back_end: BackEndChoice,
+    pub(crate) compat_mode: CompatMode,
     /// A flag of the descriptor that cuFile refuses.
     pub(crate) cufile_refuses: Option<&'static str>,
 }
@@ -73,6 +79,9 @@ pub(crate) struct File {
     size: AtomicU64,
     /// The end of the last range that was reserved for an append; 0 before.
     append_end: Mutex<u64>,
+    counters: IoCounters,
+    /// How GPU memory gets there, once that was asked for.
+    route: OnceLock<Result<Route, CompatRefused>>,
     owner: Owner,
 }
 
@@ -112,7 +121,7 @@ impl File {
         } else {
             (stat.stx_dev_major, stat.stx_dev_minor)
         };
-        Ok(Self {
+        let file = Self {
             path,
             buffered,
             direct,
@@ -123,8 +132,18 @@ impl File {
             used,
             size: AtomicU64::new(UNKNOWN),
             append_end: Mutex::new(0),
+            counters: IoCounters::new(),
+            route: OnceLock::new(),
             owner: Owner::current(),
-        })
+        };
+        // Without compatibility mode there is no file without cuFile; else nobody pays for cuFile before it is needed.
+        if file.used.compat_mode == CompatMode::Off
+            && let Err(kind) = file.route()
+        {
+            let path = Arc::clone(&file.path);
+            return Err(FileError::new(FileOperation::Open, path, kind));
+        }
+        Ok(file)
     }
 
     pub(crate) fn path(&self) -> &Arc<Path> {
@@ -160,6 +179,18 @@ impl File {
         self.alignment
     }
 
+    /// How bytes get between this file and GPU memory; looked for at the first call, which may take half a second.
+    pub(crate) fn route(&self) -> Result<&Route, FileErrorKind> {
+        let mode = self.used.compat_mode;
+        let route = self.route.get_or_init(|| Route::find(self, mode));
+        route
+            .as_ref()
+            .map_err(|refused| FileErrorKind::Unsupported {
+                what: "cuFile",
+                reason: refused.to_string(),
+            })
+    }
+
     /// Major and minor number of the device that the bytes are on.
     pub(crate) fn device(&self) -> (u32, u32) {
         self.device
@@ -167,6 +198,10 @@ impl File {
 
     pub(crate) fn used(&self) -> FileUse {
         self.used
+    }
+
+    pub(crate) fn counters(&self) -> &IoCounters {
+        &self.counters
     }
 
     /// # Errors
@@ -201,6 +236,12 @@ impl File {
             Some(end) if end <= OFFSET_MAX => Ok(()),
             _ => Err(FileErrorKind::TooLarge),
         }
+    }
+
+    /// Whether the space of these bytes may be changed.
+    pub(crate) fn check_writable(&self, offset: u64, len: u64) -> Result<(), FileErrorKind> {
+        let len = usize::try_from(len).map_err(|_| FileErrorKind::TooLarge)?;
+        self.check(Direction::Write, offset, len)
     }
 
     /// The size, asked for when it is not known.
@@ -274,11 +315,8 @@ pub(super) fn no_file(file_type: FileType) -> Option<&'static str> {
 /// Opens the file that a descriptor stands for once more, with flags of its own; not by path, where another file may be by now.
 pub(super) fn reopen(fd: &OwnedFd, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
-    rustix::fs::open(
-        path,
-        flags | OFlags::CLOEXEC | OFlags::NOCTTY,
-        Mode::empty(),
-    )
+    let flags = flags | OFlags::CLOEXEC | OFlags::NOCTTY;
+    rustix::fs::openat(rustix::fs::CWD, path, flags, Mode::empty())
 }
 
 /// The flag for the access that a file is opened for.

@@ -18,26 +18,66 @@
 // Until the back ends are there.
 #![allow(dead_code)]
 
+mod atomic_file;
 mod back_end;
+mod batch;
+mod block;
+pub mod block_device;
+mod bounce;
+mod compat;
+mod course;
+pub mod cufile;
+mod defaults;
+mod device;
 mod engine;
 mod error;
 mod file;
+mod future;
 mod handle;
 mod io_buffer;
 mod open;
+mod operation;
 mod options;
+pub mod page_cache;
 mod plan;
+mod posix;
+mod read_many;
+mod reader;
+#[cfg(all(test, not(loom)))]
+mod rig;
+mod settings;
+mod shared_pools;
+mod space;
 pub mod stats;
 mod thread_pool;
 mod transferred;
+mod uring;
+mod vectored;
+mod writer;
 
+pub use atomic_file::AtomicFile;
 pub use back_end::{BackEnd, Direction};
+pub use batch::{Batch, BatchEntry, BatchEvent, BatchOptions, BatchRefused, BatchRefusedKind};
+pub use block::{Block, BlockError, BlockErrorKind, Written};
+pub use block_device::{BlockDevice, BlockDeviceError};
+pub use bounce::bounce_buffers_clear;
+pub use compat::{CompatMode, NoCompatMode};
+pub use defaults::{Defaults, DefaultsScope};
+pub use device::DeviceMemory;
 pub use error::{FileError, FileErrorKind, FileOperation};
 pub use file::DirectAlignment;
+pub use future::{IoFuture, IoOutcome, wait_all, wait_any};
 pub use handle::FileHandle;
 pub use io_buffer::{IoBuf, IoBufMut, Place};
 pub use open::{OpenFlags, OpenOptions};
+pub use operation::callback_panics;
 pub use options::{BackEndChoice, DirectIo, IoOptions};
+pub use read_many::{ReadRequest, read_many};
+pub use reader::{BlockOrder, BlockReader, ReaderOptions};
+pub use settings::{SettingError, Settings};
+pub use space::AllocateMode;
 pub use stats::IoStats;
 pub use thread_pool::{ThreadPool, ThreadPoolStats};
 pub use transferred::Transferred;
+pub use uring::{io_uring_leaked, io_uring_refused};
+pub use writer::{BlockWriter, FinishError, WriterOptions, WriterReport};

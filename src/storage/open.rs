@@ -9,7 +9,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::file::{File, FileUse, access, no_file, reopen};
-use super::{BackEndChoice, DirectIo, FileError, FileErrorKind, FileHandle, FileOperation};
+use super::{
+    BackEndChoice, CompatMode, Defaults, DirectIo, FileError, FileErrorKind, FileHandle,
+    FileOperation,
+};
 
 /// What a file is opened for: the flags of fopen(3), as KvikIO has them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -124,6 +127,7 @@ pub struct OpenOptions {
     mode: u32,
     direct: DirectIo,
     back_end: BackEndChoice,
+    compat_mode: Option<CompatMode>,
 }
 
 impl Default for OpenOptions {
@@ -140,6 +144,7 @@ impl OpenOptions {
             mode: 0o664,
             direct: DirectIo::default(),
             back_end: BackEndChoice::default(),
+            compat_mode: None,
         }
     }
 
@@ -199,16 +204,24 @@ impl OpenOptions {
         self
     }
 
+    /// Whether GPU memory is moved without cuFile. Default: the setting `compat_mode` at the time of opening.
+    pub fn compat_mode(mut self, mode: CompatMode) -> Self {
+        self.compat_mode = Some(mode);
+        self
+    }
+
     /// Opens it.
     ///
     /// # Errors
     /// [`FileErrorKind::Flags`] for flags that are none, [`FileErrorKind::NotAFile`] for a directory, a FIFO, a socket or a terminal, and what
-    /// open(2) answers.
+    /// open(2) answers; [`FileErrorKind::Setting`] for a variable of the environment that makes no sense;
+    /// [`FileErrorKind::Unsupported`] where compatibility mode is off and cuFile can't be used.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileHandle, FileError> {
         let path: Arc<Path> = path.as_ref().into();
         let failed =
             |kind: FileErrorKind| FileError::new(FileOperation::Open, Arc::clone(&path), kind);
         let flags = self.flags.clone().map_err(failed)?;
+        Defaults::check().map_err(|error| failed(error.into()))?;
         let fd = self.open_fd(&path, flags).map_err(failed)?;
         let used = self.used(flags.read, flags.write);
         File::new(Arc::clone(&path), fd, used).map(FileHandle::new)
@@ -220,6 +233,9 @@ impl OpenOptions {
             writable,
             direct: self.direct,
             back_end: self.back_end,
+            compat_mode: self
+                .compat_mode
+                .unwrap_or_else(|| Defaults::get().compat_mode),
             cufile_refuses: None,
         }
     }
@@ -265,6 +281,7 @@ impl OpenOptions {
         let path = path_of(&fd);
         let failed =
             |kind: FileErrorKind| FileError::new(FileOperation::Open, Arc::clone(&path), kind);
+        Defaults::check().map_err(|error| failed(error.into()))?;
         let flags = rustix::fs::fcntl_getfl(&fd).map_err(|errno| failed(errno.into()))?;
         if let Some((flag, reason)) = refused_flag(flags) {
             return Err(failed(FileErrorKind::DescriptorFlag { flag, reason }));

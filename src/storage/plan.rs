@@ -53,7 +53,7 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// Direct pieces begin and end at multiples of this many bytes.
-    fn grain(self) -> usize {
+    pub(crate) fn grain(self) -> usize {
         let offset = self.alignment.offset as usize;
         match self.direction {
             Direction::Read => offset,
@@ -67,7 +67,7 @@ impl Rules {
     }
 
     /// Whether a transfer can go direct from or to this address.
-    fn is_aligned(self, address: usize) -> bool {
+    pub(crate) fn is_aligned(self, address: usize) -> bool {
         address.is_multiple_of(self.alignment.memory as usize)
     }
 }
@@ -108,6 +108,13 @@ impl Plan {
             (len - head - middle, How::Buffered),
         ];
         Self { parts, ..buffered }
+    }
+
+    /// Whether anything goes through bounce buffers.
+    pub(crate) fn bounces(&self) -> bool {
+        self.parts
+            .iter()
+            .any(|(len, how)| *len > 0 && *how == How::Bounced)
     }
 }
 

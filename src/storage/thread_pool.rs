@@ -225,6 +225,11 @@ impl ThreadPool {
         Ok(())
     }
 
+    /// Whether both are handles of one pool.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.handle, &other.handle)
+    }
+
     fn shared(&self) -> &Arc<Shared> {
         &self.handle.shared
     }

@@ -1,0 +1,89 @@
+//! `Course`: how one transfer is to be done, out of what the call, the handle and the settings say.
+
+use super::Defaults;
+use super::device;
+use super::engine::{Engine, engine_for};
+use super::file::File;
+use super::io_buffer::RawMemory;
+use super::plan::{Plan, Rules, Tasks};
+use super::{DirectIo, Direction, FileErrorKind, IoOptions};
+
+/// A transfer that is cut for the sake of overlapping its copies has no tasks shorter than this, in bytes, but for the last.
+const BOUNCE_TASK_MIN: usize = 512 << 10;
+
+/// How a transfer is done.
+#[derive(Clone, Copy)]
+pub(crate) struct Course {
+    pub(crate) engine: &'static dyn Engine,
+    pub(crate) tasks: Tasks,
+    /// Around the page cache, where alignment allows.
+    pub(crate) direct: bool,
+    /// The size of bounce buffers, in bytes.
+    pub(crate) bounce: usize,
+    /// Copies are to overlap with transfers: threads beside the pool's take part.
+    pub(crate) helpers: bool,
+}
+
+impl Course {
+    /// For a transfer that `threads` may work on; 1: it is not to be cut, unless that is for overlapping copies.
+    pub(crate) fn new(
+        file: &File,
+        direction: Direction,
+        memory: RawMemory,
+        offset: u64,
+        options: &IoOptions,
+        threads: usize,
+    ) -> Result<Self, FileErrorKind> {
+        let settings = Defaults::get();
+        let len = memory.len();
+        let used = file.used();
+        let choice = options.back_end.unwrap_or(used.back_end);
+        let threshold = options.gds_threshold.unwrap_or(settings.gds_threshold);
+        let engine = engine_for(file, choice, memory.place(), threshold)?;
+        if options.sync_default_stream.unwrap_or(true) {
+            device::synchronize_default(memory.place())?;
+        }
+        let direct = wants_direct(options.direct.unwrap_or(used.direct), direction, len);
+        let rules = Rules {
+            direction,
+            direct: direct && file.direct().is_some(),
+            alignment: file.alignment(),
+            page: rustix::param::page_size(),
+        };
+        let asked = options.task_size.unwrap_or(settings.task_size);
+        let size = engine.task_size(asked, len);
+        let address = memory.host().map_or(0, |ptr| ptr.addr().get());
+        let helpers = engine.copies_alternate() && Plan::new(rules, address, offset, len).bounces();
+        let tasks = if helpers {
+            // Each thread has a helper.
+            let share = len.div_ceil(2 * threads).max(BOUNCE_TASK_MIN);
+            let most = size.min(settings.bounce_buffer_size);
+            Tasks::new(rules.boundary(), offset, len, share.min(most))
+        } else if threads == 1 || size >= len {
+            Tasks::whole(len)
+        } else {
+            Tasks::new(rules.boundary(), offset, len, size)
+        };
+        Ok(Self {
+            engine,
+            tasks,
+            direct,
+            bounce: settings.bounce_buffer_size,
+            helpers,
+        })
+    }
+}
+
+/// Whether a transfer of `len` bytes is to go around the page cache.
+pub(crate) fn wants_direct(direct: DirectIo, direction: Direction, len: usize) -> bool {
+    let settings = Defaults::get();
+    match direct {
+        DirectIo::On => true,
+        DirectIo::Off => false,
+        DirectIo::Auto if len < settings.auto_direct_io_threshold => false,
+        DirectIo::Auto => match direction {
+            Direction::Read => settings.auto_direct_io_read,
+            Direction::Write => settings.auto_direct_io_write,
+        },
+    }
+}
