@@ -3,10 +3,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test models conformance soak bench bench-file fmt clippy doc clean
+.PHONY: help setup demo readout test models conformance fuzz soak bench bench-file fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
+FUZZ_SECONDS ?= 30
 BENCH_RUNS ?= 15
 BENCH_DIR ?=
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
@@ -36,6 +37,10 @@ models: ## every interleaving (loom), and the shutdown and one-sided suites unde
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
 	@scripts/test.sh conformance
+
+fuzz: ## random bytes for everything that reads bytes of peers (FUZZ_SECONDS=30 for each target)
+	@scripts/setup.sh test
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
 
 soak: ## the chaos tests with their full counts (long); log in target/soak.log
 	@scripts/setup.sh test

@@ -1,6 +1,7 @@
 //! `Course`: how one transfer is to be done, out of what the call, the handle and the settings say.
 
 use super::Defaults;
+use super::device;
 use super::engine::{Engine, engine_for};
 use super::file::File;
 use super::io_buffer::RawMemory;
@@ -37,7 +38,11 @@ impl Course {
         let len = memory.len();
         let used = file.used();
         let choice = options.back_end.unwrap_or(used.back_end);
-        let engine = engine_for(file, choice, memory.place())?;
+        let threshold = options.gds_threshold.unwrap_or(settings.gds_threshold);
+        let engine = engine_for(file, choice, memory.place(), threshold)?;
+        if options.sync_default_stream.unwrap_or(true) {
+            device::synchronize_default(memory.place())?;
+        }
         let direct = wants_direct(options.direct.unwrap_or(used.direct), direction, len);
         let rules = Rules {
             direction,

@@ -6,7 +6,7 @@ use super::file::File;
 use super::io_buffer::RawMemory;
 use super::posix::Posix;
 use super::uring::engine::Uring;
-use super::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place};
+use super::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place, device};
 
 /// One run of bytes to be moved, checked: the file is open for it, and the last byte has an offset that a file may have.
 #[derive(Debug, Clone, Copy)]
@@ -74,9 +74,10 @@ pub(crate) trait Engine: Send + Sync {
 
 /// The engine for a transfer.
 pub(crate) fn engine_for(
-    _file: &File,
+    file: &File,
     choice: BackEndChoice,
     place: Place,
+    gds_threshold: usize,
 ) -> Result<&'static dyn Engine, FileErrorKind> {
     let unsupported = |what, reason: &str| FileErrorKind::Unsupported {
         what,
@@ -89,9 +90,6 @@ pub(crate) fn engine_for(
         )),
         (Place::Host { .. }, BackEndChoice::IoUring) if Uring::is_allowed() => Ok(&Uring),
         (Place::Host { .. }, _) => Ok(&Posix),
-        (Place::Device { .. }, _) => Err(unsupported(
-            "GPU memory",
-            "no back end for it is in this build",
-        )),
+        (Place::Device { len, .. }, _) => device::engine_for(file, choice, len, gds_threshold),
     }
 }

@@ -116,6 +116,9 @@ pub enum FileErrorKind {
     /// As many operations wait for a thread as the pool takes. Wait for one of them, then try again.
     #[error("as many operations wait for a thread as the pool takes: wait for one of them first")]
     QueueFull,
+    /// cuFile or the CUDA driver refused.
+    #[error(transparent)]
+    CuFile(#[from] super::cufile::CuFileError),
     /// This kind of memory, or this back end, can't be used for it here.
     #[error("{what}: {reason}")]
     Unsupported {

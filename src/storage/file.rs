@@ -8,8 +8,12 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, Mode, OFlags, StatxFlags};
 
+use super::compat::CompatRefused;
+use super::device::Route;
 use super::stats::IoCounters;
-use super::{BackEndChoice, DirectIo, Direction, FileError, FileErrorKind, FileOperation};
+use super::{
+    BackEndChoice, CompatMode, DirectIo, Direction, FileError, FileErrorKind, FileOperation,
+};
 use crate::process::Owner;
 use crate::sync::{Mutex, lock};
 
@@ -55,6 +59,7 @@ pub(crate) struct FileUse {
     pub(crate) writable: bool,
     pub(crate) direct: DirectIo,
     pub(crate) back_end: BackEndChoice,
+    pub(crate) compat_mode: CompatMode,
     /// A flag of the descriptor that cuFile refuses.
     pub(crate) cufile_refuses: Option<&'static str>,
 }
@@ -75,6 +80,8 @@ pub(crate) struct File {
     /// The end of the last range that was reserved for an append; 0 before.
     append_end: Mutex<u64>,
     counters: IoCounters,
+    /// How GPU memory gets there, once that was asked for.
+    route: OnceLock<Result<Route, CompatRefused>>,
     owner: Owner,
 }
 
@@ -114,7 +121,7 @@ impl File {
         } else {
             (stat.stx_dev_major, stat.stx_dev_minor)
         };
-        Ok(Self {
+        let file = Self {
             path,
             buffered,
             direct,
@@ -126,8 +133,17 @@ impl File {
             size: AtomicU64::new(UNKNOWN),
             append_end: Mutex::new(0),
             counters: IoCounters::new(),
+            route: OnceLock::new(),
             owner: Owner::current(),
-        })
+        };
+        // Without compatibility mode there is no file without cuFile; else nobody pays for cuFile before it is needed.
+        if file.used.compat_mode == CompatMode::Off
+            && let Err(kind) = file.route()
+        {
+            let path = Arc::clone(&file.path);
+            return Err(FileError::new(FileOperation::Open, path, kind));
+        }
+        Ok(file)
     }
 
     pub(crate) fn path(&self) -> &Arc<Path> {
@@ -161,6 +177,18 @@ impl File {
 
     pub(crate) fn alignment(&self) -> DirectAlignment {
         self.alignment
+    }
+
+    /// How bytes get between this file and GPU memory; looked for at the first call, which may take half a second.
+    pub(crate) fn route(&self) -> Result<&Route, FileErrorKind> {
+        let mode = self.used.compat_mode;
+        let route = self.route.get_or_init(|| Route::find(self, mode));
+        route
+            .as_ref()
+            .map_err(|refused| FileErrorKind::Unsupported {
+                what: "cuFile",
+                reason: refused.to_string(),
+            })
     }
 
     /// Major and minor number of the device that the bytes are on.

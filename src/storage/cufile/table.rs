@@ -1,0 +1,466 @@
+//! The loaded libcufile: the table of its functions, and which optional ones it has.
+//!
+//! Without the functions that every version has it is no libcufile. The others come in groups, which grew from version
+//! to version; a group is there when all of its functions are, and [`Capabilities`] says which are.
+
+#![allow(unsafe_code)]
+
+use std::env;
+use std::fmt;
+use std::mem;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, OnceLock};
+
+use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
+
+use super::abi;
+use super::error::{Attempt, Unavailable};
+use super::lock;
+use super::version::Version;
+
+/// The environment variable that names the libcufile to load instead of the system's: a path.
+pub const FABRICAST_CUFILE: &str = "FABRICAST_CUFILE";
+
+/// What is loaded where the variable is not set, in this order. The name is the same for CUDA 12 and 13.
+const NAMES: [&str; 2] = ["libcufile.so.0", "libcufile.so"];
+
+/// Without these it is no libcufile.
+pub(crate) struct Basic {
+    pub(crate) driver_open: abi::Plain,
+    pub(crate) handle_register: abi::HandleRegister,
+    pub(crate) handle_deregister: abi::HandleDeregister,
+    pub(crate) buf_register: abi::BufRegister,
+    pub(crate) buf_deregister: abi::BufDeregister,
+    pub(crate) read: abi::Read,
+    pub(crate) write: abi::Write,
+    /// `cuFileDriverClose_v2`, which the header makes of `cuFileDriverClose`; the old one where it is missing.
+    pub(crate) driver_close: abi::Plain,
+}
+
+impl Basic {
+    /// Looks the functions up. Each field's type is that of the C prototype.
+    fn find(object: &Object) -> Result<Self, Missing> {
+        Ok(Self {
+            // SAFETY: the type of the field is that of the function.
+            driver_open: unsafe { find(object, "cuFileDriverOpen") }?,
+            // SAFETY: the type of the field is that of the function.
+            handle_register: unsafe { find(object, "cuFileHandleRegister") }?,
+            // SAFETY: the type of the field is that of the function.
+            handle_deregister: unsafe { find(object, "cuFileHandleDeregister") }?,
+            // SAFETY: the type of the field is that of the function.
+            buf_register: unsafe { find(object, "cuFileBufRegister") }?,
+            // SAFETY: the type of the field is that of the function.
+            buf_deregister: unsafe { find(object, "cuFileBufDeregister") }?,
+            // SAFETY: the type of the field is that of the function.
+            read: unsafe { find(object, "cuFileRead") }?,
+            // SAFETY: the type of the field is that of the function.
+            write: unsafe { find(object, "cuFileWrite") }?,
+            // SAFETY: the type of the field is that of the function.
+            driver_close: match unsafe { find(object, "cuFileDriverClose_v2") } {
+                Ok(close) => close,
+                // SAFETY: the type of the field is that of the function.
+                Err(_) => unsafe { find(object, "cuFileDriverClose") }?,
+            },
+        })
+    }
+}
+
+/// The driver's properties and settings.
+pub(crate) struct Settings {
+    pub(crate) get_properties: abi::GetProperties,
+    pub(crate) set_poll_mode: abi::SetPollMode,
+    pub(crate) set_max_direct_io_size: abi::SetSize,
+    pub(crate) set_max_cache_size: abi::SetSize,
+    pub(crate) set_max_pinned_mem_size: abi::SetSize,
+}
+
+impl Settings {
+    fn find(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            get_properties: unsafe { find(object, "cuFileDriverGetProperties") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_poll_mode: unsafe { find(object, "cuFileDriverSetPollMode") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_max_direct_io_size: unsafe { find(object, "cuFileDriverSetMaxDirectIOSize") }
+                .ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_max_cache_size: unsafe { find(object, "cuFileDriverSetMaxCacheSize") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_max_pinned_mem_size: unsafe { find(object, "cuFileDriverSetMaxPinnedMemSize") }
+                .ok()?,
+        })
+    }
+}
+
+/// Several buffers in one call, from 1.19 on.
+pub(crate) struct Vectors {
+    pub(crate) readv: abi::Vectored,
+    pub(crate) writev: abi::Vectored,
+}
+
+impl Vectors {
+    fn find(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            readv: unsafe { find(object, "cuFileReadv") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            writev: unsafe { find(object, "cuFileWritev") }.ok()?,
+        })
+    }
+}
+
+/// Operations in the order of a CUDA stream, from 1.7 on.
+pub(crate) struct Streams {
+    pub(crate) read_async: abi::Async,
+    pub(crate) write_async: abi::Async,
+    pub(crate) register: abi::StreamRegister,
+    pub(crate) deregister: abi::StreamDeregister,
+}
+
+impl Streams {
+    fn find(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            read_async: unsafe { find(object, "cuFileReadAsync") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            write_async: unsafe { find(object, "cuFileWriteAsync") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            register: unsafe { find(object, "cuFileStreamRegister") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            deregister: unsafe { find(object, "cuFileStreamDeregister") }.ok()?,
+        })
+    }
+}
+
+/// Many operations in one call, from 1.6 on.
+pub(crate) struct Batches {
+    pub(crate) set_up: abi::BatchSetUp,
+    pub(crate) submit: abi::BatchSubmit,
+    pub(crate) get_status: abi::BatchGetStatus,
+    pub(crate) cancel: abi::BatchCancel,
+    pub(crate) destroy: abi::BatchDestroy,
+}
+
+impl Batches {
+    fn find(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            set_up: unsafe { find(object, "cuFileBatchIOSetUp") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            submit: unsafe { find(object, "cuFileBatchIOSubmit") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            get_status: unsafe { find(object, "cuFileBatchIOGetStatus") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            cancel: unsafe { find(object, "cuFileBatchIOCancel") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            destroy: unsafe { find(object, "cuFileBatchIODestroy") }.ok()?,
+        })
+    }
+}
+
+/// What cufile.json sets, by code; from 1.14 on.
+pub(crate) struct Parameters {
+    pub(crate) get_size: abi::GetParameterSize,
+    pub(crate) set_size: abi::SetParameterSize,
+    pub(crate) get_bool: abi::GetParameterBool,
+    pub(crate) set_bool: abi::SetParameterBool,
+    pub(crate) get_string: abi::GetParameterString,
+    pub(crate) set_string: abi::SetParameterString,
+}
+
+impl Parameters {
+    fn find(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            get_size: unsafe { find(object, "cuFileGetParameterSizeT") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_size: unsafe { find(object, "cuFileSetParameterSizeT") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            get_bool: unsafe { find(object, "cuFileGetParameterBool") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_bool: unsafe { find(object, "cuFileSetParameterBool") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            get_string: unsafe { find(object, "cuFileGetParameterString") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_string: unsafe { find(object, "cuFileSetParameterString") }.ok()?,
+        })
+    }
+}
+
+/// The sizes and counts of a pool of buffers, from 1.15 on; for GPU memory from 1.17 on.
+pub(crate) struct Slabs {
+    pub(crate) get: abi::GetSlabs,
+    pub(crate) set: abi::SetSlabs,
+}
+
+impl Slabs {
+    fn posix(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            get: unsafe { find(object, "cuFileGetParameterPosixPoolSlabArray") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set: unsafe { find(object, "cuFileSetParameterPosixPoolSlabArray") }.ok()?,
+        })
+    }
+
+    fn gpu(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            get: unsafe { find(object, "cuFileGetParameterGpuBounceBufferSlabArray") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set: unsafe { find(object, "cuFileSetParameterGpuBounceBufferSlabArray") }.ok()?,
+        })
+    }
+}
+
+/// Counters, from 1.15 on.
+pub(crate) struct Statistics {
+    pub(crate) get_level: abi::GetInt,
+    pub(crate) set_level: abi::SetInt,
+    pub(crate) start: abi::Plain,
+    pub(crate) stop: abi::Plain,
+    pub(crate) reset: abi::Plain,
+    pub(crate) get_l1: abi::GetStats,
+    pub(crate) get_l2: abi::GetStats,
+    pub(crate) get_l3: abi::GetStats,
+}
+
+impl Statistics {
+    fn find(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            get_level: unsafe { find(object, "cuFileGetStatsLevel") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_level: unsafe { find(object, "cuFileSetStatsLevel") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            start: unsafe { find(object, "cuFileStatsStart") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            stop: unsafe { find(object, "cuFileStatsStop") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            reset: unsafe { find(object, "cuFileStatsReset") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            get_l1: unsafe { find(object, "cuFileGetStatsL1") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            get_l2: unsafe { find(object, "cuFileGetStatsL2") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            get_l3: unsafe { find(object, "cuFileGetStatsL3") }.ok()?,
+        })
+    }
+}
+
+/// How a file system's bytes reach a GPU, from 1.17 on.
+pub(crate) struct P2p {
+    pub(crate) get_flags: abi::GetP2pFlags,
+    pub(crate) set_flags: abi::SetP2pFlags,
+}
+
+impl P2p {
+    fn find(object: &Object) -> Option<Self> {
+        Some(Self {
+            // SAFETY: the type of the field is that of the function.
+            get_flags: unsafe { find(object, "cuFileDriverGetP2PFlags") }.ok()?,
+            // SAFETY: the type of the field is that of the function.
+            set_flags: unsafe { find(object, "cuFileDriverSetP2PFlags") }.ok()?,
+        })
+    }
+}
+
+/// The loaded libcufile. There is one for the process, and it is never unloaded: it leaves threads and exit handlers
+/// behind.
+pub(crate) struct Library {
+    path: PathBuf,
+    version: Version,
+    pub(crate) basic: Basic,
+    pub(crate) use_count: Option<abi::UseCount>,
+    pub(crate) settings: Option<Settings>,
+    pub(crate) vectors: Option<Vectors>,
+    pub(crate) streams: Option<Streams>,
+    pub(crate) batches: Option<Batches>,
+    pub(crate) parameters: Option<Parameters>,
+    pub(crate) get_parameter_limits: Option<abi::GetParameterLimits>,
+    pub(crate) posix_slabs: Option<Slabs>,
+    pub(crate) gpu_slabs: Option<Slabs>,
+    pub(crate) statistics: Option<Statistics>,
+    pub(crate) get_bar_size: Option<abi::GetBarSize>,
+    pub(crate) export_topology: Option<abi::ExportTopology>,
+    pub(crate) p2p: Option<P2p>,
+}
+
+impl Library {
+    /// The library of this process, loaded by the first call. A failure is not kept: a later call tries again.
+    ///
+    /// Loading alone opens nothing and needs no GPU.
+    pub(crate) fn load() -> Result<&'static Self, Unavailable> {
+        static LOADED: OnceLock<&'static Library> = OnceLock::new();
+        static LOADING: Mutex<()> = Mutex::new(());
+        if let Some(&library) = LOADED.get() {
+            return Ok(library);
+        }
+        let _one_at_a_time = lock(&LOADING);
+        if let Some(&library) = LOADED.get() {
+            return Ok(library);
+        }
+        let (object, path) =
+            open_first(FABRICAST_CUFILE, &NAMES).map_err(|tried| Unavailable::Library { tried })?;
+        let library = Self::find(object, path)?;
+        Ok(LOADED.get_or_init(|| Box::leak(Box::new(library))))
+    }
+
+    fn find(object: Object, path: PathBuf) -> Result<Self, Unavailable> {
+        let basic = Basic::find(&object);
+        // SAFETY: the type is that of the function.
+        let get_version = unsafe { find::<abi::GetInt>(&object, "cuFileGetVersion") }.ok();
+        let library = basic.map(|basic| Self {
+            basic,
+            version: Version::ask(get_version),
+            // SAFETY: the type of the field is that of the function.
+            use_count: unsafe { find(&object, "cuFileUseCount") }.ok(),
+            settings: Settings::find(&object),
+            vectors: Vectors::find(&object),
+            streams: Streams::find(&object),
+            batches: Batches::find(&object),
+            parameters: Parameters::find(&object),
+            // SAFETY: the type of the field is that of the function.
+            get_parameter_limits: unsafe { find(&object, "cuFileGetParameterMinMaxValue") }.ok(),
+            posix_slabs: Slabs::posix(&object),
+            gpu_slabs: Slabs::gpu(&object),
+            statistics: Statistics::find(&object),
+            // SAFETY: the type of the field is that of the function.
+            get_bar_size: unsafe { find(&object, "cuFileGetBARSizeInKB") }.ok(),
+            // SAFETY: the type of the field is that of the function.
+            export_topology: unsafe { find(&object, "cuFileExportPCIeTopology") }.ok(),
+            p2p: P2p::find(&object),
+            path: path.clone(),
+        });
+        // Never unloaded, not even when it is refused: its constructors may have left anything behind.
+        mem::forget(object);
+        library.map_err(|Missing { symbol, reason }| Unavailable::Broken {
+            path,
+            symbol,
+            reason,
+        })
+    }
+
+    /// The path or name that it was loaded by.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn version(&self) -> Version {
+        self.version
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            version: self.version,
+            use_count: self.use_count.is_some(),
+            settings: self.settings.is_some(),
+            vectored: self.vectors.is_some(),
+            streams: self.streams.is_some(),
+            batches: self.batches.is_some(),
+            parameters: self.parameters.is_some(),
+            parameter_limits: self.get_parameter_limits.is_some(),
+            posix_slabs: self.posix_slabs.is_some(),
+            gpu_slabs: self.gpu_slabs.is_some(),
+            statistics: self.statistics.is_some(),
+            bar_size: self.get_bar_size.is_some(),
+            pcie_topology: self.export_topology.is_some(),
+            p2p_flags: self.p2p.is_some(),
+        }
+    }
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library")
+            .field("path", &self.path)
+            .field("capabilities", &self.capabilities())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the loaded libcufile can do: each field is a group of functions, there or not.
+///
+/// Whether an operation then *works* depends on the machine, too: [`Properties`](super::Properties) and the call itself
+/// say so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The version of the library.
+    pub version: Version,
+    /// `cuFileUseCount`.
+    pub use_count: bool,
+    /// `cuFileDriverGetProperties`, `SetPollMode`, `SetMaxDirectIOSize`, `SetMaxCacheSize`, `SetMaxPinnedMemSize`.
+    pub settings: bool,
+    /// `cuFileReadv`, `cuFileWritev`: from 1.19 on.
+    pub vectored: bool,
+    /// `cuFileReadAsync`, `WriteAsync`, `StreamRegister`, `StreamDeregister`.
+    pub streams: bool,
+    /// `cuFileBatchIOSetUp`, `Submit`, `GetStatus`, `Cancel`, `Destroy`.
+    pub batches: bool,
+    /// `cuFileGetParameter…`, `cuFileSetParameter…`: from 1.14 on.
+    pub parameters: bool,
+    /// `cuFileGetParameterMinMaxValue`: from 1.15 on.
+    pub parameter_limits: bool,
+    /// `cuFileGetParameterPosixPoolSlabArray` and its setter: from 1.15 on.
+    pub posix_slabs: bool,
+    /// `cuFileGetParameterGpuBounceBufferSlabArray` and its setter: from 1.17 on.
+    pub gpu_slabs: bool,
+    /// `cuFileStatsStart`, `Stop`, `Reset`, `cuFileGetStatsL1` to `L3`, the level: from 1.15 on.
+    pub statistics: bool,
+    /// `cuFileGetBARSizeInKB`: from 1.15 on.
+    pub bar_size: bool,
+    /// `cuFileExportPCIeTopology`: from 1.17 on.
+    pub pcie_topology: bool,
+    /// `cuFileDriverGetP2PFlags` and its setter: from 1.17 on.
+    pub p2p_flags: bool,
+}
+
+/// A function that a library lacks.
+pub(crate) struct Missing {
+    pub(crate) symbol: &'static str,
+    pub(crate) reason: String,
+}
+
+/// Opens the library that the environment variable names, else the first of these names that opens. What was tried, and
+/// why it failed, where none does.
+pub(crate) fn open_first(
+    variable: &str,
+    names: &[&str],
+) -> Result<(Object, PathBuf), Vec<Attempt>> {
+    let named = env::var_os(variable).filter(|path| !path.is_empty());
+    let names: Vec<PathBuf> = match named {
+        Some(path) => vec![PathBuf::from(path)],
+        None => names.iter().map(PathBuf::from).collect(),
+    };
+    let mut tried = Vec::new();
+    for path in names {
+        // SAFETY: loading runs constructors of a library that the user or the system chose, which is trusted as one that
+        // is linked.
+        match unsafe { Object::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
+            Ok(object) => return Ok((object, path)),
+            Err(error) => tried.push(Attempt {
+                reason: error.to_string(),
+                path,
+            }),
+        }
+    }
+    Err(tried)
+}
+
+/// Looks one function up.
+///
+/// # Safety
+///
+/// `F` is the type of the function of that name.
+pub(crate) unsafe fn find<F: Copy>(object: &Object, symbol: &'static str) -> Result<F, Missing> {
+    // SAFETY: the caller vouches for the type.
+    match unsafe { object.get::<F>(symbol.as_bytes()) } {
+        Ok(function) => Ok(*function),
+        Err(error) => Err(Missing {
+            symbol,
+            reason: error.to_string(),
+        }),
+    }
+}

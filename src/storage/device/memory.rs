@@ -1,0 +1,61 @@
+//! `DeviceMemory`: GPU memory that an operation on a file owns until it is over.
+
+#![allow(unsafe_code)]
+
+use crate::storage::{IoBuf, IoBufMut, Place};
+
+/// A part of an allocation in a GPU's memory, and what keeps it allocated.
+#[derive(Debug)]
+pub struct DeviceMemory<K> {
+    base: u64,
+    offset: usize,
+    len: usize,
+    keep: K,
+}
+
+impl<K: Send + 'static> DeviceMemory<K> {
+    /// `len` bytes from `offset` on of the allocation at `base` (a `CUdeviceptr`; what is registered with cuFile, where it is).
+    /// `keep` is held as long as this lives: the owner of the memory.
+    ///
+    /// # Safety
+    ///
+    /// As long as `keep` lives, and it is not used by others to do so:
+    /// * these bytes are allocated in the memory of a CUDA device;
+    /// * nobody else reads or writes them while an operation has this value: no kernel, no copy, no other operation.
+    pub unsafe fn new(base: u64, offset: usize, len: usize, keep: K) -> Self {
+        Self {
+            base,
+            offset,
+            len,
+            keep,
+        }
+    }
+
+    /// What it keeps.
+    pub fn keep(&self) -> &K {
+        &self.keep
+    }
+
+    /// What it kept; the memory is no longer spoken for.
+    pub fn into_keep(self) -> K {
+        self.keep
+    }
+}
+
+// SAFETY: whoever made it has promised it; the place is the same wherever this moves.
+unsafe impl<K: Send + 'static> IoBuf for DeviceMemory<K> {
+    fn place(&self) -> Place {
+        Place::Device {
+            base: self.base,
+            offset: self.offset,
+            len: self.len,
+        }
+    }
+}
+
+// SAFETY: as above; not Clone, and there is no other way to the bytes through this.
+unsafe impl<K: Send + 'static> IoBufMut for DeviceMemory<K> {
+    fn place_mut(&mut self) -> Place {
+        self.place()
+    }
+}

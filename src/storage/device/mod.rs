@@ -1,0 +1,19 @@
+//! GPU memory: through cuFile, or staged through pinned memory of the host.
+//!
+//! ```text
+//!  file ══ cuFile ═══════════════════════════════► GPU memory     CuFileEngine
+//!  file ── pread, O_DIRECT or not ── pinned ─ copy ─► GPU memory   Staged: while one half is copied, the other is read
+//! ```
+//!
+//! Which one, [`Route`] knows for each file; it is looked for at the first need, since opening cuFile's driver takes half a
+//! second that who moves host memory alone must not pay.
+
+mod engine;
+mod lane;
+mod memory;
+mod route;
+mod staged;
+
+pub(crate) use engine::{engine_for, synchronize_default};
+pub use memory::DeviceMemory;
+pub(crate) use route::Route;

@@ -1,0 +1,169 @@
+//! `Staged`: between a file and GPU memory through pinned memory of the host, in two halves: while one is copied to or
+//! from the GPU, the other is read from the file or written to it.
+
+#![allow(unsafe_code)]
+
+use super::engine::failed;
+use super::lane::{LANE_BYTES, Lane};
+use crate::storage::cufile::CuFileError;
+use crate::storage::cufile::cuda::{Cuda, Current};
+use crate::storage::engine::{Engine, Task, TaskOutcome};
+use crate::storage::io_buffer::RawMemory;
+use crate::storage::posix::Posix;
+use crate::storage::{BackEnd, Direction, FileErrorKind, Place};
+
+/// A task is this long at least, so that there is something to overlap, in bytes.
+const TASK_MIN: usize = 4 * LANE_BYTES;
+
+/// The back end for GPU memory that needs no cuFile.
+#[derive(Debug)]
+pub(crate) struct Staged;
+
+impl Engine for Staged {
+    fn back_end(&self) -> BackEnd {
+        BackEnd::Staged
+    }
+
+    unsafe fn run(&self, task: &Task<'_>) -> TaskOutcome {
+        let Place::Device { base, offset, .. } = task.memory.place() else {
+            return TaskOutcome::failed(FileErrorKind::Unsupported {
+                what: "the host's memory",
+                reason: "nothing is staged on its way there".into(),
+            });
+        };
+        let mut run = Run {
+            task,
+            address: base + offset as u64,
+            outcome: TaskOutcome::default(),
+        };
+        let result = match task.direction {
+            Direction::Read => run.read(),
+            Direction::Write => run.write(),
+        };
+        if let Err(error) = result {
+            if task.direction == Direction::Read {
+                // Which of the copies were over, nobody knows.
+                run.outcome.moved = 0;
+            }
+            run.outcome.error = Some(failed(error));
+        }
+        run.outcome
+    }
+
+    fn task_size(&self, asked: usize, _len: usize) -> usize {
+        asked.max(TASK_MIN)
+    }
+}
+
+/// A part of the task that fits a lane.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Where in the task.
+    at: usize,
+    /// Where in the lane: as far behind a page as the offset in the file, so that direct I/O needs no copy of its own.
+    skew: usize,
+    len: usize,
+}
+
+/// One task while it is done.
+struct Run<'a> {
+    task: &'a Task<'a>,
+    /// Of the first byte on the device.
+    address: u64,
+    outcome: TaskOutcome,
+}
+
+impl Run<'_> {
+    /// The part that begins there, up to what a lane holds.
+    fn part(&self, at: usize) -> Option<Part> {
+        let left = self.task.memory.len() - at;
+        let offset = self.task.offset + at as u64;
+        let skew = (offset % rustix::param::page_size() as u64) as usize;
+        (left > 0).then(|| Part {
+            at,
+            skew,
+            len: left.min(LANE_BYTES - skew),
+        })
+    }
+
+    fn lanes(&self) -> Result<(Current, [Lane; 2]), CuFileError> {
+        let cuda = Cuda::ready()?;
+        let current = cuda.enter(self.address)?;
+        let lanes = [
+            Lane::acquire(cuda, &current)?,
+            Lane::acquire(cuda, &current)?,
+        ];
+        Ok((current, lanes))
+    }
+
+    fn read(&mut self) -> Result<(), CuFileError> {
+        let (_current, mut lanes) = self.lanes()?;
+        let mut turn = 0;
+        while let Some(part) = self.part(self.outcome.moved) {
+            let lane = &mut lanes[turn % 2];
+            lane.wait()?;
+            let moved = self.file(lane, part);
+            let to = self.address + part.at as u64;
+            // SAFETY: `moved` bytes from there on are in the task's memory, which is ours until `run` returns; both lanes
+            // are waited for before, here or when they are dropped.
+            unsafe { lane.begin_upload(part.skew, to, moved) }?;
+            if moved < part.len {
+                break;
+            }
+            turn += 1;
+        }
+        let [one, two] = &mut lanes;
+        let first = one.wait();
+        two.wait().and(first)
+    }
+
+    fn write(&mut self) -> Result<(), CuFileError> {
+        let (_current, mut lanes) = self.lanes()?;
+        let mut next = self.part(0);
+        if let Some(part) = next {
+            self.fetch(&mut lanes[0], part)?;
+        }
+        let mut turn = 0;
+        while let Some(part) = next {
+            next = self.part(part.at + part.len);
+            if let Some(ahead) = next {
+                self.fetch(&mut lanes[(turn + 1) % 2], ahead)?;
+            }
+            let lane = &mut lanes[turn % 2];
+            lane.wait()?;
+            if self.file(lane, part) < part.len {
+                break;
+            }
+            turn += 1;
+        }
+        let [one, two] = &mut lanes;
+        let first = one.wait();
+        two.wait().and(first)
+    }
+
+    /// Begins to bring a part from the device.
+    fn fetch(&self, lane: &mut Lane, part: Part) -> Result<(), CuFileError> {
+        let from = self.address + part.at as u64;
+        // SAFETY: in the task's memory, which nobody writes until `run` returns; both lanes are waited for before.
+        unsafe { lane.begin_download(part.skew, from, part.len) }
+    }
+
+    /// Moves a part between the file and a lane that was waited for, and says how many bytes.
+    fn file(&mut self, lane: &Lane, part: Part) -> usize {
+        // SAFETY: the part fits the lane.
+        let ptr = unsafe { lane.memory().add(part.skew) };
+        let memory = RawMemory::new(Place::Host { ptr, len: part.len });
+        let task = Task {
+            memory,
+            offset: self.task.offset + part.at as u64,
+            ..*self.task
+        };
+        // SAFETY: the lane is ours, and no copy is under way in it.
+        let outcome = unsafe { Posix.run(&task) };
+        self.outcome.moved += outcome.moved;
+        self.outcome.direct += outcome.direct;
+        self.outcome.bounced += outcome.bounced;
+        self.outcome.error = outcome.error;
+        outcome.moved
+    }
+}
