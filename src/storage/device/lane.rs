@@ -14,7 +14,7 @@ pub(super) const LANE_BYTES: usize = 4 << 20;
 /// Lanes that are kept for the next transfer: 128 MiB of pinned memory.
 const IDLE_MAX: usize = 32;
 
-/// A lane. It goes back to the others when it is dropped, unless a copy may still be under way: then it is leaked.
+/// A lane. It goes back to the others when it is dropped; where the stream can't be asked, it is leaked.
 pub(super) struct Lane {
     cuda: &'static Cuda,
     parts: Parts,
@@ -76,7 +76,7 @@ impl Lane {
     ///
     /// # Panics
     /// When that is more than the lane has.
-    pub(super) unsafe fn to_device(
+    pub(super) unsafe fn begin_upload(
         &mut self,
         start: usize,
         to: u64,
@@ -95,7 +95,7 @@ impl Lane {
     ///
     /// # Panics
     /// When that is more than the lane has.
-    pub(super) unsafe fn to_host(
+    pub(super) unsafe fn begin_download(
         &mut self,
         start: usize,
         from: u64,
@@ -129,11 +129,10 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        if self.busy {
-            tracing::error!(
-                len_bytes = LANE_BYTES,
-                "pinned memory is leaked: a copy may be under way"
-            );
+        // After an error or a panic. The one copy of a lane is over in a moment, and until then the device's memory may not
+        // go back to its owner: so this waits, as nothing else that is dropped.
+        if self.wait().is_err() {
+            tracing::error!("pinned memory is leaked: a copy may be under way");
             return;
         }
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,7 @@
 use super::engine::failed;
 use super::lane::{LANE_BYTES, Lane};
 use crate::storage::cufile::CuFileError;
-use crate::storage::cufile::cuda::Cuda;
+use crate::storage::cufile::cuda::{Cuda, Current};
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::io_buffer::RawMemory;
 use crate::storage::posix::Posix;
@@ -86,7 +86,7 @@ impl Run<'_> {
         })
     }
 
-    fn lanes(&self) -> Result<(crate::storage::cufile::cuda::Current, [Lane; 2]), CuFileError> {
+    fn lanes(&self) -> Result<(Current, [Lane; 2]), CuFileError> {
         let cuda = Cuda::ready()?;
         let current = cuda.enter(self.address)?;
         let lanes = [
@@ -105,8 +105,8 @@ impl Run<'_> {
             let moved = self.file(lane, part);
             let to = self.address + part.at as u64;
             // SAFETY: `moved` bytes from there on are in the task's memory, which is ours until `run` returns; both lanes
-            // are waited for before.
-            unsafe { lane.to_device(part.skew, to, moved) }?;
+            // are waited for before, here or when they are dropped.
+            unsafe { lane.begin_upload(part.skew, to, moved) }?;
             if moved < part.len {
                 break;
             }
@@ -145,7 +145,7 @@ impl Run<'_> {
     fn fetch(&self, lane: &mut Lane, part: Part) -> Result<(), CuFileError> {
         let from = self.address + part.at as u64;
         // SAFETY: in the task's memory, which nobody writes until `run` returns; both lanes are waited for before.
-        unsafe { lane.to_host(part.skew, from, part.len) }
+        unsafe { lane.begin_download(part.skew, from, part.len) }
     }
 
     /// Moves a part between the file and a lane that was waited for, and says how many bytes.
