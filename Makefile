@@ -3,15 +3,17 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test models conformance soak bench fmt clippy doc clean
+.PHONY: help setup demo readout test models conformance fuzz soak bench bench-file fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
+FUZZ_SECONDS ?= 30
 BENCH_RUNS ?= 15
+BENCH_DIR ?=
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 setup: ## install what the demo and the tests need, where it is missing
 	@scripts/setup.sh test
@@ -36,6 +38,10 @@ conformance: ## every behaviour on every provider of both libraries, as a table 
 	@scripts/setup.sh test
 	@scripts/test.sh conformance
 
+fuzz: ## random bytes for everything that reads bytes of peers (FUZZ_SECONDS=30 for each target)
+	@scripts/setup.sh test
+	@FUZZ_SECONDS=$(FUZZ_SECONDS) scripts/fuzz.sh
+
 soak: ## the chaos tests with their full counts (long); log in target/soak.log
 	@scripts/setup.sh test
 	@mkdir -p target
@@ -52,6 +58,11 @@ bench: ## fabricast beside a bare loop over libfabric (BENCH_RUNS=15, BENCH_SIZE
 	@cargo run -q --release --example bench -- pair --op rma-write,rma-read --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op rdm,publish --size 4K,64K,1M --netns reno --runs $(BENCH_RUNS)
 	@cargo run -q --release --example bench -- pair --op rdm --provider shm --size 64K,1M --runs $(BENCH_RUNS)
+
+bench-file: ## files beside plain pread, pwrite and io_uring: on disk and in memory (BENCH_DIR=where, BENCH_RUNS=15)
+	@cargo build --release --example file_bench
+	@cargo run -q --release --example file_bench -- --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
+	@cargo run -q --release --example file_bench -- --runs $(BENCH_RUNS) --dir /dev/shm
 
 fmt: ## format the code
 	cargo fmt --all

@@ -98,6 +98,16 @@ pub enum Error {
         /// Fewest that a connection takes.
         needed: usize,
     },
+    /// As many endpoints of the domain have a descriptor to wait on as the kernel allows to watch the domain's own (`epoll_ctl(2)`):
+    /// libfabric 2.x has each of their queues watch it.
+    #[error(
+        "{open} endpoints with a descriptor to wait on are open in this domain, and the kernel takes no more of them: open another \
+         domain, or the fabric with WaitObject::None"
+    )]
+    TooManyEndpoints {
+        /// Endpoints of the domain that are open and have such a descriptor.
+        open: usize,
+    },
     /// The process may not open as many file descriptors as this needs.
     #[error(
         "{needed} file descriptors are needed and {open} are open, but RLIMIT_NOFILE is {limit} \

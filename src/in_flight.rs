@@ -295,6 +295,16 @@ impl<T> InFlight<T> {
         self.slots.iter_mut().filter_map(|slot| slot.op.as_mut())
     }
 
+    /// The contexts of the operations in flight, in no particular order; of a slab with [opaque](ContextKind::Opaque) contexts.
+    pub fn contexts(&self) -> impl Iterator<Item = usize> {
+        let opaque = self.cells.is_none();
+        let busy = move |(index, slot): (usize, &Slot<T>)| {
+            let context = (slot.generation as usize) << 32 | (index as u32 | self.mark) as usize;
+            (opaque && slot.op.is_some()).then_some(context)
+        };
+        self.slots.iter().enumerate().filter_map(busy)
+    }
+
     /// Takes out the operations that `wanted` picks. As with [`drain`](Self::drain), only those whose completions never come.
     pub fn take_where(&mut self, wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let picked = |slot: &Slot<T>| slot.op.as_ref().is_some_and(&wanted);

@@ -1052,6 +1052,23 @@ fn the_report_says_what_was_got() {
     }
 }
 
+/// The provider goes on using the memory of a peer in its own process when that is closed: a drop in the wrong order would crash.
+#[test]
+fn peers_over_shm_are_other_processes() {
+    let open = || Fabric::builder().provider("shm").open()?.open_domain();
+    let (near, far) = match (open(), open()) {
+        (Ok(near), Ok(far)) => (near, far),
+        (Err(error), _) | (_, Err(error)) => return println!("SKIPPED: {error}"),
+    };
+    let at = "any".parse().expect("an address");
+    let listener = ReceiveEndpoint::listen(&far, at, small_receiver()).expect("listens");
+    let to = listener.local_addr();
+    let refused = SendEndpointZeroCopy::connect(&near, to, SendConfig::default());
+    let error = refused.expect_err("the same process");
+    assert!(matches!(error, Error::Address { .. }), "{error}");
+    assert!(error.to_string().contains("other processes"), "{error}");
+}
+
 #[test]
 fn a_provider_that_cannot_serve_is_diagnosed() {
     if domain().is_none() {

@@ -369,6 +369,55 @@ fn a_thousand_connections_to_one_listener() {
     listener.finish(SOON);
 }
 
+/// libfabric 1.17 takes as many as there are descriptors.
+#[test]
+fn more_senders_in_a_domain_than_the_kernel_takes_are_refused_in_words() {
+    const TEST: &str = "more_senders_in_a_domain_than_the_kernel_takes_are_refused_in_words";
+    if role().is_none() {
+        let mut child = Child::start(TEST, "many", "");
+        let said = child.expect("done", 2 * SOON);
+        child.finish(SOON);
+        return println!("{said}");
+    }
+    let limit = raise_fd_limit();
+    let Some(domain) = domain() else {
+        return tell("done SKIPPED: no libfabric");
+    };
+    let config = ReceiveConfig::default().max_connections(1);
+    let listener = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
+    let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).expect("memory");
+    let connect = || {
+        let config = SendConfig::default().shared_headers(&headers);
+        SendEndpointZeroCopy::connect(&domain, listener.local_addr(), config)
+    };
+    let mut senders = Vec::new();
+    let error = loop {
+        match connect() {
+            Ok(sender) => senders.push(sender),
+            Err(error) => break error,
+        }
+        if senders.len() == 600 || (senders.len() + 2) * SENDER_FDS > limit {
+            let why = "there could be more (libfabric 1.17, or too few descriptors)";
+            return tell(format!(
+                "done SKIPPED: {} senders, and {why}",
+                senders.len()
+            ));
+        }
+    };
+    let words = error.to_string();
+    match error {
+        // The listener is one of them.
+        Error::TooManyEndpoints { open } => assert_eq!(open, senders.len() + 1),
+        other => panic!("{other}"),
+    }
+    let fds = fd_count();
+    connect().expect_err("refused");
+    assert_eq!(fd_count(), fds, "what was begun is closed");
+    senders.pop();
+    senders.push(connect().expect("there is room for one"));
+    tell(format!("done {words}"));
+}
+
 #[test]
 fn a_listener_that_the_limit_of_descriptors_does_not_allow_says_so() {
     const TEST: &str = "a_listener_that_the_limit_of_descriptors_does_not_allow_says_so";

@@ -1,6 +1,6 @@
 //! Buffers of small messages, in both formats, from hostile bytes.
 //!
-//! Run with `cargo +nightly fuzz run coalesced`. The same function runs over mutated buffers in the library's own tests.
+//! The same function runs over mutated buffers in the library's own tests.
 
 #![no_main]
 

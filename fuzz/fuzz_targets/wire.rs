@@ -1,6 +1,6 @@
 //! Hello, refusal, control messages and header framing from hostile bytes.
 //!
-//! Run with `cargo +nightly fuzz run wire`. The same function runs over 200,000 inputs in the library's own tests.
+//! The same function runs over 200,000 inputs in the library's own tests.
 
 #![no_main]
 

@@ -31,6 +31,7 @@ use protocol::connection::Form;
 use protocol::wire::{INDEX_BITS, INDEX_MASK};
 
 pub use self::core::reconnect::ReconnectPolicy;
+pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
 pub use buffered::event::{

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
-use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings};
+use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings, SendStatus};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::header_source::HeaderSource;
@@ -709,6 +709,11 @@ impl SendEndpointZeroCopy {
     /// Counters.
     pub fn stats(&self) -> SendStats {
         self.core.stats()
+    }
+
+    /// How it stands at this moment: credits, and the age of the oldest send. Looks at each operation in flight.
+    pub fn status(&self) -> SendStatus {
+        self.core.status()
     }
 
     /// The raw `fid_ep`; `None` when it is closed.

@@ -22,6 +22,8 @@ pub struct Domain {
     /// because each of them holds this domain.
     scope: ScopeGuard,
     registrations: AtomicUsize,
+    /// Completion queues with a descriptor to wait on, open now.
+    wait_queues: AtomicUsize,
     this: Weak<Self>,
     fabric: Arc<Fabric>,
 }
@@ -30,6 +32,10 @@ pub struct Domain {
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
+
+/// So many may watch one descriptor in every kernel and at every depth that a loop of the application's makes of it (500 do, at the first):
+/// below, a refusal has another reason.
+const WATCHERS_FEW: usize = 50;
 
 impl Domain {
     pub(super) fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>, Error> {
@@ -51,6 +57,7 @@ impl Domain {
             raw,
             scope,
             registrations: AtomicUsize::new(0),
+            wait_queues: AtomicUsize::new(0),
             this: this.clone(),
             fabric: Arc::clone(fabric),
         }))
@@ -97,6 +104,26 @@ impl Domain {
 
     pub(super) fn count_registration_closed(&self) {
         self.registrations.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_wait_queue(&self) {
+        self.wait_queues.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_wait_queue_closed(&self) {
+        self.wait_queues.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Says it, where a queue was refused because the kernel lets no more of them watch the domain's descriptor.
+    pub(super) fn explain_refused(&self, error: Error) -> Error {
+        // The one that was refused is open, too.
+        let open = self.wait_queues.load(Ordering::Relaxed).saturating_sub(1);
+        match error {
+            Error::Fabric { errno, .. } if errno.get() == libc::EINVAL && open >= WATCHERS_FEW => {
+                Error::TooManyEndpoints { open }
+            }
+            other => other,
+        }
     }
 }
 

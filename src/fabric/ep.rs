@@ -108,6 +108,7 @@ impl Ep {
     fn bind(&self, call: &'static str, fid: *mut sys::fid, flags: u64) -> Result<(), Error> {
         // SAFETY: both are open, and `self` keeps the other open: its callers pass what it holds.
         check(call, unsafe { sys::fi_ep_bind(self.as_ptr(), fid, flags) })
+            .map_err(|error| self._domain.explain_refused(error))
     }
 
     fn enable(&self) -> Result<(), Error> {

@@ -58,7 +58,7 @@ pub use operation::{Inject, Level};
 pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use rma::RmaLimits;
-pub(crate) use shm::check_layout;
+pub(crate) use shm::check_peer;
 
 use crate::Error;
 use crate::process::Owner;

@@ -74,6 +74,7 @@ impl Cq {
         };
         if wants_fd {
             cq.fd = Some(wait_fd(cq.fid())?);
+            domain.count_wait_queue();
         }
         Ok(cq)
     }
@@ -195,6 +196,9 @@ impl Drop for Cq {
     fn drop(&mut self) {
         // SAFETY: the endpoints bound to it hold it by `Arc`, so none is left; the domain is still held.
         let _ = unsafe { handle::close("cq", self.domain.fabric().owner(), self.fid()) };
+        if self.fd.is_some() {
+            self.domain.count_wait_queue_closed();
+        }
     }
 }
 

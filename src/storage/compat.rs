@@ -150,6 +150,17 @@ pub(crate) struct Compat {
     pub(crate) cufile_own: Option<String>,
 }
 
+impl Compat {
+    pub(super) fn on(reason: impl fmt::Display) -> Self {
+        Self {
+            on: true,
+            for_async: true,
+            reason: format!("on: {reason}"),
+            cufile_own: None,
+        }
+    }
+}
+
 /// Compatibility mode is `Off`, and cuFile can't be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -165,15 +176,9 @@ pub(crate) struct CompatRefused {
 ///
 /// The mode is `Off`, and something forbids cuFile.
 pub(crate) fn decide(mode: CompatMode, facts: &Facts) -> Result<Compat, CompatRefused> {
-    let on = |reason: String| Compat {
-        on: true,
-        for_async: true,
-        reason,
-        cufile_own: None,
-    };
     match (mode, facts.obstacle()) {
-        (CompatMode::On, _) => Ok(on("on: it was asked for (compat_mode ON)".to_owned())),
-        (CompatMode::Auto, Some(obstacle)) => Ok(on(format!("on: {obstacle}"))),
+        (CompatMode::On, _) => Ok(Compat::on("it was asked for (compat_mode ON)")),
+        (CompatMode::Auto, Some(obstacle)) => Ok(Compat::on(obstacle)),
         (CompatMode::Off, Some(obstacle)) => Err(CompatRefused { obstacle }),
         (CompatMode::Auto | CompatMode::Off, None) => Ok(off(mode, facts)),
     }

@@ -5,6 +5,7 @@
 use super::file::File;
 use super::io_buffer::RawMemory;
 use super::posix::Posix;
+use super::uring::engine::Uring;
 use super::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place, device};
 
 /// One run of bytes to be moved, checked: the file is open for it, and the last byte has an offset that a file may have.
@@ -87,6 +88,7 @@ pub(crate) fn engine_for(
             "cuFile for the host's memory",
             "pread(2), pwrite(2) and io_uring move it without a GPU's driver",
         )),
+        (Place::Host { .. }, BackEndChoice::IoUring) if Uring::is_allowed() => Ok(&Uring),
         (Place::Host { .. }, _) => Ok(&Posix),
         (Place::Device { len, .. }, _) => device::engine_for(file, choice, len, gds_threshold),
     }

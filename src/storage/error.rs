@@ -130,6 +130,9 @@ pub enum FileErrorKind {
     /// A setting, of the process or of its environment, is out of its range.
     #[error("setting {0}")]
     Setting(#[from] SettingError),
+    /// It was cancelled before it was done.
+    #[error("it was cancelled")]
+    Cancelled,
     /// A bug: the code that moves the bytes panicked. What it moved before is counted.
     #[error("the transfer panicked: {0}")]
     Panicked(String),

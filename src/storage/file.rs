@@ -12,7 +12,7 @@ use super::compat::CompatRefused;
 use super::device::Route;
 use super::stats::IoCounters;
 use super::{
-    BackEndChoice, Defaults, DirectIo, Direction, FileError, FileErrorKind, FileOperation,
+    BackEndChoice, CompatMode, DirectIo, Direction, FileError, FileErrorKind, FileOperation,
 };
 use crate::process::Owner;
 use crate::sync::{Mutex, lock};
@@ -59,6 +59,7 @@ pub(crate) struct FileUse {
     pub(crate) writable: bool,
     pub(crate) direct: DirectIo,
     pub(crate) back_end: BackEndChoice,
+    pub(crate) compat_mode: CompatMode,
     /// A flag of the descriptor that cuFile refuses.
     pub(crate) cufile_refuses: Option<&'static str>,
 }
@@ -120,7 +121,7 @@ impl File {
         } else {
             (stat.stx_dev_major, stat.stx_dev_minor)
         };
-        Ok(Self {
+        let file = Self {
             path,
             buffered,
             direct,
@@ -134,7 +135,15 @@ impl File {
             counters: IoCounters::new(),
             route: OnceLock::new(),
             owner: Owner::current(),
-        })
+        };
+        // Without compatibility mode there is no file without cuFile; else nobody pays for cuFile before it is needed.
+        if file.used.compat_mode == CompatMode::Off
+            && let Err(kind) = file.route()
+        {
+            let path = Arc::clone(&file.path);
+            return Err(FileError::new(FileOperation::Open, path, kind));
+        }
+        Ok(file)
     }
 
     pub(crate) fn path(&self) -> &Arc<Path> {
@@ -172,7 +181,7 @@ impl File {
 
     /// How bytes get between this file and GPU memory; looked for at the first call, which may take half a second.
     pub(crate) fn route(&self) -> Result<&Route, FileErrorKind> {
-        let mode = Defaults::get().compat_mode;
+        let mode = self.used.compat_mode;
         let route = self.route.get_or_init(|| Route::find(self, mode));
         route
             .as_ref()

@@ -20,6 +20,8 @@
 
 mod atomic_file;
 mod back_end;
+mod batch;
+mod block;
 pub mod block_device;
 mod bounce;
 mod compat;
@@ -40,16 +42,23 @@ pub mod page_cache;
 mod plan;
 mod posix;
 mod read_many;
+mod reader;
+#[cfg(all(test, not(loom)))]
+mod rig;
 mod settings;
 mod shared_pools;
 mod space;
 pub mod stats;
 mod thread_pool;
 mod transferred;
+mod uring;
 mod vectored;
+mod writer;
 
 pub use atomic_file::AtomicFile;
 pub use back_end::{BackEnd, Direction};
+pub use batch::{Batch, BatchEntry, BatchEvent, BatchOptions, BatchRefused, BatchRefusedKind};
+pub use block::{Block, BlockError, BlockErrorKind, Written};
 pub use block_device::{BlockDevice, BlockDeviceError};
 pub use bounce::bounce_buffers_clear;
 pub use compat::{CompatMode, NoCompatMode};
@@ -64,8 +73,11 @@ pub use open::{OpenFlags, OpenOptions};
 pub use operation::callback_panics;
 pub use options::{BackEndChoice, DirectIo, IoOptions};
 pub use read_many::{ReadRequest, read_many};
+pub use reader::{BlockOrder, BlockReader, ReaderOptions};
 pub use settings::{SettingError, Settings};
 pub use space::AllocateMode;
 pub use stats::IoStats;
 pub use thread_pool::{ThreadPool, ThreadPoolStats};
 pub use transferred::Transferred;
+pub use uring::{io_uring_leaked, io_uring_refused};
+pub use writer::{BlockWriter, FinishError, WriterOptions, WriterReport};

@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use super::file::{File, FileUse, access, no_file, reopen};
 use super::{
-    BackEndChoice, Defaults, DirectIo, FileError, FileErrorKind, FileHandle, FileOperation,
+    BackEndChoice, CompatMode, Defaults, DirectIo, FileError, FileErrorKind, FileHandle,
+    FileOperation,
 };
 
 /// What a file is opened for: the flags of fopen(3), as KvikIO has them.
@@ -126,6 +127,7 @@ pub struct OpenOptions {
     mode: u32,
     direct: DirectIo,
     back_end: BackEndChoice,
+    compat_mode: Option<CompatMode>,
 }
 
 impl Default for OpenOptions {
@@ -142,6 +144,7 @@ impl OpenOptions {
             mode: 0o664,
             direct: DirectIo::default(),
             back_end: BackEndChoice::default(),
+            compat_mode: None,
         }
     }
 
@@ -201,11 +204,18 @@ impl OpenOptions {
         self
     }
 
+    /// Whether GPU memory is moved without cuFile. Default: the setting `compat_mode` at the time of opening.
+    pub fn compat_mode(mut self, mode: CompatMode) -> Self {
+        self.compat_mode = Some(mode);
+        self
+    }
+
     /// Opens it.
     ///
     /// # Errors
     /// [`FileErrorKind::Flags`] for flags that are none, [`FileErrorKind::NotAFile`] for a directory, a FIFO, a socket or a terminal, and what
-    /// open(2) answers; [`FileErrorKind::Setting`] for a variable of the environment that makes no sense.
+    /// open(2) answers; [`FileErrorKind::Setting`] for a variable of the environment that makes no sense;
+    /// [`FileErrorKind::Unsupported`] where compatibility mode is off and cuFile can't be used.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<FileHandle, FileError> {
         let path: Arc<Path> = path.as_ref().into();
         let failed =
@@ -223,6 +233,9 @@ impl OpenOptions {
             writable,
             direct: self.direct,
             back_end: self.back_end,
+            compat_mode: self
+                .compat_mode
+                .unwrap_or_else(|| Defaults::get().compat_mode),
             cufile_refuses: None,
         }
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabricast::endpoint::{ConnectionId, ConnectionInfo, ReceiveConfig};
+use fabricast::buffer::SharedBufferManager;
+use fabricast::endpoint::{ConnectionId, ConnectionInfo, LongMessages, ReceiveConfig};
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent};
 
 use crate::common::{SOON, child, drive};
@@ -18,6 +19,11 @@ pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
         .max_connections(told.number("peers", 4) as u32)
         .windows(told.number("windows", 0) as u32)
         .handshake_timeout(Duration::from_secs(2));
+    if told.text("long").is_some() {
+        let (slots, size) = (told.number("longslots", 2), told.number("long", 0));
+        let pool = SharedBufferManager::allocate(slots as u32, size as usize).expect("memory");
+        config = config.long_messages(LongMessages::new(pool));
+    }
     if let Some(asked) = told.text("asks") {
         config = config.header_mode(mode(asked));
     }

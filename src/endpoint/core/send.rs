@@ -41,10 +41,12 @@ use crate::stats::{self, SendStats};
 
 mod long;
 mod posting;
+mod status;
 mod windows;
 
 use long::LongSend;
 pub(crate) use long::PIECES_MAX;
+pub use status::SendStatus;
 
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
 /// and what it brings is rare; a sleeper that was woken looks at once.

@@ -567,6 +567,69 @@ fn a_send_past_its_deadline_is_called_late_once_and_still_completes() {
 }
 
 #[test]
+fn the_status_tells_credits_and_how_old_the_oldest_send_is() {
+    let deadline = Duration::from_millis(200);
+    let mut rig = Setup {
+        send_deadline: Some(deadline),
+        policy: DeadlinePolicy::Notify,
+        ..Setup::default()
+    }
+    .connected();
+    let status = rig.sender().status();
+    assert_eq!((status.in_flight, status.credits), (0, 4));
+    assert_eq!(
+        (status.oldest, status.late, status.blocked),
+        (None, 0, None)
+    );
+
+    rig.send(1).unwrap();
+    let wait = Duration::from_millis(5);
+    std::thread::sleep(wait);
+    rig.send(2).unwrap();
+    let status = rig.sender().status();
+    assert_eq!((status.in_flight, status.credits), (2, 2));
+    assert!(status.oldest >= Some(wait), "of the first: {status:?}");
+
+    std::thread::sleep(deadline);
+    rig.poll_sender();
+    let status = rig.sender().status();
+    assert_eq!((status.oldest, status.late), (None, 2));
+    rig.send(3).unwrap();
+    rig.send(4).unwrap();
+    assert_eq!(rig.blocked(5), Blocked::Credits);
+    let status = rig.sender().status();
+    assert_eq!((status.in_flight, status.credits, status.late), (4, 0, 2));
+    assert_eq!(status.blocked, Some(Blocked::Credits));
+    assert!(
+        status.oldest.is_some_and(|age| age < deadline),
+        "{status:?}"
+    );
+
+    rig.settle();
+    let status = rig.sender().status();
+    assert_eq!((status.in_flight, status.credits), (0, 4));
+    assert_eq!(
+        (status.oldest, status.late, status.blocked),
+        (None, 0, None)
+    );
+    rig.end();
+}
+
+#[test]
+fn without_a_deadline_nothing_is_late_and_ages_are_unknown() {
+    let mut rig = Setup {
+        send_deadline: None,
+        ..Setup::default()
+    }
+    .connected();
+    rig.send(1).unwrap();
+    let status = rig.sender().status();
+    assert_eq!((status.in_flight, status.oldest, status.late), (1, None, 0));
+    rig.settle();
+    rig.end();
+}
+
+#[test]
 fn after_each_kind_of_block_writable_comes_once() {
     let mut rig = Setup {
         depth: 2,

@@ -33,8 +33,8 @@ use crate::endpoint::protocol::rdm_hello::{self, HelloTail};
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::errno::FabricErrno;
 use crate::fabric::{
-    Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_layout,
-    in_use, local_info,
+    Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_peer, in_use,
+    local_info,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
@@ -217,7 +217,7 @@ impl RdmLink {
         let ep = self.ep.as_ref();
         let raw = ep.ok_or_else(|| Error::fabric("fi_endpoint", libc::ESHUTDOWN))?;
         let raw = raw.as_ptr();
-        check_layout(&self.local, &peer)?;
+        check_peer(&self.local, &peer)?;
         let av = &self.av;
         let number = self.book.take(peer, || av.insert(&peer))?;
         let indices = match short {
@@ -430,7 +430,7 @@ impl Link for RdmLink {
             return;
         }
         let (av, peer) = (&self.av, request.peer);
-        if check_layout(&self.local, &peer).is_err() {
+        if check_peer(&self.local, &peer).is_err() {
             return;
         }
         let Ok(number) = self.book.take(peer, || av.insert(&peer)) else {

@@ -1185,7 +1185,6 @@ impl Connection {
     }
 
     /// Data messages that the peer has room for now.
-    #[cfg(test)]
     pub(crate) fn credits(&self) -> u64 {
         self.send.available()
     }

@@ -8,6 +8,7 @@ use crate::storage::compat::{Compat, CompatMode, CompatRefused, Facts, System, d
 use crate::storage::cufile::config_file::{CompatEffect, ConfigFile, compat_settings};
 use crate::storage::cufile::{CuFile, FeatureFlags, Handle, Unavailable};
 use crate::storage::file::File;
+use crate::storage::{FileHandle, FileOperation};
 
 /// What was found for one file.
 #[derive(Debug)]
@@ -98,4 +99,78 @@ fn register(cufile: &'static CuFile, file: &File) -> Result<Option<Handle>, Stri
 fn copies(cufile: &'static CuFile) -> bool {
     let properties = cufile.driver().and_then(|driver| driver.properties());
     properties.is_ok_and(|it| !it.has_nvfs() && !it.features.contains(FeatureFlags::P2P))
+}
+
+impl FileHandle {
+    /// Whether GPU memory is moved without cuFile, for this file; why, [`compat_reason`](Self::compat_reason) says. Yes when it was closed.
+    ///
+    /// The first of these questions, as the first transfer to or from GPU memory, opens cuFile's driver where there is one.
+    pub fn is_compat_mode_preferred(&self) -> bool {
+        self.compat().is_none_or(|compat| compat.on)
+    }
+
+    /// Whether stream-ordered operations on this file are done without cuFile. Yes when it was closed.
+    pub fn is_compat_mode_preferred_for_async(&self) -> bool {
+        self.compat().is_none_or(|compat| compat.for_async)
+    }
+
+    /// Why compatibility mode is on or off for this file, in words.
+    pub fn compat_reason(&self) -> &str {
+        self.compat()
+            .map_or("on: the handle is closed", |compat| &compat.reason)
+    }
+
+    /// With the mode `Off`, the file was not opened where nothing was found.
+    fn compat(&self) -> Option<&Compat> {
+        let route = self.file(FileOperation::Stat).ok()?.route().ok()?;
+        Some(&route.compat)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::storage::{FileErrorKind, OpenOptions};
+
+    fn open(mode: CompatMode) -> Result<FileHandle, crate::storage::FileError> {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        OpenOptions::new()
+            .flags("r+")
+            .compat_mode(mode)
+            .open(file.path())
+    }
+
+    #[test]
+    fn on_loads_nothing_and_says_that_it_was_asked_for() {
+        let mut file = open(CompatMode::On).unwrap();
+        assert!(file.is_compat_mode_preferred() && file.is_compat_mode_preferred_for_async());
+        assert!(file.compat_reason().contains("asked for"));
+        file.close();
+        assert!(file.is_compat_mode_preferred() && file.is_compat_mode_preferred_for_async());
+        assert!(file.compat_reason().contains("closed"));
+    }
+
+    #[test]
+    fn without_cufile_auto_is_on_with_the_reason_and_off_opens_nothing() {
+        let Err(unavailable) = CuFile::get() else {
+            println!("SKIPPED: cuFile can be used here");
+            return;
+        };
+        let file = open(CompatMode::Auto).unwrap();
+        assert!(file.is_compat_mode_preferred());
+        let reason = file.compat_reason();
+        assert!(
+            reason.contains(&unavailable.to_string()) || System::get().wsl,
+            "{reason}"
+        );
+        // The host's memory does not care.
+        file.write(b"host", 0).unwrap();
+
+        let error = open(CompatMode::Off).unwrap_err();
+        let FileErrorKind::Unsupported { what, reason } = &error.kind else {
+            panic!("{error}");
+        };
+        assert!(what.contains("compatibility mode"), "{error}");
+        assert!(reason.contains("OFF") && reason.contains("AUTO"), "{error}");
+    }
 }

@@ -11,6 +11,7 @@ mod connectionless;
 mod header;
 mod killed;
 mod liveness;
+mod long;
 mod messages;
 mod mixed;
 mod one_sided;
@@ -42,6 +43,7 @@ pub(crate) const BEHAVIOURS: &[Behaviour] = &[
     ("restart", killed::restarted_receiver),
     ("churn", churn::churn),
     ("headers", header::headers),
+    ("long messages", long::long_messages),
     ("headroom", shapes::headroom),
     ("two messages", shapes::two_messages),
     ("shared pool", shared_pool::shared_pool),
@@ -75,6 +77,7 @@ pub(crate) const ROLES: &[Role] = &[
     ("ask", crate::sender::ask),
     ("framed receive", header::receive),
     ("framed send", header::send),
+    ("too long", long::send_too_long),
     ("close", slow_peer::close),
     ("watch", liveness::watch),
     ("cut", reconnect::cut),

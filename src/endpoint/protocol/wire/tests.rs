@@ -100,6 +100,59 @@ fn control_messages_have_these_bytes() {
 }
 
 #[test]
+fn what_is_said_of_long_messages_has_these_bytes() {
+    let number = 0x0102_0304_0506_0708;
+    let value = 0x1112_1314_1516_1718;
+    let (base, key) = (value, 0x2122_2324_2526_2728);
+    let long = [0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11];
+    let last = [0x28, 0x27, 0x26, 0x25, 0x24, 0x23, 0x22, 0x21];
+    let none = [0; 8];
+    for (kind, control, third, fourth) in [
+        (9, Control::LongOffer { number, len: value }, long, none),
+        (10, Control::LongGrant { number, base, key }, long, last),
+        (11, Control::LongDone { number }, none, none),
+        (
+            12,
+            Control::LongRefused {
+                number,
+                limit: value,
+            },
+            long,
+            none,
+        ),
+    ] {
+        let mut expected = [0; CONTROL_LEN];
+        expected[..8].copy_from_slice(&[b'f', b'b', b'c', b't', kind, 0, 0, 0]);
+        expected[8..16].copy_from_slice(&[8, 7, 6, 5, 4, 3, 2, 1]);
+        expected[16..24].copy_from_slice(&third);
+        expected[24..].copy_from_slice(&fourth);
+        assert_eq!(control.kind(), ControlKind(kind));
+        assert_eq!(control.encode().as_slice(), expected, "kind {kind}");
+        let read = |body: &[u8]| Control::parse(ControlKind(kind), body);
+        assert_eq!(read(&expected), Ok(control));
+
+        // What has no meaning there is ignored; a byte less is not enough, and another kind's bytes are not read.
+        let mut padded = expected.to_vec();
+        padded[5..8].fill(0xa5);
+        let unused = match kind {
+            10 => 32..32,
+            11 => 16..32,
+            _ => 24..32,
+        };
+        padded[unused].fill(0xa5);
+        padded.extend([0xa5; 7]);
+        assert_eq!(read(&padded), Ok(control), "kind {kind}");
+        let short = WireError::Short {
+            len: CONTROL_LEN - 1,
+            need: CONTROL_LEN,
+        };
+        assert_eq!(read(&expected[..CONTROL_LEN - 1]), Err(short));
+        let other = ControlKind(if kind == 9 { 12 } else { kind - 1 });
+        assert_eq!(Control::parse(other, &expected), Err(WireError::Kind(kind)));
+    }
+}
+
+#[test]
 fn garbage_behind_a_hello_is_ignored() {
     let mut padded = hello().encode().to_vec();
     padded.extend([0xa5; 208]);
@@ -301,7 +354,7 @@ proptest! {
     }
 
     #[test]
-    fn control_round_trip(value in any::<u64>(), reason in any::<u16>()) {
+    fn control_round_trip(value in any::<u64>(), number in any::<u64>(), key in any::<u64>(), reason in any::<u16>()) {
         let bye = Control::Bye { last_sequence: value, reason: ByeReason(reason) };
         let beat = |answer| Control::Heartbeat { number: value, answer };
         let others = [
@@ -310,6 +363,10 @@ proptest! {
             Control::Revoke { window: value },
             Control::RevokeAck { window: value },
             Control::Revoked { window: value },
+            Control::LongOffer { number, len: value },
+            Control::LongGrant { number, base: value, key },
+            Control::LongDone { number },
+            Control::LongRefused { number, limit: value },
         ];
         for control in [Control::Credit { granted: value }, bye].into_iter().chain(others) {
             prop_assert_eq!(Control::parse(control.kind(), control.encode().as_slice()), Ok(control));

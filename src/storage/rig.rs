@@ -1,0 +1,40 @@
+//! What the tests of this module share: directories on disk and in memory, files whose bytes tell their place.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+
+/// A file system in memory, without direct I/O.
+const TMPFS: &str = "/dev/shm";
+
+/// Temporary directories: on disk, and in memory where there is such a file system.
+pub(super) fn directories() -> Vec<TempDir> {
+    let mut directories = vec![TempDir::new().expect("a directory")];
+    if Path::new(TMPFS).is_dir() {
+        directories.extend(TempDir::new_in(TMPFS));
+    }
+    directories
+}
+
+/// The byte at this place of each file of [`file_of`].
+pub(super) fn byte_at(at: u64) -> u8 {
+    let mixed = (at ^ at >> 7).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 47) as u8
+}
+
+pub(super) fn bytes_of(range: std::ops::Range<u64>) -> Vec<u8> {
+    range.map(byte_at).collect()
+}
+
+/// A file of so many bytes.
+pub(super) fn file_of(directory: &TempDir, len: u64) -> PathBuf {
+    let path = directory.path().join("file");
+    std::fs::write(&path, bytes_of(0..len)).expect("room for it");
+    path
+}
+
+/// A deadline that only a hang reaches.
+pub(super) fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(20)
+}
