@@ -28,7 +28,11 @@ impl Route {
     /// The mode forbids to do without cuFile, and something forbids cuFile.
     pub(crate) fn find(file: &File, mode: CompatMode) -> Result<Self, CompatRefused> {
         let mut facts = Facts {
-            system: System::get(),
+            // Off: nobody guesses what cuFile might need, it says so itself.
+            system: match mode {
+                CompatMode::Off => System::default(),
+                CompatMode::Auto | CompatMode::On => System::get(),
+            },
             direct: file.direct_refused().map(str::to_owned),
             descriptor_flag: file.used().cufile_refuses,
             ..Facts::default()
