@@ -167,7 +167,8 @@ impl SendConfig {
         self
     }
 
-    /// How long a posted send may take; `None` waits for ever, and a peer that is stopped is then never noticed.
+    /// How long a posted send may take; `None` waits for ever, and a peer that is stopped is then never noticed. Deadlines of a second and
+    /// more are kept to 10 ms.
     #[must_use]
     pub fn send_deadline(mut self, deadline: Option<Duration>) -> Self {
         self.settings.send_deadline = deadline;

@@ -55,6 +55,8 @@ const CM_INTERVAL: u32 = 64;
 
 /// Polls between two looks at the clock while something comes in each of them and no send is timed.
 const CLOCK_INTERVAL: u32 = 64;
+/// Deadlines of sends that are shorter than this count from the moment of the post; others from up to a tick of the kernel's timer (1 to 10 ms) before.
+const PRECISE: Duration = Duration::from_secs(1);
 
 /// What the core needs to know; checked by the public configuration.
 pub(crate) struct SendSettings {
@@ -138,15 +140,16 @@ pub(crate) struct SendCore<L: Link> {
     room_refused: Option<Instant>,
     /// The transport is gone; what it delivered before has still to be read.
     shut_down: bool,
-    /// The time of the last look at the clock, which is at most a tick of the kernel's timer older than the last poll while a send is in
-    /// flight. A send that joins others counts its deadline from there: it saves a look at the clock for each, and the oldest of them,
-    /// which decides, is not younger.
+    /// The time of the last look at the clock. A send that joins others counts its deadline from there, unless the kernel's timer has moved since
+    /// or the deadline is short: it saves a look at the clock for each.
     clock: Instant,
     /// No send in flight is older than its deadline before this. It stays when none is in flight, until it has passed.
     next_late: Option<Instant>,
     polls_without_cm: u32,
     polls_without_clock: u32,
     jiffies: Jiffies,
+    /// The same for posts, which must not take a look away from the polls.
+    post_jiffies: Jiffies,
     /// More came than sends that are done: the connection may want something.
     eventful: bool,
     /// When the machine wants to be looked at, as of the last poll.
@@ -222,6 +225,7 @@ impl<L: Link> SendCore<L> {
             polls_without_cm: 0,
             polls_without_clock: 0,
             jiffies: Jiffies::new(),
+            post_jiffies: Jiffies::new(),
             eventful: true,
             machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
@@ -410,7 +414,8 @@ impl<L: Link> SendCore<L> {
     #[inline]
     fn posted_at(&mut self) -> Option<Instant> {
         let deadline = self.settings.send_deadline?;
-        if self.data_in_flight == 0 {
+        // The last look may be long ago, where the application polls seldom. A tick more or less matters to short deadlines only.
+        if self.data_in_flight == 0 || deadline < PRECISE || self.post_jiffies.moved() {
             self.clock = Instant::now();
         }
         if self.next_late.is_none() {

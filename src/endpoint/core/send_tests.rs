@@ -567,6 +567,35 @@ fn a_send_past_its_deadline_is_called_late_once_and_still_completes() {
 }
 
 #[test]
+fn a_send_of_one_who_polls_seldom_has_all_of_its_deadline() {
+    for deadline in [Duration::from_millis(100), Duration::from_secs(1)] {
+        let mut rig = Setup {
+            send_deadline: Some(deadline),
+            policy: DeadlinePolicy::Notify,
+            ..Setup::default()
+        }
+        .connected();
+        rig.send(1).unwrap();
+        std::thread::sleep(deadline * 8 / 10);
+        rig.send(2).unwrap();
+        let posted = Instant::now();
+        std::thread::sleep(deadline * 3 / 10);
+        rig.poll_sender();
+        let expected: &[u64] = if posted.elapsed() < deadline {
+            &[1]
+        } else {
+            &[1, 2]
+        };
+        assert_eq!(rig.late, expected, "{deadline:?}");
+        std::thread::sleep(deadline);
+        rig.poll_sender();
+        assert_eq!(rig.late, [1, 2]);
+        rig.settle();
+        rig.end();
+    }
+}
+
+#[test]
 fn the_status_tells_credits_and_how_old_the_oldest_send_is() {
     let deadline = Duration::from_millis(200);
     let mut rig = Setup {
