@@ -512,3 +512,7 @@ pub(super) fn call<B>(on_done: impl FnOnce(IoOutcome<B>), outcome: IoOutcome<B>)
         std::mem::forget(panic);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "operation_tests.rs"]
+mod tests;
