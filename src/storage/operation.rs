@@ -113,7 +113,6 @@ impl Transfer {
             offset: self.subject.offset + start as u64,
             direct: self.course.direct,
             bounce: self.course.bounce,
-            alone: self.course.tasks.count() == 1,
         };
         // SAFETY: a part of the memory that `new` was promised, which no other task has (`Tasks`), and this task has not ended.
         let run = || unsafe { self.course.engine.run(&task) };
