@@ -20,8 +20,6 @@ pub(crate) struct Task<'a> {
     pub(crate) direct: bool,
     /// The size of bounce buffers, in bytes.
     pub(crate) bounce: usize,
-    /// No other task of the same transfer runs beside it: what an engine can overlap, it has to overlap within this one.
-    pub(crate) alone: bool,
 }
 
 /// How far a task got.

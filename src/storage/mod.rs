@@ -15,9 +15,6 @@
 //! Nothing is hidden: [`Transferred`] says what went around the page cache and what was copied, [`FileError`] says which bytes of which file, how far it
 //! got, and why it stopped.
 
-// Until the back ends are there.
-#![allow(dead_code)]
-
 mod atomic_file;
 mod back_end;
 mod batch;

@@ -113,7 +113,6 @@ impl Transfer {
             offset: self.subject.offset + start as u64,
             direct: self.course.direct,
             bounce: self.course.bounce,
-            alone: self.course.tasks.count() == 1,
         };
         // SAFETY: a part of the memory that `new` was promised, which no other task has (`Tasks`), and this task has not ended.
         let run = || unsafe { self.course.engine.run(&task) };
@@ -512,3 +511,7 @@ pub(super) fn call<B>(on_done: impl FnOnce(IoOutcome<B>), outcome: IoOutcome<B>)
         std::mem::forget(panic);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "operation_tests.rs"]
+mod tests;

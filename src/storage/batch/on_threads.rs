@@ -173,7 +173,6 @@ impl<B: IoBuf> Run for Job<B> {
             offset: entry.offset,
             direct: entry.goes_direct(),
             bounce: 0,
-            alone: true,
         };
         // SAFETY: the entry owns the buffer, whose bytes stay where they are (`IoBuf`) and which nobody else touches.
         let run = || unsafe { Posix.run(&task) };
