@@ -325,6 +325,15 @@ impl Fake {
         unsafe { set(code) }
     }
 
+    /// A number of the fake CUDA driver's.
+    pub(crate) fn cuda_number(&self, function: &str) -> i32 {
+        type Number = unsafe extern "C" fn() -> c_int;
+        // SAFETY: all that are asked for by name take nothing and answer an int.
+        let number = unsafe { *self.cuda.get::<Number>(function.as_bytes()).expect("there") };
+        // SAFETY: as above.
+        unsafe { number() }
+    }
+
     fn cufile_function<F: Copy>(&self, name: &str) -> F {
         // SAFETY: whoever asks knows the type of the function.
         *unsafe { self.cufile.get::<F>(name.as_bytes()) }.expect("there")

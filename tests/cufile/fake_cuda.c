@@ -169,6 +169,92 @@ CUresult cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t size)
     return 0;
 }
 
+/* Memory of the host and copies in a stream: they run when the stream does, so who does not wait for them reads what was there
+ * before. */
+
+static int host_live, contexts_pushed;
+static __thread void *stack[16];
+
+int fake_cuda_host_live(void) { return host_live; }
+int fake_cuda_contexts_pushed(void) { return contexts_pushed; }
+
+CUresult cuMemHostAlloc(void **memory, size_t size, unsigned flags)
+{
+    if (!current || flags != 1 || from_env("FAKE_CUDA_NO_PINNED", 0))
+        return 2;
+    __atomic_add_fetch(&host_live, 1, __ATOMIC_SEQ_CST);
+    return posix_memalign(memory, 4096, size) ? 2 : 0;
+}
+
+CUresult cuMemFreeHost(void *memory)
+{
+    __atomic_sub_fetch(&host_live, 1, __ATOMIC_SEQ_CST);
+    free(memory);
+    return 0;
+}
+
+struct copy { void *to; const void *from; size_t size; };
+
+static void run_copy(void *argument)
+{
+    struct copy *copy = argument;
+    memcpy(copy->to, copy->from, copy->size);
+    free(copy);
+}
+
+static CUresult later(void *to, const void *from, size_t size, void *stream)
+{
+    struct copy *copy = malloc(sizeof *copy);
+    if (!current)
+        return 201;
+    *copy = (struct copy){to, from, size};
+    fake_cuda_enqueue(stream, run_copy, copy);
+    return 0;
+}
+
+CUresult cuMemcpyHtoDAsync_v2(unsigned long long to, const void *from, size_t size, void *stream)
+{
+    return later((void *)(uintptr_t)to, from, size, stream);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, unsigned long long from, size_t size, void *stream)
+{
+    return later(to, (const void *)(uintptr_t)from, size, stream);
+}
+
+CUresult cuPointerGetAttribute(void *into, int attribute, unsigned long long address)
+{
+    if (!address)
+        return 1;
+    if (attribute == 1)
+        *(void **)into = from_env("FAKE_CUDA_NO_CONTEXT", 0) ? NULL : (void *)(uintptr_t)0x1000;
+    else if (attribute == 9)
+        *(int *)into = 0;
+    else
+        return 1;
+    return 0;
+}
+
+CUresult cuCtxPushCurrent_v2(void *context)
+{
+    for (int i = 15; i > 0; i--)
+        stack[i] = stack[i - 1];
+    stack[0] = current;
+    current = context;
+    __atomic_add_fetch(&contexts_pushed, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
+CUresult cuCtxPopCurrent_v2(void **context)
+{
+    *context = current;
+    current = stack[0];
+    for (int i = 0; i < 15; i++)
+        stack[i] = stack[i + 1];
+    __atomic_sub_fetch(&contexts_pushed, 1, __ATOMIC_SEQ_CST);
+    return 0;
+}
+
 CUresult cuGetErrorName(CUresult code, const char **name)
 {
     if (code != 700)

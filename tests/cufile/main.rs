@@ -8,6 +8,7 @@
 
 mod fake;
 mod faults;
+mod files;
 mod gpu;
 mod in_flight;
 mod loading;
@@ -62,7 +63,10 @@ fn the_suite_over_the_real_library() {
     if is_child(test) {
         let (_dir, path) = suite::folder();
         match CuFile::get() {
-            Ok(cufile) => suite::all(cufile, &path),
+            Ok(cufile) => {
+                suite::all(cufile, &path);
+                files::all(&path);
+            }
             Err(why) => println!("SKIPPED: {why}"),
         }
         return;

@@ -14,6 +14,13 @@ mod memory;
 mod route;
 mod staged;
 
+/// Frees the pinned memory of the host that is kept for the next transfers of GPU memory, and says how many bytes that were.
+pub fn pinned_buffers_clear() -> usize {
+    Cuda::ready().map_or(0, lane::clear)
+}
+
 pub(crate) use engine::{engine_for, synchronize_default};
 pub use memory::DeviceMemory;
 pub(crate) use route::Route;
+
+use super::cufile::cuda::Cuda;
