@@ -129,7 +129,9 @@ impl Bench {
         };
         let path = directory.path().join("file_bench.dat");
         let mut file = File::create(&path)?;
-        let block: Vec<u8> = (0..options.block).map(|at| ((at * 31) >> 3) as u8).collect();
+        let block: Vec<u8> = (0..options.block)
+            .map(|at| ((at * 31) >> 3) as u8)
+            .collect();
         for _ in 0..options.size / options.block {
             file.write_all(&block)?;
         }
