@@ -45,10 +45,13 @@ pub(crate) fn random(bench: &Bench) -> Result<(f64, f64), Failure> {
         let error = String::from_utf8_lossy(&output.stderr);
         return Err(format!("fio: {}", error.lines().next().unwrap_or("failed")).into());
     }
-    // The first of each name is that of the only job's reads.
+    // The first number of each name is that of the only job's reads; options of the same names are text.
     let number = |name: &str| -> Option<f64> {
-        let (_, behind) = text.split_once(&format!("\"{name}\" : "))?;
-        behind.split([',', '\n', '}']).next()?.trim().parse().ok()
+        let name = format!("\"{name}\" : ");
+        let values = text.split(&name).skip(1);
+        let mut numbers =
+            values.filter_map(|behind| behind.split([',', '\n', '}']).next()?.trim().parse().ok());
+        numbers.next()
     };
     let iops = number("iops").ok_or("fio printed no iops")?;
     let runtime_s = number("runtime").ok_or("fio printed no runtime")? / 1e3;

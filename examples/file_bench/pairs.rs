@@ -29,7 +29,9 @@ pub(crate) fn measure(
         return Ok(());
     }
     let baseline_threads = match operation {
-        Operation::UringCold | Operation::ReaderCold => best_threads(bench)?,
+        Operation::UringCold | Operation::ReaderCold | Operation::UringOff16 => {
+            best_threads(bench)?
+        }
         Operation::UringWarm => 1,
         _ => bench.threads,
     };
@@ -77,7 +79,10 @@ fn skipped(bench: &Bench, operation: Operation) -> Option<String> {
     let by_uring = operation.is_random()
         || matches!(
             operation,
-            Operation::UringCold | Operation::UringWarm | Operation::ReaderCold
+            Operation::UringCold
+                | Operation::UringOff16
+                | Operation::UringWarm
+                | Operation::ReaderCold
         );
     match (operation, fabricast::storage::io_uring_refused()) {
         (_, Some(reason)) if by_uring => Some(reason.to_owned()),
@@ -134,14 +139,16 @@ fn passes(
     side: Side,
     threads: usize,
 ) -> Result<Figures, Failure> {
-    use Operation::{ReadCached, UringCold, UringWarm, WriteCached, WriteDirect, WriteOff16};
+    use Operation::{
+        ReadCached, UringCold, UringOff16, UringWarm, WriteCached, WriteDirect, WriteOff16,
+    };
     let direct = !matches!(operation, ReadCached | WriteCached | UringWarm);
     let how = Pass {
         write: matches!(operation, WriteDirect | WriteCached | WriteOff16),
-        uring: matches!(operation, UringCold | UringWarm),
+        uring: matches!(operation, UringCold | UringWarm | UringOff16),
     };
     let shift = match operation {
-        Operation::ReadOff16 | WriteOff16 if side == Side::Ours => 16,
+        Operation::ReadOff16 | UringOff16 | WriteOff16 if side == Side::Ours => 16,
         _ => 0,
     };
     match side {

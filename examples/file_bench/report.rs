@@ -100,7 +100,7 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
             "{:14} {:.2} requests a MiB with large pages, {:.2} with pages of 4 KiB",
             "", ours.requests_per_mib, plain.requests_per_mib
         ),
-        Operation::UringCold | Operation::ReaderCold => println!(
+        Operation::UringCold | Operation::UringOff16 | Operation::ReaderCold => println!(
             "{:14} against {baseline_threads} plain threads, the best of 1, 2, 4 and 8",
             ""
         ),

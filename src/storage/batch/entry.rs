@@ -249,12 +249,13 @@ impl<B: IoBuf> Entry<B> {
         }
     }
 
-    /// The outcome, once.
+    /// The outcome, once. `now`: one look at the clock for all that end together.
     pub(super) fn finish(
         self,
         back_end: BackEnd,
         bounced_bytes: usize,
         result: Result<(), FileErrorKind>,
+        now: Instant,
     ) -> BatchEvent<B> {
         let file = &self.file;
         if self.direction == Direction::Write {
@@ -266,7 +267,7 @@ impl<B: IoBuf> Entry<B> {
             bytes: self.moved as u64,
             direct_bytes: self.direct_bytes as u64,
             bounced_bytes: bounced_bytes as u64,
-            elapsed: self.begun.elapsed(),
+            elapsed: now.saturating_duration_since(self.begun),
             failed: result.is_err(),
         });
         let result = match result {

@@ -162,16 +162,19 @@ impl<B: IoBuf> OnRing<B> {
 
     /// Entries with more than one piece go on with the next; whether there are such.
     fn take_in(&mut self, done: &mut Done<B>) -> bool {
-        let mut went_on = false;
+        if self.completed.is_empty() {
+            return false;
+        }
+        let (mut went_on, now) = (false, Instant::now());
         let mut completed = std::mem::take(&mut self.completed);
         for Completed { mut owner, moved } in completed.drain(..) {
             match owner.advance(moved) {
-                Some(result) => done.push_back(over(owner, result)),
+                Some(result) => done.push_back(over(owner, result, now)),
                 None => {
                     went_on = true;
                     // Its own place in the ring has just become free.
                     if let Err(entry) = self.queue(owner) {
-                        done.push_back(over(entry, Err(FileErrorKind::QueueFull)));
+                        done.push_back(over(entry, Err(FileErrorKind::QueueFull), now));
                     }
                 }
             }
@@ -191,6 +194,10 @@ impl<B: IoBuf> OnRing<B> {
     }
 }
 
-fn over<B: IoBuf>(entry: Entry<B>, result: Result<(), FileErrorKind>) -> BatchEvent<B> {
-    entry.finish(BackEnd::IoUring, 0, result)
+fn over<B: IoBuf>(
+    entry: Entry<B>,
+    result: Result<(), FileErrorKind>,
+    now: Instant,
+) -> BatchEvent<B> {
+    entry.finish(BackEnd::IoUring, 0, result, now)
 }

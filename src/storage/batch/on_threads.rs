@@ -156,7 +156,7 @@ impl<B> Job<B> {
 
 impl<B: IoBuf> Job<B> {
     fn over(&self, entry: Entry<B>, bounced: usize, result: Result<(), FileErrorKind>) {
-        let event = entry.finish(BackEnd::Posix, bounced, result);
+        let event = entry.finish(BackEnd::Posix, bounced, result, Instant::now());
         lock(&self.shared.over).push(event);
         self.shared.more.notify_one();
     }

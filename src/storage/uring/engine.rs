@@ -120,9 +120,19 @@ fn with_ring<R>(call: impl FnOnce(&mut Ring<InRing>) -> R) -> io::Result<R> {
 }
 
 /// A bounce buffer, cut into slots of one piece each.
+///
+/// The kernel uses some slots while others are copied: nobody makes a reference to the buffer.
 struct Slots {
-    buffer: BounceBuffer,
+    _buffer: BounceBuffer,
+    base: NonNull<u8>,
     free: Vec<usize>,
+}
+
+impl Slots {
+    fn at(&self, slot: usize) -> NonNull<u8> {
+        // SAFETY: there are as many slots as fit into the buffer (`slots`), which stays where it is.
+        unsafe { self.base.add(slot * PIECE_BYTES) }
+    }
 }
 
 /// One task while it is done.
@@ -197,6 +207,10 @@ impl<'a> Run<'a> {
                 }
                 return self.put_back(piece);
             }
+            if slot.is_some() {
+                // At once: the copy of the next piece takes time. What goes wrong here goes wrong when it is waited for.
+                let _ = self.ring.start();
+            }
         }
     }
 
@@ -235,11 +249,9 @@ impl<'a> Run<'a> {
         let InRing { piece, slot } = one;
         // SAFETY: pieces lie within their task, whose memory is one allocation.
         let here = unsafe { self.memory.add(piece.at) };
-        let memory = match (slot, &mut self.slots) {
+        let memory = match (slot, &self.slots) {
             (Some(slot), Some(slots)) => {
-                let start = slot * PIECE_BYTES;
-                let middle = &mut slots.buffer[start..start + piece.len];
-                let middle = NonNull::from(middle).cast::<u8>();
+                let middle = slots.at(slot);
                 if self.task.direction == Direction::Write {
                     // SAFETY: the piece's bytes are good to read, the slot is this piece's alone, and so elsewhere.
                     unsafe { here.copy_to_nonoverlapping(middle, piece.len) };
@@ -280,25 +292,28 @@ impl<'a> Run<'a> {
         for Completed { owner, moved } in completed.iter() {
             self.over(owner.piece, *moved);
         }
-        if self.slots.is_some() {
-            // The device goes on while this thread copies.
-            self.fill();
-            let _ = self.ring.start();
-        }
         for Completed { owner, moved } in completed.drain(..) {
-            if let (Some(slot), Some(slots)) = (owner.slot, &mut self.slots) {
-                let start = slot * PIECE_BYTES;
-                let middle = NonNull::from(&mut slots.buffer[start..]).cast::<u8>();
-                if self.task.direction == Direction::Read {
-                    // SAFETY: pieces lie within their task.
-                    let here = unsafe { self.memory.add(owner.piece.at) };
-                    // SAFETY: `moved` is at most the piece, which is good to write; the kernel is done with the slot.
-                    unsafe { middle.copy_to_nonoverlapping(here, moved.bytes) };
-                }
-                self.outcome.bounced += moved.direct_bytes;
+            let Some(slot) = owner.slot else { continue };
+            if self.task.direction == Direction::Read {
+                self.copy_out(owner.piece, slot, moved.bytes);
+            }
+            self.outcome.bounced += moved.direct_bytes;
+            if let Some(slots) = &mut self.slots {
                 slots.free.push(slot);
             }
+            // At once, so that the device has something to do during the next copy.
+            self.fill();
         }
+    }
+
+    /// From the bounce buffer into the caller's memory.
+    fn copy_out(&mut self, piece: Piece, slot: usize, len: usize) {
+        let Some(slots) = &self.slots else { return };
+        let middle = slots.at(slot);
+        // SAFETY: pieces lie within their task.
+        let here = unsafe { self.memory.add(piece.at) };
+        // SAFETY: `len` is at most the piece, which is good to write; the kernel is done with the slot.
+        unsafe { middle.copy_to_nonoverlapping(here, len.min(piece.len)) };
     }
 
     fn over(&mut self, piece: Piece, moved: Moved) {
@@ -351,10 +366,12 @@ fn bounces(plan: &Plan) -> Option<usize> {
 /// A slot for each piece in flight and one that is copied meanwhile; none where there is no memory for them.
 fn slots(len: usize, depth: usize, most: usize) -> Option<Slots> {
     let wanted = len.div_ceil(PIECE_BYTES).min(depth + 1) * PIECE_BYTES;
-    let buffer = BounceBuffer::acquire(wanted, most.max(PIECE_BYTES))?;
+    let mut buffer = BounceBuffer::acquire(wanted, most.max(PIECE_BYTES))?;
     let count = buffer.len() / PIECE_BYTES;
+    let base = NonNull::from(&mut buffer[..]).cast();
     (count > 0).then(|| Slots {
-        buffer,
+        _buffer: buffer,
+        base,
         free: (0..count).rev().collect(),
     })
 }
