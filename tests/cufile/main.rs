@@ -12,6 +12,7 @@ mod files;
 mod gpu;
 mod in_flight;
 mod loading;
+mod rates;
 mod settings;
 mod suite;
 
