@@ -29,8 +29,19 @@ struct Descr {
 
 /// cuFile as a C program calls it.
 struct Plain {
+    library: Library,
     read: Read,
     handle: *mut c_void,
+}
+
+impl Drop for Plain {
+    fn drop(&mut self) {
+        type Deregister = unsafe extern "C" fn(*mut c_void);
+        // SAFETY: the type is that of the function.
+        let deregister = unsafe { self.library.get::<Deregister>(b"cuFileHandleDeregister") };
+        // SAFETY: registered once, deregistered here alone.
+        unsafe { deregister.expect("there")(self.handle) };
+    }
 }
 
 impl Plain {
@@ -52,8 +63,12 @@ impl Plain {
         // SAFETY: both are ours.
         let answer = unsafe { register(&raw mut handle, &raw mut descr) };
         assert_eq!(answer & 0xFFFF_FFFF, 0, "cuFileHandleRegister");
-        std::mem::forget(library);
-        Self { read, handle }
+        drop(register);
+        Self {
+            library,
+            read,
+            handle,
+        }
     }
 }
 

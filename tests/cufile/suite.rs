@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::storage::cufile::{
-    AsyncRequest, Batch, BatchEntry, BatchEvent, BufferFlags, CuFile, CuFileError, GpuPaths,
-    Handle, IoVec, Opcode, StatsLevel, StreamFlags,
+    AsyncRequest, Batch, BatchEntry, BatchEvent, BufferFlags, CuFile, CuFileError, CuFileStatus,
+    GpuPaths, Handle, IoVec, Opcode, StatsLevel, StreamFlags,
 };
 
 use crate::gpu::Gpu;
@@ -83,6 +83,19 @@ impl Pages {
     pub(crate) fn base(&mut self) -> *mut c_void {
         self.bytes_mut().as_mut_ptr().cast()
     }
+}
+
+/// Why cuFile knows no file here: the udev database says nothing of the disk.
+pub(crate) fn refused(cufile: &'static CuFile, dir: &Path) -> Option<String> {
+    let at = dir.join("probe");
+    std::fs::write(&at, b"probe").expect("written");
+    let error = cufile.register(open(&at, 0)).err()?;
+    assert_eq!(
+        error.status(),
+        Some(CuFileStatus::HANDLE_NOT_REGISTERED),
+        "{error}"
+    );
+    Some(error.to_string())
 }
 
 /// Everything, in files of that folder.

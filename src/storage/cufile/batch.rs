@@ -440,7 +440,12 @@ impl<K> Taken<K> {
             return BatchEvent::Released { cookie, keep };
         }
         let result = match usize::try_from(ret) {
-            Ok(done) if status.contains(BatchStatus::COMPLETE) && done <= self.len => Ok(done),
+            Ok(done) if status.contains(BatchStatus::COMPLETE) && done <= self.len => {
+                Ok(match self.opcode {
+                    Opcode::Read => self.handle.up_to_end(self.file_offset, done),
+                    Opcode::Write => done,
+                })
+            }
             Ok(_) if status.contains(BatchStatus::CANCELED) => Err(Failure::Errno(libc::ECANCELED)),
             Ok(_) if !status.contains(BatchStatus::COMPLETE) => Err(Failure::Unexplained),
             Ok(_) => Err(Failure::Nonsense(ret as i64)),

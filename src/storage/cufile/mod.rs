@@ -21,6 +21,7 @@
 //!
 //! What is not here: cuFile's RDMA descriptors (they are C++, for cuObject).
 
+use std::collections::HashSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -73,6 +74,8 @@ pub struct CuFile {
     cuda: &'static Cuda,
     owner: Owner,
     driver: Mutex<DriverSlot>,
+    /// Where the memory begins that is registered.
+    registered: Mutex<HashSet<usize>>,
 }
 
 static CUFILE: OnceLock<CuFile> = OnceLock::new();
@@ -97,6 +100,7 @@ impl CuFile {
             cuda,
             owner: Owner::current(),
             driver: Mutex::new(DriverSlot::default()),
+            registered: Mutex::default(),
         });
         cufile.check_owner().map(|()| cufile)
     }
