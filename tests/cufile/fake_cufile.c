@@ -464,6 +464,14 @@ status_t cuFileBufDeregister(const void *base)
     return answer;
 }
 
+static int registered(const void *base)
+{
+    for (size_t i = 0; i < MANY; i++)
+        if (base && buffers[i].base == base)
+            return 1;
+    return 0;
+}
+
 /* Reads and writes */
 
 static ssize_t move(const char *name, int writing, void *raw, void *base, size_t size, off_t at, off_t behind)
@@ -596,8 +604,7 @@ static status_t enqueue(int writing, void *handle, void *base, size_t *size, off
     long answer = 0;
     int extra;
     *it = (struct async){writing, handle, base, size, at, behind, done, 0, size ? *size : 0, 0};
-    for (size_t i = 0; i < MANY; i++)
-        it->registered |= buffers[i].base == base;
+    it->registered = registered(base);
     if (injected("stream", &answer, &extra))
         it->answer = answer;
     cuda_enqueue(stream, run_async, it);
@@ -699,7 +706,9 @@ static int finish(struct batch *batch, struct entry *entry, event_t *event)
         event->status = batch_mode.status;
         event->ret = (size_t)batch_mode.ret;
     } else {
-        ssize_t done = move("batch", it->opcode, it->handle, it->base, it->size, it->file_offset, it->buffer_offset);
+        /* As 1.15 does: the offset counts in registered memory alone. */
+        off_t behind = registered(it->base) ? it->buffer_offset : 0;
+        ssize_t done = move("batch", it->opcode, it->handle, it->base, it->size, it->file_offset, behind);
         event->ret = done == -1 ? (size_t)-errno : (size_t)done;
         if (done >= 0 && overstate)
             event->ret = it->size;

@@ -326,7 +326,22 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     let mut batch: Batch<usize> = cufile.batch(8).expect("set up");
     let memory = gpu.alloc(256 * KIB);
     let mut host = Pages::new(256 * KIB);
-    for base in [memory.base(), host.base()] {
+    for (base, registered) in [
+        (memory.base(), false),
+        (host.base(), false),
+        (memory.base(), true),
+    ] {
+        if registered {
+            assert!(
+                memory.bytes() == content,
+                "GPU memory that is not registered"
+            );
+            memory.fill(&vec![0; memory.len()]);
+        }
+        // SAFETY: the memory outlives the registration.
+        let register =
+            || unsafe { cufile.register_memory(base, memory.len(), BufferFlags::empty()) };
+        let _guard = registered.then(|| register().expect("registered"));
         // Twice: a batch is used again when its entries are over.
         for _ in 0..2 {
             let part = 32 * KIB;
@@ -362,7 +377,8 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
             assert_eq!(seen, (0..8).collect::<Vec<_>>());
         }
     }
-    assert!(memory.bytes() == content && host.bytes() == content);
+    assert!(memory.bytes() == content, "GPU memory");
+    assert!(host.bytes() == content, "host memory");
     let write = BatchEntry {
         opcode: Opcode::Write,
         handle: handle.clone(),
