@@ -425,7 +425,9 @@ fn statistics(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     let paths = GpuPaths::between(&before, &after);
     println!("{paths:?}: GPU-direct: {:?}", paths.reads.gpu_direct());
     let (first, then) = (&before.detailed.basic, &after.detailed.basic);
-    assert_eq!(then.read_ops.ok - first.read_ops.ok, 4);
+    // 1.15 counts each of them twice.
+    let reads = then.read_ops.ok - first.read_ops.ok;
+    assert!(reads == 4 || reads == 8, "{reads} reads");
     assert_eq!(then.read_bytes - first.read_bytes, 4 * 1024 * KIB as u64);
     let level1 = driver.stats_l1().expect("statistics");
     assert_eq!(level1.read_bytes, then.read_bytes);
