@@ -12,6 +12,7 @@
 //! context is of two, and the others say [`ContextError::OutOfRange`].
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -215,37 +216,26 @@ impl<T> InFlight<T> {
         };
     }
 
-    /// A free index.
-    #[inline]
-    fn take_free(&mut self) -> Option<u32> {
-        if self.later.is_some() {
-            self.open();
-        }
-        self.free.pop_front()
-    }
-
     /// Stores an operation that is about to be posted, and says which context to post it with.
     ///
     /// # Errors
     /// Gives the operation back when the slab is full.
     #[inline]
     pub fn begin(&mut self, op: T) -> Result<usize, T> {
-        let Some(index) = self.take_free() else {
-            return Err(op);
-        };
-        let slot = &mut self.slots[index as usize];
-        debug_assert!(slot.op.is_none(), "a free index holds no operation");
-        slot.op = Some(op);
-        Ok(match &mut self.cells {
-            None => {
-                slot.generation = slot.generation.checked_add(1).unwrap_or(1);
-                (slot.generation as usize) << 32 | (index | self.mark) as usize
-            }
-            Some(cells) => {
-                slot.cell = cells.take(index);
-                cells.address(slot.cell)
-            }
-        })
+        match self.vacant() {
+            Some(vacant) => Ok(vacant.fill(op)),
+            None => Err(op),
+        }
+    }
+
+    /// Room for an operation, if there is some: who has it before the operation is made can make it there, without a move.
+    #[inline]
+    pub fn vacant(&mut self) -> Option<Vacant<'_, T>> {
+        if self.later.is_some() {
+            self.open();
+        }
+        let index = *self.free.front()?;
+        Some(Vacant { slab: self, index })
     }
 
     /// Takes back an operation whose post was refused.
@@ -263,14 +253,19 @@ impl<T> InFlight<T> {
     /// [`ContextError`] when the context is not that of an operation in flight; the slab is then unchanged.
     #[inline]
     pub fn finish(&mut self, context: usize) -> Result<T, ContextError> {
+        self.finish_in_place(context)?
+            .into_op()
+            .ok_or(ContextError::Idle)
+    }
+
+    /// The same, without moving it: the caller takes out of it what lives on.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    #[inline(always)]
+    pub fn finish_in_place(&mut self, context: usize) -> Result<Finished<'_, T>, ContextError> {
         let index = self.index_of(context)?;
-        match self.slots[index as usize].op.take() {
-            Some(op) => {
-                self.give_back(index);
-                Ok(op)
-            }
-            None => Err(ContextError::Idle),
-        }
+        Ok(Finished { slab: self, index })
     }
 
     /// The operation in flight with this context.
@@ -353,7 +348,7 @@ impl<T> InFlight<T> {
     }
 
     /// The index that a context stands for; it may be idle.
-    #[inline]
+    #[inline(always)]
     fn index_of(&self, context: usize) -> Result<u32, ContextError> {
         if context == 0 {
             return Err(ContextError::Null);
@@ -382,7 +377,7 @@ impl<T> InFlight<T> {
     }
 
     /// The index, and its cell, are free again.
-    #[inline]
+    #[inline(always)]
     fn give_back(&mut self, index: u32) {
         if let Some(cells) = &mut self.cells {
             cells.put(std::mem::replace(
@@ -391,6 +386,75 @@ impl<T> InFlight<T> {
             ));
         }
         self.free.push_back(index);
+    }
+}
+
+/// Room for one operation.
+#[derive(Debug)]
+pub struct Vacant<'a, T> {
+    slab: &'a mut InFlight<T>,
+    index: u32,
+}
+
+impl<T> Vacant<'_, T> {
+    /// Stores an operation that is about to be posted, and says which context to post it with.
+    #[inline(always)]
+    pub fn fill(self, op: T) -> usize {
+        let Self { slab, index } = self;
+        slab.free.pop_front();
+        let slot = &mut slab.slots[index as usize];
+        debug_assert!(slot.op.is_none(), "a free index holds no operation");
+        // There is nothing to drop there, and the compiler need not look.
+        std::mem::forget(slot.op.replace(op));
+        match &mut slab.cells {
+            None => {
+                slot.generation = slot.generation.checked_add(1).unwrap_or(1);
+                (slot.generation as usize) << 32 | (index | slab.mark) as usize
+            }
+            Some(cells) => {
+                slot.cell = cells.take(index);
+                cells.address(slot.cell)
+            }
+        }
+    }
+}
+
+/// An operation that is over, still in its place. Dropping this drops what is left of it, and its place is free.
+#[derive(Debug)]
+pub struct Finished<'a, T> {
+    slab: &'a mut InFlight<T>,
+    index: u32,
+}
+
+impl<T> Finished<'_, T> {
+    /// The operation. It is there: only dropping this takes it away, if nobody did here.
+    #[inline]
+    pub fn op(&mut self) -> &mut Option<T> {
+        &mut self.slab.slots[self.index as usize].op
+    }
+
+    /// Takes it out.
+    #[inline]
+    pub fn into_op(mut self) -> Option<T> {
+        self.op().take()
+    }
+
+    /// Frees the place of an operation out of which all that it held was taken. What is left is not dropped.
+    #[inline(always)]
+    pub fn clear_away(self) {
+        let mut this = ManuallyDrop::new(self);
+        let left = this.op().take();
+        std::mem::forget(left);
+        let index = this.index;
+        this.slab.give_back(index);
+    }
+}
+
+impl<T> Drop for Finished<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        *self.op() = None;
+        self.slab.give_back(self.index);
     }
 }
 

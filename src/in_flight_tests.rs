@@ -20,6 +20,41 @@ fn opaque_contexts_are_never_zero_and_name_an_index() {
 }
 
 #[test]
+fn an_operation_is_made_and_ended_where_it_lies() {
+    for contexts in [ContextKind::Opaque, ContextKind::Cells] {
+        let kept = std::rc::Rc::new(());
+        let mut slab = InFlight::new(1, contexts);
+        // Room that is not used stays.
+        assert!(slab.vacant().is_some() && slab.is_empty());
+        let context = slab.vacant().unwrap().fill(kept.clone());
+        assert!(slab.vacant().is_none() && slab.len() == 1);
+        let mut finished = slab.finish_in_place(context).unwrap();
+        assert!(finished.op().is_some());
+        assert!(
+            finished
+                .into_op()
+                .is_some_and(|op| std::rc::Rc::ptr_eq(&op, &kept))
+        );
+        assert_eq!(
+            slab.finish(context),
+            Err(ContextError::Idle),
+            "it is over once"
+        );
+        // What the caller leaves is dropped, or is not where he says that nothing is left.
+        let context = slab.begin(kept.clone()).unwrap();
+        drop(slab.finish_in_place(context).unwrap());
+        assert!(slab.is_empty() && std::rc::Rc::strong_count(&kept) == 1);
+        let context = slab.begin(kept.clone()).unwrap();
+        let mut finished = slab.finish_in_place(context).unwrap();
+        drop(finished.op().take());
+        finished.clear_away();
+        assert!(slab.is_empty() && std::rc::Rc::strong_count(&kept) == 1);
+        assert_eq!(slab.finish(context), Err(ContextError::Idle));
+        assert!(slab.begin(kept).is_ok(), "the place is free");
+    }
+}
+
+#[test]
 fn generation_skips_zero_when_it_wraps() {
     let mut slab = InFlight::new(1, ContextKind::Opaque);
     slab.slots[0].generation = u32::MAX;

@@ -20,8 +20,8 @@ use fabricast::endpoint::{
 };
 use fabricast::error::{CompletionError, Error, SendErrorKind};
 use fabricast::future::{
-    AsyncReceiveEndpoint, AsyncSendEndpoint, EndpointFds, Executor, Reactor, SendFailed,
-    SendFailure, Watch,
+    AsyncReceiveEndpoint, AsyncSendEndpoint, ConnectionEvent, EndpointFds, Executor, Reactor,
+    SendFailed, SendFailure, Watch,
 };
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
@@ -1087,6 +1087,20 @@ fn sends_wait_while_the_connection_is_made_again() {
                     .await
                     .expect("sent");
                 assert_eq!(back.len_bytes(), 4);
+            })
+            .with(async {
+                let mut attempts = 0;
+                while let Some(event) = sender.connection_event().await {
+                    match event {
+                        ConnectionEvent::Reconnecting { attempt, .. } => {
+                            attempts += 1;
+                            assert_eq!(attempt, attempts);
+                        }
+                        ConnectionEvent::Connected(_) => break,
+                        other => panic!("{other:?}"),
+                    }
+                }
+                assert!(attempts > 0, "told of each");
             })
             .with(async {
                 // Some attempts find nobody.

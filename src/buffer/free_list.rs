@@ -57,6 +57,7 @@ impl FreeList {
     }
 
     /// Takes a free index, which is then the caller's alone.
+    #[inline]
     pub(super) fn pop(&self) -> Option<u32> {
         let mut head = self.head.0.load(Ordering::SeqCst);
         loop {
@@ -83,6 +84,7 @@ impl FreeList {
     }
 
     /// Gives an index back. It must have come from `pop`, and be given back once.
+    #[inline]
     pub(super) fn push(&self, index: u32) {
         let node = &self.nodes[index as usize];
         let mut head = self.head.0.load(Ordering::Relaxed);
@@ -146,6 +148,7 @@ impl FreeList {
         low.min(now)
     }
 
+    #[inline]
     fn note_low(&self, free: u32) {
         // A plain look first: the mark moves seldom, and a write would take the line away from the other threads.
         if free < self.low.load(Ordering::Relaxed) {

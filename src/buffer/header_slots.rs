@@ -192,7 +192,7 @@ impl HeaderSlotManager {
     }
 
     /// As [`acquire_parts`](Self::acquire_parts), for an owner that keeps the manager and gives the slot back to it itself.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn take(
         &self,
         parts: &[&[u8]],
@@ -208,7 +208,7 @@ impl HeaderSlotManager {
         }
         let index = self.0.table.try_acquire().ok_or(HeaderError::NoSlot)?;
         let mut offset = index as usize * self.0.stride;
-        for part in parts {
+        for part in parts.iter().filter(|part| !part.is_empty()) {
             let to = self.region().at(offset);
             // SAFETY: `len <= slot_size <= stride`, so the parts lie within this slot and the region; the slot came from the free
             // list, so it is ours alone; a slice of the caller's can't lie in a region that gives no references.

@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::mem::ManuallyDrop;
 
 use smallvec::SmallVec;
 
@@ -29,11 +28,13 @@ impl Payload {
     }
 
     /// The length in bytes, of all segments.
+    #[inline]
     pub fn len_bytes(&self) -> usize {
         self.0.iter().map(Segment::len).sum()
     }
 
     /// The segments.
+    #[inline]
     pub fn segments(&self) -> &[Segment] {
         &self.0
     }
@@ -50,6 +51,7 @@ impl Payload {
     }
 
     /// How many runs of memory the payload takes in an iovec: a fragment that wraps around its ring takes two, an empty segment none.
+    #[inline]
     pub fn run_count(&self) -> usize {
         self.0.iter().map(Segment::run_count).sum()
     }
@@ -230,6 +232,7 @@ pub(crate) struct Leases {
 
 impl Leases {
     /// None: somebody else keeps the registrations open, for as long as the operation lives.
+    #[inline]
     pub(crate) fn elsewhere(scope: Scope) -> Self {
         Self {
             scope,
@@ -246,6 +249,12 @@ impl Leases {
 
     #[inline]
     fn end(&mut self, payload: &Payload) {
+        if self.count > 0 || self.front {
+            self.end_each(payload);
+        }
+    }
+
+    fn end_each(&mut self, payload: &Payload) {
         let count = std::mem::take(&mut self.count);
         for segment in &payload.0[..count as usize] {
             // SAFETY: `Payload::lease` took one for each of the first `count` segments of this payload, and that count is 0 from
@@ -275,6 +284,7 @@ impl LeasedPayload {
     }
 
     /// As [`Payload::run_count`].
+    #[inline]
     pub(crate) fn run_count(&self) -> usize {
         self.payload.run_count()
     }
@@ -286,12 +296,15 @@ impl LeasedPayload {
 
     /// Ends the leases; to be called when the operation is over.
     #[inline]
-    pub(crate) fn into_payload(self) -> Payload {
-        let mut this = ManuallyDrop::new(self);
-        let this = &mut *this;
-        this.leases.end(&this.payload);
-        // SAFETY: moved out once, of what is never dropped; the leases own nothing.
-        unsafe { std::ptr::read(&raw const this.payload) }
+    pub(crate) fn into_payload(mut self) -> Payload {
+        self.take()
+    }
+
+    /// The same where it lies; what stays there is an empty payload without a lease.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Payload {
+        self.leases.end(&self.payload);
+        std::mem::take(&mut self.payload)
     }
 }
 

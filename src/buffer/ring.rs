@@ -208,7 +208,8 @@ impl RingRegion {
             position: start,
             offset,
             len,
-            headroom: self.headroom,
+            // At most `HEADROOM_MAX`.
+            headroom: self.headroom as u32,
         }))
     }
 
@@ -327,7 +328,7 @@ struct Piece {
     offset: usize,
     len: usize,
     /// Bytes in front of it that are its own, in the same range.
-    headroom: usize,
+    headroom: u32,
 }
 
 impl Piece {
@@ -460,7 +461,7 @@ impl RingFragment {
 
     /// The bytes right in front of it that a header may be put into: the ring's [`headroom`](RingConfig::headroom).
     pub fn headroom(&self) -> usize {
-        self.0.headroom
+        self.0.headroom as usize
     }
 
     /// Puts a header right in front of the fragment. `header` is no longer than the [headroom](Self::headroom).
@@ -468,7 +469,7 @@ impl RingFragment {
     /// # Safety
     /// Nobody else does so, or sends the fragment, meanwhile: the caller owns it.
     pub(super) unsafe fn put_in_front(&self, header: &[&[u8]], len: usize) {
-        assert!(len <= self.0.headroom, "a header longer than its room");
+        assert!(len <= self.headroom(), "a header longer than its room");
         let mut to = self.region().at(self.0.offset - len).as_ptr();
         for part in header {
             // SAFETY: `reserve` took `headroom` bytes for this piece in front of it, in the same range of a region that is claimed for

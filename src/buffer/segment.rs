@@ -110,6 +110,7 @@ pub(super) enum Kind {
 
 impl Segment {
     /// The length in bytes.
+    #[inline]
     pub fn len(&self) -> usize {
         match &self.0 {
             Kind::Buffer(buffer) => buffer.len(),
@@ -119,11 +120,13 @@ impl Segment {
     }
 
     /// Whether it has no bytes.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The region that its bytes lie in.
+    #[inline]
     pub fn region(&self) -> &Arc<Region> {
         match &self.0 {
             Kind::Buffer(buffer) => buffer.region(),
@@ -180,6 +183,17 @@ impl Segment {
         desc: *mut c_void,
         out: &mut impl FnMut(*const u8, usize, *mut c_void),
     ) {
+        let (start, len) = match &self.0 {
+            Kind::Buffer(buffer) => (buffer.offset(), buffer.len()),
+            Kind::Slice(slice) => (slice.start, slice.len),
+            Kind::Fragment(_) => return self.name_each(desc, out),
+        };
+        if len > 0 {
+            out(self.region().at(start).as_ptr(), len, desc);
+        }
+    }
+
+    fn name_each(&self, desc: *mut c_void, out: &mut impl FnMut(*const u8, usize, *mut c_void)) {
         for run in self.runs() {
             out(self.region().at(run.start).as_ptr(), run.len(), desc);
         }

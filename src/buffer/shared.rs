@@ -493,6 +493,7 @@ impl Buffer {
     }
 
     /// The region that the buffer lies in.
+    #[inline]
     pub fn region(&self) -> &Arc<Region> {
         self.slot.pool.claim.region()
     }
@@ -540,6 +541,7 @@ impl Buffer {
     }
 
     /// Where in the region the buffer starts, in bytes.
+    #[inline]
     pub(crate) fn offset(&self) -> usize {
         self.slot.pool.offset(self.slot.index) + self.start
     }

@@ -34,6 +34,7 @@ impl SlotTable {
     }
 
     /// Takes a slot, with one handle.
+    #[inline]
     pub(super) fn try_acquire(&self) -> Option<u32> {
         let index = self.free.pop()?;
         // Relaxed: the slot is ours alone until we share it.
@@ -58,12 +59,14 @@ impl SlotTable {
     }
 
     /// Whether the caller's handle is the only one.
+    #[inline]
     pub(super) fn is_unique(&self, index: u32) -> bool {
         // Acquire pairs with the Release of `release`: the accesses of the handles that are gone are over.
         self.handles[index as usize].load(Ordering::Acquire) == 1
     }
 
     /// One handle less; the last one frees the slot and wakes who waits.
+    #[inline]
     pub(super) fn release(&self, index: u32) {
         // The only handle can't be shared by anybody else, so it needs no atomic write.
         if !self.is_unique(index) {

@@ -48,6 +48,7 @@ impl WakeList {
     }
 
     /// To be called after a slot was put on the free list.
+    #[inline]
     pub(super) fn notify(&self) {
         if self.interested.load(Ordering::SeqCst) != 0 {
             self.notify_slow();

@@ -26,6 +26,7 @@
 //! it sets no deadline but the endpoint's own.
 
 mod after;
+mod connection_event;
 mod error;
 mod executor;
 mod hub;
@@ -40,6 +41,7 @@ mod waiters;
 
 #[cfg(feature = "tokio")]
 pub use self::tokio::TokioReactor;
+pub use connection_event::ConnectionEvent;
 pub use error::{ReadFailed, SendFailed, SendFailure};
 pub use executor::{Executor, ExecutorStats};
 pub use reactor::{EndpointFds, Reactor, Watch};
@@ -52,5 +54,7 @@ pub use send_engine::FutureStats;
 pub(crate) mod parts {
     pub(crate) use super::hub::Hub;
     pub(crate) use super::send_engine::Sender;
-    pub(crate) use super::sending::{Handle, SendOn, close, closed, connected, drive};
+    pub(crate) use super::sending::{
+        Handle, SendOn, close, closed, connected, connection_event, drive,
+    };
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
+use super::connection_event::ConnectionEvent;
 use super::error::{ReadFailed, SendFailed};
 use super::hub::Hub;
 use super::reactor::Reactor;
@@ -258,6 +259,16 @@ impl AsyncSendEndpoint {
         &self,
     ) -> impl Future<Output = Option<WindowEvent>> + Send + 'static + use<> {
         sending::window_event(Arc::clone(&self.handle.0))
+    }
+
+    /// What happens to the connection next: a late send, a peer that is silent, closes, or is connected to again. `None`: it is over, and all
+    /// was told ([`close_reason`](Self::close_reason) says why).
+    ///
+    /// What nobody asks for waits, the last 256. Each event is given once, to one of those who ask.
+    pub fn connection_event(
+        &self,
+    ) -> impl Future<Output = Option<ConnectionEvent>> + Send + 'static + use<> {
+        sending::connection_event(Arc::clone(&self.handle.0))
     }
 
     /// Waits until the connection stands. Not needed before a send, which waits for that itself.

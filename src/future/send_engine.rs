@@ -13,6 +13,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 
 use super::after::After;
+use super::connection_event::ConnectionEvent;
 use super::error::SendFailure;
 use super::waiters::{Ticket, Waiters};
 use crate::Error;
@@ -166,6 +167,9 @@ pub(crate) type Outcome = Result<Back, (Back, SendFailure)>;
 /// Window events that wait to be asked for, at most; then those that only tell are dropped.
 const WINDOW_EVENTS_MAX: usize = 1024;
 
+/// Events of the connection that wait to be asked for, at most; then the oldest are dropped.
+const CONNECTION_EVENTS_MAX: usize = 256;
+
 /// A send that was posted.
 #[derive(Debug)]
 enum Entry {
@@ -183,6 +187,8 @@ pub(crate) enum Topic {
     Closed,
     /// Something happened to a window.
     Window,
+    /// Something happened to the connection.
+    Connection,
     /// To drive the endpoint; these futures alone are woken for that, where there are any.
     Driving,
 }
@@ -202,6 +208,9 @@ pub(crate) struct SendEngine<S> {
     window_waiters: Waiters,
     /// What happened to windows and was not asked for yet.
     windows: VecDeque<WindowEvent>,
+    connection_waiters: Waiters,
+    /// What happened to the connection and was not asked for yet.
+    connection: VecDeque<ConnectionEvent>,
     info: Option<ConnectionInfo>,
     ended: Option<CloseReason>,
     broken: Option<&'static str>,
@@ -232,6 +241,8 @@ impl<S: Sender> SendEngine<S> {
             drivers: Waiters::default(),
             window_waiters: Waiters::default(),
             windows: VecDeque::new(),
+            connection_waiters: Waiters::default(),
+            connection: VecDeque::new(),
             broken: None,
             closing: false,
             asked_to_close: false,
@@ -272,6 +283,7 @@ impl<S: Sender> SendEngine<S> {
                 &self.closed,
                 &self.drivers,
                 &self.window_waiters,
+                &self.connection_waiters,
             ]
             .iter()
             .any(|waiters| !waiters.is_empty())
@@ -307,6 +319,9 @@ impl<S: Sender> SendEngine<S> {
     }
 
     fn take(&mut self, event: SendEvent, after: &mut After) {
+        if let Some(event) = ConnectionEvent::of(&event) {
+            self.keep_connection_event(event, after);
+        }
         match event {
             SendEvent::Completed { key, payload } => {
                 self.finish(key, Ok(Back::Payload(payload)), after);
@@ -331,10 +346,18 @@ impl<S: Sender> SendEngine<S> {
                 self.info = None;
                 self.closing = self.asked_to_close;
             }
-            // Advice; what comes of it follows.
+            // Advice, for who asks for it; what comes of it follows.
             SendEvent::Late { .. } | SendEvent::Unresponsive | SendEvent::Responsive => {}
             SendEvent::Window(event) => self.take_window(event, after),
         }
+    }
+
+    pub(crate) fn keep_connection_event(&mut self, event: ConnectionEvent, after: &mut After) {
+        if self.connection.len() == CONNECTION_EVENTS_MAX {
+            self.connection.pop_front();
+        }
+        self.connection.push_back(event);
+        self.connection_waiters.wake_all(after);
     }
 
     fn take_window(&mut self, event: WindowEvent, after: &mut After) {
@@ -398,6 +421,7 @@ impl<S: Sender> SendEngine<S> {
         self.closed.wake_all(after);
         self.drivers.wake_all(after);
         self.window_waiters.wake_all(after);
+        self.connection_waiters.wake_all(after);
     }
 
     /// A system call failed in the endpoint. Nothing tells what still works, so it goes, and everybody hears of it.
@@ -439,6 +463,7 @@ impl<S: Sender> SendEngine<S> {
         self.connected.wake_all(after);
         self.closed.wake_all(after);
         self.window_waiters.wake_all(after);
+        self.connection_waiters.wake_all(after);
     }
 
     pub(crate) fn count_wake(&mut self) {
@@ -500,6 +525,11 @@ impl<S: Sender> SendEngine<S> {
     /// What happened to a window, the oldest first.
     pub(crate) fn take_window_event(&mut self) -> Option<WindowEvent> {
         self.windows.pop_front()
+    }
+
+    /// What happened to the connection, the oldest first.
+    pub(crate) fn take_connection_event(&mut self) -> Option<ConnectionEvent> {
+        self.connection.pop_front()
     }
 
     /// Gives the place in the queue up; who is first now has its turn.
@@ -570,6 +600,7 @@ impl<S: Sender> SendEngine<S> {
             Topic::Closed => &mut self.closed,
             Topic::Driving => &mut self.drivers,
             Topic::Window => &mut self.window_waiters,
+            Topic::Connection => &mut self.connection_waiters,
         }
     }
 

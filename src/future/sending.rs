@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::after::After;
+use super::connection_event::ConnectionEvent;
 use super::error::{ReadFailed, SendFailed};
 use super::hub::Hub;
 use super::send_engine::{Back, Header, Outcome, SendEngine, Sender, Topic, Unposted, Work};
@@ -231,6 +232,17 @@ pub(crate) async fn window_event<S: Sender>(hub: Arc<Hub<S>>) -> Option<WindowEv
     let place = Place::new(&hub, Topic::Window);
     place
         .until(|engine, _| match engine.take_window_event() {
+            Some(event) => Some(Some(event)),
+            None => engine.ended().map(|_| None),
+        })
+        .await
+}
+
+/// What happens to the connection next; `None`: it is over, and everything was told.
+pub(crate) async fn connection_event<S: Sender>(hub: Arc<Hub<S>>) -> Option<ConnectionEvent> {
+    let place = Place::new(&hub, Topic::Connection);
+    place
+        .until(|engine, _| match engine.take_connection_event() {
             Some(event) => Some(Some(event)),
             None => engine.ended().map(|_| None),
         })

@@ -281,7 +281,7 @@ impl<B: IoBuf> Batch<B> {
     pub fn queue(&mut self, entry: BatchEntry<B>, cookie: u64) -> Result<(), BatchRefused<B>> {
         let asked = self.direct;
         let goes_direct = |file: &File, direction, len| {
-            wants_direct(asked.unwrap_or(file.used().direct), direction, len)
+            wants_direct(asked.unwrap_or_else(|| file.used().direct), direction, len)
         };
         let entry = entry.accept(cookie, goes_direct)?;
         let full = |entry: Entry<B>| BatchRefused {

@@ -203,7 +203,7 @@ fn dropped_in_flight_all_buffers_come_back() {
                 let file = open.open(&path).expect("it opens");
                 let mut batch = Batch::new(16, options.clone()).expect("a batch");
                 while let Some(buffer) = pool.try_acquire() {
-                    let offset = u64::from(buffer.index()) % 4 << 20;
+                    let offset = (u64::from(buffer.index()) % 4) << 20;
                     let entry = match turn % 2 {
                         0 => BatchEntry::read(&file, buffer, offset),
                         _ => BatchEntry::write(&file, buffer, offset),

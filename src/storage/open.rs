@@ -290,6 +290,13 @@ impl OpenOptions {
         let writable = matches!(flags & OFlags::RWMODE, OFlags::WRONLY | OFlags::RDWR);
         let mut used = self.used(readable, writable);
         used.cufile_refuses = flag_that_cufile_refuses(flags);
+        if let Some(flag) = used.cufile_refuses
+            && used.compat_mode == CompatMode::Off
+        {
+            let reason =
+                "cuFile refuses it; open the file without, or let it have compatibility mode";
+            return Err(failed(FileErrorKind::DescriptorFlag { flag, reason }));
+        }
         let fd = if flags.contains(OFlags::DIRECT) {
             reopen(&fd, access(readable, writable)).map_err(|errno| failed(errno.into()))?
         } else {

@@ -220,7 +220,6 @@ impl BlockReader {
     ///
     /// An error is the one of that block only: the next call goes on behind it. To try it again, [`seek_block`](Self::seek_block). An error that
     /// [would block](BlockError::is_would_block) is only the deadline: the next call goes on with the same block.
-    #[expect(clippy::should_implement_trait, reason = "an iterator has no deadline")]
     pub fn next(&mut self, deadline: Instant) -> Option<Result<Block, BlockError>> {
         let begun = Instant::now();
         loop {

@@ -269,7 +269,7 @@ proptest! {
             };
             let range = (Bound::Included(start), span.map_or(Bound::Unbounded, |span| Bound::Excluded(start + span)));
             let mut reader = BlockReader::new(&file, range, &pool, options).expect("a reader");
-            let end = span.map_or(len.max(start), |span| start + span);
+            let end = span.map_or_else(|| len.max(start), |span| start + span);
             let blocks = (end - start).div_ceil(block_size as u64);
             let mut jumps = jumps.clone().into_iter();
             let mut jump = jumps.next();

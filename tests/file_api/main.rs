@@ -1,7 +1,8 @@
 //! docs/file-api.tsv: what KvikIO and cuFile have for files, and what it is called here. These tests hold it against the code, and
 //! docs/file-api.md against it.
 //!
-//! `FABRICAST_WRITE_DOCS=1 cargo test --test file_api` writes docs/file-api.md and paths.rs anew.
+//! `FABRICAST_WRITE_DOCS=1 cargo test --test file_api` writes docs/file-api.md and paths.rs anew; where paths.rs no longer compiles, take
+//! the line that is wrong out of it first.
 
 mod inventory;
 mod paths;

@@ -2,6 +2,7 @@
 
 #![allow(unused_imports)]
 
+use fabricast::storage::AtomicFile as _;
 use fabricast::storage::BlockDevice as _;
 use fabricast::storage::CompatMode as _;
 use fabricast::storage::Defaults as _;
@@ -55,4 +56,3 @@ use fabricast::storage::page_cache::drop_system as _;
 use fabricast::storage::page_cache::residency as _;
 use fabricast::storage::read_many as _;
 use fabricast::storage::stats::process as _;
-use fabricast::storage::write_atomically as _;

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use fabricast::buffer::{Buffer, Payload, RegionSlice, SharedBufferManager};
+use fabricast::buffer::{Buffer, RegionSlice, SharedBufferManager};
 use fabricast::endpoint::{
     Access, HeaderMode, LocalWindow, ReceiveConfig, RemoteWindow, SendConfig, WindowDescriptor,
     WindowEvent,
@@ -146,12 +146,14 @@ impl Client {
         for event in self.events.drain(..) {
             match event {
                 SendEvent::Window(WindowEvent::Written { key, payload }) => {
-                    self.free
-                        .extend(Payload::into_slice(payload).map(|slice| (slice, key)));
+                    if let Ok(slice) = payload.into_slice() {
+                        self.free.push_back((slice, key));
+                    }
                 }
                 SendEvent::Window(WindowEvent::Read { key, into }) => {
-                    self.free
-                        .extend(into.into_slice().map(|slice| (slice, key)));
+                    if let Ok(slice) = into.into_slice() {
+                        self.free.push_back((slice, key));
+                    }
                 }
                 SendEvent::Window(
                     WindowEvent::WriteFailed { error, .. } | WindowEvent::ReadFailed { error, .. },

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
@@ -13,15 +13,19 @@ use crate::Error;
 use crate::buffer::Payload;
 use crate::endpoint::core::rig::{LONG, Rig, Setup, far_future};
 use crate::endpoint::core::send::SendCore;
-use crate::endpoint::event::{ConnectionInfo, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Level, ReceiveEvent, SendEvent};
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::FakeLink;
 use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::{FabricErrno, ReadError, SendError, SendErrorKind};
-use crate::future::parts::{Handle, Hub, SendOn, Sender, close, closed, connected, drive};
-use crate::future::{EndpointFds, FutureStats, Reactor, SendFailed, SendFailure, Watch};
+use crate::future::parts::{
+    Handle, Hub, SendOn, Sender, close, closed, connected, connection_event, drive,
+};
+use crate::future::{
+    ConnectionEvent, EndpointFds, FutureStats, Reactor, SendFailed, SendFailure, Watch,
+};
 use crate::stats::SendStats;
 
 type Core = SendCore<FakeLink>;
@@ -544,6 +548,93 @@ fn a_polite_close_completes_what_is_in_flight_and_refuses_what_waits() {
     ));
     assert_eq!(world.rig.received, [0, 1]);
     drop(task);
+    world.check();
+    world.end();
+}
+
+// ---- what happens to the connection ----------------------------------------------------------------------------------
+
+/// The next event of the connection; `None`: there is none yet.
+fn next_event(world: &mut World) -> Option<Option<ConnectionEvent>> {
+    let mut task = Task::new(connection_event(world.arc()));
+    task.poll();
+    for _ in 0..3 {
+        world.reactor.ring();
+        task.poll_if_woken();
+    }
+    task.output
+}
+
+#[test]
+fn what_happens_to_the_connection_is_told_to_who_asks() {
+    let deadline = Duration::from_millis(20);
+    let mut world = World::connected(Setup {
+        send_deadline: Some(deadline),
+        policy: DeadlinePolicy::Notify,
+        ..setup()
+    });
+    let first = next_event(&mut world);
+    assert!(
+        matches!(first, Some(Some(ConnectionEvent::Connected(_)))),
+        "{first:?}"
+    );
+    assert_eq!(next_event(&mut world), None);
+
+    world.polled();
+    let mut waiting = Task::new(connection_event(world.arc()));
+    waiting.poll();
+    std::thread::sleep(deadline);
+    world.reactor.ring();
+    assert!(
+        waiting.poll_if_woken(),
+        "who asks is one of those who drive"
+    );
+    assert_eq!(waiting.output, Some(Some(ConnectionEvent::Late)));
+    world.settle();
+    assert!(matches!(world.sends[0].task.output, Some(Ok(_))));
+
+    let mut closing = Task::new(close(world.arc(), far_future()));
+    let mut asking = Task::new(connection_event(world.arc()));
+    for _ in 0..100 {
+        closing.poll_if_woken();
+        asking.poll_if_woken();
+        if matches!(asking.output, Some(Some(_))) {
+            asking = Task::new(connection_event(world.arc()));
+        }
+        world.move_all();
+    }
+    assert_eq!(closing.output, Some(CloseReason::Finished));
+    assert_eq!(asking.output, Some(None), "all was told");
+    drop((closing, asking, waiting));
+    world.check();
+    world.end();
+}
+
+#[test]
+fn of_what_nobody_asks_for_the_last_are_kept() {
+    let mut world = World::connected(setup());
+    world.arc().with(|engine, after| {
+        for _ in 0..255 {
+            engine.keep_connection_event(ConnectionEvent::Unresponsive, after);
+        }
+        // The first of all goes, the one of the connection, and one more.
+        engine.keep_connection_event(ConnectionEvent::Responsive, after);
+        engine.keep_connection_event(ConnectionEvent::Late, after);
+    });
+    let mut told = Vec::new();
+    while let Some(event) = next_event(&mut world) {
+        told.push(event.expect("it is not over"));
+    }
+    assert_eq!(told.len(), 256);
+    assert!(
+        told[..254]
+            .iter()
+            .all(|event| *event == ConnectionEvent::Unresponsive)
+    );
+    assert_eq!(
+        told[254..],
+        [ConnectionEvent::Responsive, ConnectionEvent::Late]
+    );
     world.check();
     world.end();
 }

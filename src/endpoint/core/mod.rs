@@ -12,6 +12,7 @@ mod hub_tests;
 mod hub_walk_tests;
 #[cfg(all(test, not(loom)))]
 mod hubs;
+pub(crate) mod jiffies;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
 pub(crate) mod outgoing;

@@ -1,8 +1,8 @@
 //! `Outgoing`: how header and payload become one message, and what is held until it is over. Both cores send with it.
 //!
 //! ```text
-//!  measure ─► load: header slot, leases ─► DataOp, into the core's slab ─► post ─► completion ─► end: slot and payload are free
-//!                                             └─ refused: taken out of the slab, end
+//!  measure ─► load: header slot, leases; a DataOp in the core's slab ─► post ─► completion ─► end: slot and payload are free
+//!                                                                         └─ refused: taken out of the slab, end
 //! ```
 //!
 //! The core has the connection, the slab and the account of what is in flight; what lies between, and is the same in both, is here.
@@ -28,8 +28,11 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, LinkConn, LinkLimits, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{self, CloseReason, Connection};
 use crate::endpoint::protocol::wire::{self, HeaderMode};
+use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{Blocked, FabricErrno, MessageLimit, SendErrorKind};
 use crate::fabric::Shape;
+use crate::in_flight::InFlight;
+use crate::memory::{Region, Scope};
 
 /// A data message in flight, with everything that must stay alive until it is over.
 ///
@@ -105,6 +108,22 @@ impl PreparedHeader {
     }
 }
 
+/// Where a message's header comes from.
+pub(crate) enum Header<'a> {
+    Bytes(&'a [u8]),
+    /// Other messages have it, too.
+    Prepared(&'a mut PreparedHeader),
+}
+
+impl Header<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Prepared(header) => header.len(),
+        }
+    }
+}
+
 /// What a message needs of the connection that it goes out on.
 pub(crate) struct Lane<'a, C> {
     pub(crate) conn: Option<&'a C>,
@@ -113,6 +132,17 @@ pub(crate) struct Lane<'a, C> {
     pub(crate) header_desc: *mut c_void,
     /// The number that the message will have.
     pub(crate) sequence: u64,
+    /// The time that its deadline counts from, where it has one.
+    pub(crate) posted: Option<Instant>,
+    /// Its segments are listed here.
+    pub(crate) iov: &'a mut IovList,
+}
+
+/// What was taken for a message besides its payload.
+struct Held {
+    slot: Option<TakenSlot>,
+    leases: Leases,
+    recent: bool,
 }
 
 /// What all connections of a core have in common for what they send.
@@ -256,50 +286,86 @@ impl Outgoing {
         }
     }
 
-    /// Takes all that a message needs, or nothing, and lists its segments. Where a header travels alone, they are those of the payload, and
-    /// [`lone_header`](Self::lone_header) has the header.
-    #[inline]
-    pub(crate) fn load<C: LinkConn>(
+    /// Takes all that a message needs, or nothing, lists its segments, and puts it into the slab, which has room for it; its context. Where a
+    /// header travels alone, the segments are those of the payload, and [`lone_header`](Self::lone_header) has the header.
+    ///
+    /// It is made where it stays until it is over: a message that moves through a few functions costs more than all that they do.
+    #[inline(always)]
+    pub(crate) fn load<C: LinkConn, T>(
         &mut self,
-        payload: Payload,
-        header: &[u8],
+        (slab, wrap): (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+        mut payload: Payload,
+        header: Header<'_>,
         key: u64,
-        lane: Lane<'_, C>,
-        iov: &mut IovList,
-    ) -> Result<DataOp, (SendErrorKind, Payload)> {
-        if self.goes_in_front(&payload, header) {
-            let prefix = self.prefix(header);
-            return self.load_behind(&[prefix.as_slice(), header], payload, key, lane, iov);
-        }
-        match self.take_slot(header, key, &payload) {
-            Ok(slot) => self.load_with(slot, payload, key, lane, iov),
-            Err(kind) => Err((kind, payload)),
-        }
+        mut lane: Lane<'_, C>,
+    ) -> Result<usize, (SendErrorKind, Payload)> {
+        let held = match header {
+            Header::Bytes(header) => self.hold(&mut payload, header, key, &mut lane),
+            Header::Prepared(header) => self.hold_prepared(&mut payload, header, key, &mut lane),
+        };
+        let Held {
+            slot,
+            leases,
+            recent,
+        } = match held {
+            Ok(held) => held,
+            Err(kind) => return Err((kind, payload)),
+        };
+        let Some(vacant) = slab.vacant() else {
+            unreachable!("the core counts what is in flight, and its slab has room for that");
+        };
+        // SAFETY: the leases were just taken for this payload.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        Ok(vacant.fill(wrap(DataOp {
+            key,
+            payload,
+            slot,
+            sequence: lane.sequence,
+            posted: lane.posted,
+            recent,
+            header: None,
+        })))
     }
 
-    /// As [`load`](Self::load), with a header that other messages have, too.
-    pub(crate) fn load_prepared<C: LinkConn>(
+    #[inline(always)]
+    fn hold<C: LinkConn>(
         &mut self,
-        payload: Payload,
+        payload: &mut Payload,
+        header: &[u8],
+        key: u64,
+        lane: &mut Lane<'_, C>,
+    ) -> Result<Held, SendErrorKind> {
+        if self.goes_in_front(payload, header) {
+            let prefix = self.prefix(header);
+            return self.hold_behind(&[prefix.as_slice(), header], payload, lane);
+        }
+        let slot = self.take_slot(header, key, payload)?;
+        self.hold_with(slot, payload, lane)
+    }
+
+    /// With a header that other messages have, too.
+    #[inline(never)]
+    fn hold_prepared<C: LinkConn>(
+        &mut self,
+        payload: &mut Payload,
         header: &mut PreparedHeader,
         key: u64,
-        lane: Lane<'_, C>,
-        iov: &mut IovList,
-    ) -> Result<DataOp, (SendErrorKind, Payload)> {
+        lane: &mut Lane<'_, C>,
+    ) -> Result<Held, SendErrorKind> {
         let Some(slot) = &mut header.slot else {
-            return self.load(payload, &[], key, lane, iov);
+            return self.hold(payload, &[], key, lane);
         };
         if self.shape == Shape::Headroom && payload.run_count() > 0 {
             let headers = self.headers.clone();
-            return self.load_behind(&[headers.bytes(slot)], payload, key, lane, iov);
+            return self.hold_behind(&[headers.bytes(slot)], payload, lane);
         }
         if self.shape == Shape::TwoMessages && payload.run_count() == 0 {
             // Framed, and by itself: not what the slot has.
             let headers = self.headers.clone();
-            return self.load(payload, headers.bytes(slot), key, lane, iov);
+            return self.hold(payload, headers.bytes(slot), key, lane);
         }
         let slot = self.headers.share(slot);
-        self.load_with(Some(slot), payload, key, lane, iov)
+        self.hold_with(Some(slot), payload, lane)
     }
 
     /// The header has to lie right in front of the payload.
@@ -310,75 +376,63 @@ impl Outgoing {
     }
 
     /// Header and payload as one run of memory.
-    fn load_behind<C: LinkConn>(
+    #[cold]
+    fn hold_behind<C: LinkConn>(
         &mut self,
         header: &[&[u8]],
-        mut payload: Payload,
-        key: u64,
-        lane: Lane<'_, C>,
-        iov: &mut IovList,
-    ) -> Result<DataOp, (SendErrorKind, Payload)> {
+        payload: &mut Payload,
+        lane: &mut Lane<'_, C>,
+    ) -> Result<Held, SendErrorKind> {
         let len = match payload.begin_front(header) {
             Ok(len) => len,
             Err(FrontError::NoRoom { len, room }) => {
-                return Err((SendErrorKind::NoHeaderRoom { len, room }, payload));
+                return Err(SendErrorKind::NoHeaderRoom { len, room });
             }
-            Err(FrontError::Taken) => {
-                return Err((SendErrorKind::WouldBlock(Blocked::HeaderRoom), payload));
-            }
+            Err(FrontError::Taken) => return Err(SendErrorKind::WouldBlock(Blocked::HeaderRoom)),
         };
-        let (leases, recent) = match self.lease(&payload, lane.conn, lane.scoped, iov) {
+        let (leases, recent) = match self.lease(payload, lane.conn, lane.scoped, lane.iov) {
             Ok((leases, recent)) => (leases.with_front(), recent),
             Err(kind) => {
                 payload.end_front();
-                return Err((kind, payload));
+                return Err(kind);
             }
         };
-        iov.extend_front(len);
-        // SAFETY: leases and claim are this payload's.
-        let payload = unsafe { LeasedPayload::new(payload, leases) };
-        Ok(DataOp {
-            key,
-            payload,
+        lane.iov.extend_front(len);
+        Ok(Held {
             slot: None,
-            sequence: lane.sequence,
-            posted: None,
+            leases,
             recent,
-            header: None,
         })
     }
 
-    #[inline]
-    fn load_with<C: LinkConn>(
+    #[inline(always)]
+    fn hold_with<C: LinkConn>(
         &mut self,
         slot: Option<TakenSlot>,
-        payload: Payload,
-        key: u64,
-        lane: Lane<'_, C>,
-        iov: &mut IovList,
-    ) -> Result<DataOp, (SendErrorKind, Payload)> {
-        let alone = self.shape == Shape::TwoMessages && payload.run_count() > 0;
-        if let Some(slot) = slot.as_ref().filter(|_| !alone) {
-            iov.push(self.headers.start(slot), slot.len(), lane.header_desc);
+        payload: &Payload,
+        lane: &mut Lane<'_, C>,
+    ) -> Result<Held, SendErrorKind> {
+        if let Some(slot) = slot.as_ref().filter(|_| !self.travels_alone(payload)) {
+            lane.iov
+                .push(self.headers.start(slot), slot.len(), lane.header_desc);
         }
-        let (leases, recent) = match self.lease(&payload, lane.conn, lane.scoped, iov) {
-            Ok(leases) => leases,
+        match self.lease(payload, lane.conn, lane.scoped, lane.iov) {
+            Ok((leases, recent)) => Ok(Held {
+                slot,
+                leases,
+                recent,
+            }),
             Err(kind) => {
                 self.give_back(slot);
-                return Err((kind, payload));
+                Err(kind)
             }
-        };
-        // SAFETY: the leases are this payload's.
-        let payload = unsafe { LeasedPayload::new(payload, leases) };
-        Ok(DataOp {
-            key,
-            payload,
-            slot,
-            sequence: lane.sequence,
-            posted: None,
-            recent,
-            header: None,
-        })
+        }
+    }
+
+    /// The header is a message of its own.
+    #[inline(always)]
+    fn travels_alone(&self, payload: &Payload) -> bool {
+        self.shape == Shape::TwoMessages && payload.run_count() > 0
     }
 
     /// As [`load`](Self::load), for a message of any number of segments, which go one after the other.
@@ -456,19 +510,21 @@ impl Outgoing {
 
     /// Copies the header into a slot, with what the header mode puts in front of it. Nothing to copy: no slot, unless
     /// the message would have no segment at all. A header that travels alone needs nothing in front of it.
-    #[inline]
+    #[inline(always)]
     fn take_slot(
         &self,
         header: &[u8],
         key: u64,
         payload: &Payload,
     ) -> Result<Option<TakenSlot>, SendErrorKind> {
-        let alone = self.shape == Shape::TwoMessages && payload.run_count() > 0;
         let prefix = self.prefix(header);
         if prefix.0.is_none() && header.is_empty() && !payload.segments().is_empty() {
             return Ok(None);
         }
-        let prefix = if alone { &[] } else { prefix.as_slice() };
+        let prefix = match self.travels_alone(payload) {
+            true => &[],
+            false => prefix.as_slice(),
+        };
         self.fill_slot(&[prefix, header], key).map(Some)
     }
 
@@ -508,15 +564,22 @@ impl Outgoing {
         self.give_back(header.slot);
     }
 
-    /// What the operation held is free again: slot, registration, payload.
+    /// What the operation held is free again: slot, registration, payload. What stays of it holds nothing.
     #[inline]
-    pub(crate) fn end(&mut self, op: DataOp) -> (u64, Payload) {
-        if op.recent {
+    pub(crate) fn end(&mut self, op: &mut DataOp) -> (u64, Payload) {
+        if std::mem::take(&mut op.recent) {
             self.recent.end();
         }
-        let payload = op.payload.into_payload();
-        self.give_back(op.slot);
-        (op.key, payload)
+        self.give_back(op.slot.take());
+        (op.key, op.payload.take())
+    }
+
+    /// As [`end`](Self::end), of what a one-sided operation holds here: the lease of [`lease`](Self::lease).
+    #[inline]
+    pub(crate) fn end_one_sided(&mut self, op: &mut OneSided) {
+        if std::mem::take(&mut op.recent) {
+            self.recent.end();
+        }
     }
 
     #[inline]
@@ -597,8 +660,8 @@ impl Outgoing {
     // ---- registrations -------------------------------------------------------------------------------------------
 
     /// Makes sure that every segment is registered here, and stays so; true: by the lease that the sends in flight share.
-    #[inline]
-    fn lease<C: LinkConn>(
+    #[inline(always)]
+    pub(crate) fn lease<C: LinkConn>(
         &mut self,
         payload: &Payload,
         conn: Option<&C>,
@@ -613,6 +676,16 @@ impl Outgoing {
             return Ok((Leases::elsewhere(scope), true));
         }
         lease_each(payload, conn, scoped, iov).map(|leases| (leases, false))
+    }
+
+    /// The same for the one region of a read's destination: its descriptor, if it is kept open by the lease that all share.
+    #[inline]
+    pub(crate) fn lease_shared(
+        &mut self,
+        region: &Arc<Region>,
+        scope: Scope,
+    ) -> Option<*mut c_void> {
+        self.recent.begin(region, scope)
     }
 
     /// With no send in flight, no registration is kept open.
@@ -645,6 +718,7 @@ pub(crate) fn data_of(machine: &Connection, number: u64) -> Option<u64> {
 }
 
 /// A lease for each segment.
+#[inline(never)]
 pub(crate) fn lease_each<C: LinkConn>(
     payload: &Payload,
     conn: Option<&C>,

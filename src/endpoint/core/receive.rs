@@ -9,6 +9,7 @@ use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
 use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control};
+use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
@@ -183,6 +184,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     stats: ReceiveStats,
     polls_without_cm: u32,
     polls_without_clock: u32,
+    jiffies: Jiffies,
     backlog: Backlog,
     next_reap: Instant,
     completions: Completions,
@@ -279,6 +281,7 @@ impl<L: Link> ReceiveCore<L> {
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
             polls_without_clock: 0,
+            jiffies: Jiffies::new(),
             backlog: Backlog::new(u64::from(capacity) + u64::from(operations)),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
@@ -367,6 +370,33 @@ impl<L: Link> ReceiveCore<L> {
         let found = self.read_completions(events);
         let asked = self.take_asked();
         let look_at_cm = look_everywhere || asked || self.cm_is_due(found);
+        if look_at_cm || found > 0 || self.wants_more() {
+            self.look_around(found, look_everywhere, look_at_cm, events);
+        }
+    }
+
+    /// Whether a poll that found nothing has more to do: a deadline may have passed, or something waits for the application to drop a
+    /// message or for the provider's queue.
+    #[inline]
+    fn wants_more(&mut self) -> bool {
+        self.retry
+            || self.timer_stale
+            || !self.touched.is_empty()
+            || !self.hungry.is_empty()
+            || !self.account.blocked.is_empty()
+            || self.long.as_ref().is_some_and(LongPool::is_awaited)
+            || self.shared.as_ref().is_some_and(|s| s.receives.lacks())
+            || self.jiffies.moved()
+    }
+
+    /// Everything but the completion queue.
+    fn look_around(
+        &mut self,
+        found: usize,
+        look_everywhere: bool,
+        look_at_cm: bool,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
         if look_at_cm {
             self.read_cm(events);
         }
@@ -407,16 +437,19 @@ impl<L: Link> ReceiveCore<L> {
 
     /// One batch of completions.
     fn read_completions(&mut self, events: &mut Vec<ReceiveEvent>) -> usize {
-        let mut completions = std::mem::take(&mut self.completions);
         self.stats.cq_reads += 1;
-        let read = self.link.poll_completions(&mut completions);
-        let found = completions.len();
+        let read = self.link.poll_completions(&mut self.completions);
+        let found = self.completions.len();
         self.backlog.on_read(found);
-        self.stats.cq_reads_empty += u64::from(found == 0);
-        for completion in completions.drain(..) {
-            self.on_completion(completion, events);
+        if found == 0 {
+            self.stats.cq_reads_empty += 1;
+        } else {
+            let mut completions = std::mem::take(&mut self.completions);
+            for completion in completions.drain(..) {
+                self.on_completion(completion, events);
+            }
+            self.completions = completions;
         }
-        self.completions = completions;
         if let Err(error) = read {
             tracing::error!(%error, "the completion queue broke");
             self.fail("the completion queue broke");

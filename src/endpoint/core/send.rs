@@ -12,7 +12,8 @@ use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::endpoint::core::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
 };
-use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing};
+use crate::endpoint::core::jiffies::Jiffies;
+use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing};
 use crate::endpoint::core::pair::{HeaderOp, Stalled};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
@@ -36,7 +37,7 @@ use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
-use crate::in_flight::{ContextError, ContextKind, InFlight};
+use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
 mod long;
@@ -137,13 +138,17 @@ pub(crate) struct SendCore<L: Link> {
     room_refused: Option<Instant>,
     /// The transport is gone; what it delivered before has still to be read.
     shut_down: bool,
-    /// The time of the last poll with a send in flight. A send that joins others counts its deadline from there: it saves a look at
-    /// the clock for each, and the oldest of them, which decides, is not younger.
+    /// The time of the last look at the clock, which is at most a tick of the kernel's timer older than the last poll while a send is in
+    /// flight. A send that joins others counts its deadline from there: it saves a look at the clock for each, and the oldest of them,
+    /// which decides, is not younger.
     clock: Instant,
-    /// No send in flight is older than its deadline before this.
+    /// No send in flight is older than its deadline before this. It stays when none is in flight, until it has passed.
     next_late: Option<Instant>,
     polls_without_cm: u32,
     polls_without_clock: u32,
+    jiffies: Jiffies,
+    /// More came than sends that are done: the connection may want something.
+    eventful: bool,
     /// When the machine wants to be looked at, as of the last poll.
     machine_deadline: Option<Instant>,
     kernel_bytes: KernelBytes,
@@ -216,6 +221,8 @@ impl<L: Link> SendCore<L> {
             next_late: None,
             polls_without_cm: 0,
             polls_without_clock: 0,
+            jiffies: Jiffies::new(),
+            eventful: true,
             machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
             backlog: Backlog::new(capacity.into()),
@@ -344,28 +351,35 @@ impl<L: Link> SendCore<L> {
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
+        let context = self.load(payload, header, key, &mut iov)?;
+        match self.outgoing.shape() {
+            Shape::TwoMessages => self.post_pair(context, iov, len),
+            Shape::Iov | Shape::Headroom => self.post(context, &iov, len),
+        }
+    }
+
+    /// Takes all that a message needs that was admitted, and puts it into the slab; its context.
+    #[inline]
+    fn load(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+        iov: &mut IovList,
+    ) -> Result<usize, SendError> {
+        let posted = self.posted_at();
         let lane = Lane {
             conn: self.conn.as_ref(),
             scoped: &mut self.scoped,
             header_desc: self.header_desc.desc(),
             sequence: self.machine.sent(),
+            posted,
+            iov,
         };
-        let mut op = match self.outgoing.load(payload, header, key, lane, &mut iov) {
-            Ok(op) => op,
-            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
-        };
-        op.posted = self.posted_at();
-        let mut header_iov = IovList::new();
-        let desc = self.header_desc.desc();
-        let header = self.outgoing.lone_header(&mut op, desc, &mut header_iov);
-        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
-            // The slab has room for `depth` sends, and `admit` counted them.
-            unreachable!("the slab is larger than the depth");
-        };
-        match header {
-            None => self.post(context, &iov, len),
-            Some(header) => self.post_pair(header, &header_iov, context, iov, len),
-        }
+        let slab = (&mut self.in_flight, Op::Data);
+        self.outgoing
+            .load(slab, payload, Header::Bytes(header), key, lane)
+            .map_err(|(kind, payload)| self.refuse(kind, payload, key))
     }
 
     /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
@@ -399,8 +413,11 @@ impl<L: Link> SendCore<L> {
         if self.data_in_flight == 0 {
             self.clock = Instant::now();
         }
-        let clock = self.clock;
-        self.next_late.get_or_insert_with(|| clock + deadline);
+        if self.next_late.is_none() {
+            self.next_late = Some(self.clock + deadline);
+            // The next poll sets the timer.
+            self.eventful = true;
+        }
         Some(self.clock)
     }
 
@@ -430,14 +447,15 @@ impl<L: Link> SendCore<L> {
     /// Takes a post back that the provider did not take.
     #[cold]
     fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
-        let Op::Data(op) = self.in_flight.abort(context) else {
+        let Op::Data(mut op) = self.in_flight.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
-        let (key, payload) = self.outgoing.end(op);
+        let (key, payload) = self.outgoing.end(&mut op);
         self.stats.eagain += u64::from(refused == PostRefused::Again);
         self.refuse(outgoing::refused_by_provider(refused), payload, key)
     }
 
+    #[cold]
     fn refuse(&mut self, kind: SendErrorKind, payload: Payload, key: u64) -> SendError {
         if let SendErrorKind::WouldBlock(blocked) = kind {
             self.stats.would_block += 1;
@@ -471,6 +489,42 @@ impl<L: Link> SendCore<L> {
         }
         let found = self.read_completions(events);
         let look_at_cm = look_everywhere || self.cm_is_due(found);
+        if look_at_cm || self.wants_more(found) {
+            self.look_around(found, look_at_cm, events);
+            return Ok(());
+        }
+        if self.data_in_flight == 0 {
+            self.outgoing.rest();
+        }
+        if found > 0 {
+            self.tell_writable(events);
+        }
+        Ok(())
+    }
+
+    /// Whether a poll that found so many completions has more to do than to report sends that are done. Most have not, and
+    /// what they don't look at counts in each message.
+    #[inline]
+    fn wants_more(&mut self, found: usize) -> bool {
+        let waits = self.eventful
+            || self.shut_down
+            || self.blocked.is_some_and(may_pass_by_itself)
+            || self.unsent.is_some()
+            || self.long.is_some()
+            || !self.stalled.is_empty();
+        if waits || self.polls_without_clock + 1 >= CLOCK_INTERVAL {
+            return true;
+        }
+        if found == 0 || self.next_late.is_some() {
+            return self.jiffies.moved();
+        }
+        self.polls_without_clock += 1;
+        false
+    }
+
+    /// Everything but the completion queue.
+    fn look_around(&mut self, found: usize, look_at_cm: bool, events: &mut Vec<SendEvent>) {
+        let eventful = std::mem::take(&mut self.eventful);
         if look_at_cm {
             self.read_cm();
         }
@@ -483,7 +537,8 @@ impl<L: Link> SendCore<L> {
             self.machine.on_lost(None);
         }
         let due = self.look_at_clock(found == 0 || look_at_cm);
-        if found > 0
+        if eventful
+            || found > 0
             || look_at_cm
             || due
             || self.unsent.is_some()
@@ -500,14 +555,13 @@ impl<L: Link> SendCore<L> {
         self.check_deadlines(events);
         self.tell_writable(events);
         self.arm_timer();
-        Ok(())
     }
 
     /// Looks at the clock once for all that is timed; while messages come all the time and no send is timed, not on each
     /// poll. True: a deadline of the connection passed.
     #[inline]
     fn look_at_clock(&mut self, idle: bool) -> bool {
-        let sends = self.data_in_flight > 0 && self.next_late.is_some();
+        let sends = self.next_late.is_some();
         self.polls_without_clock += 1;
         let machine = idle || self.polls_without_clock >= CLOCK_INTERVAL;
         let timed = machine && self.machine_deadline.is_some();
@@ -558,16 +612,19 @@ impl<L: Link> SendCore<L> {
 
     /// One batch of completions.
     fn read_completions(&mut self, events: &mut Vec<SendEvent>) -> usize {
-        let mut completions = std::mem::take(&mut self.completions);
         self.stats.cq_reads += 1;
-        let read = self.link.poll_completions(&mut completions);
-        let found = completions.len();
+        let read = self.link.poll_completions(&mut self.completions);
+        let found = self.completions.len();
         self.backlog.on_read(found);
-        self.stats.cq_reads_empty += u64::from(found == 0);
-        for completion in completions.drain(..) {
-            self.on_completion(completion, events);
+        if found == 0 {
+            self.stats.cq_reads_empty += 1;
+        } else {
+            let mut completions = std::mem::take(&mut self.completions);
+            for completion in completions.drain(..) {
+                self.on_completion(completion, events);
+            }
+            self.completions = completions;
         }
-        self.completions = completions;
         if let Err(error) = read {
             tracing::error!(%error, "the completion queue broke");
             self.machine
@@ -584,39 +641,76 @@ impl<L: Link> SendCore<L> {
             data,
             error,
         } = completion;
-        match self.in_flight.finish(context) {
-            Ok(Op::Data(op)) if op.header.is_some() => self.on_payload_sent(op, error, events),
-            Ok(Op::Data(op)) => self.on_sent(op, error, events),
-            Ok(Op::Header(op)) => self.on_header_sent(op, error, events),
-            Ok(Op::ControlSend { kind, .. }) => match error {
+        let Ok(mut finished) = self.in_flight.finish_in_place(context) else {
+            if error.is_some() || !self.on_one_sided_done(context, events) {
+                self.on_other(context, data, error, events);
+            }
+            return;
+        };
+        match (finished.op(), &error) {
+            // What most of them are, without a move.
+            (Some(Op::Data(op)), None) if op.header.is_none() => {
+                let (key, payload) = self.outgoing.end(op);
+                finished.clear_away();
+                self.count_sent();
+                events.push(SendEvent::Completed { key, payload });
+            }
+            _ => {
+                let op = finished.into_op();
+                self.eventful = true;
+                self.on_over(op, len, data, error, events);
+            }
+        }
+    }
+
+    /// A completion of another slab's.
+    fn on_other(
+        &mut self,
+        context: usize,
+        data: Option<u64>,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        self.eventful = true;
+        match self.one_sided.finish(context) {
+            Ok(op) => self.on_one_sided(op, error.map(|error| *error), events),
+            Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
+            Err(_) => match self.pieces.finish(context) {
+                Ok(()) => self.on_piece(error, events),
+                Err(_) => self.on_unknown(context, error),
+            },
+        }
+    }
+
+    /// An operation is over that is no plain send.
+    fn on_over(
+        &mut self,
+        op: Option<Op>,
+        len: usize,
+        data: Option<u64>,
+        error: Option<Box<CompletionError>>,
+        events: &mut Vec<SendEvent>,
+    ) {
+        match op {
+            Some(Op::Data(op)) if op.header.is_some() => self.on_payload_sent(op, error, events),
+            Some(Op::Data(op)) => self.on_sent(op, error, events),
+            Some(Op::Header(op)) => self.on_header_sent(op, error, events),
+            Some(Op::ControlSend { kind, .. }) => match error {
                 None => self.machine.on_control_done(kind),
                 Some(error) => self.machine.on_lost(Some(error.errno)),
             },
-            Ok(Op::ControlReceive { buffer }) => match error {
+            Some(Op::ControlReceive { buffer }) => match error {
                 None => self.on_control(&buffer, len, data),
                 Some(error) => self.on_control_receive_failed(error.errno),
             },
-            Err(reason) => match self.one_sided.finish(context) {
-                Ok(op) => self.on_one_sided(op, error.map(|error| *error), events),
-                Err(_) if context == PEER_WROTE && data.is_some() => {
-                    self.on_peer_wrote(data, events);
-                }
-                Err(_) => match self.pieces.finish(context) {
-                    Ok(()) => self.on_piece(error, events),
-                    Err(_) => self.on_unknown(context, reason, error),
-                },
-            },
+            None => {}
         }
     }
 
     /// A completion that names no operation in flight.
     #[cold]
-    fn on_unknown(
-        &mut self,
-        context: usize,
-        reason: ContextError,
-        error: Option<Box<CompletionError>>,
-    ) {
+    fn on_unknown(&mut self, context: usize, error: Option<Box<CompletionError>>) {
+        let reason = self.in_flight.finish(context).err();
         self.stats.unknown_completions += 1;
         // `ofi_rxm` reports a lost connection with contexts of its own, or twice.
         if self.link.form() == Form::Rdm && error.is_some() {
@@ -651,21 +745,27 @@ impl<L: Link> SendCore<L> {
     }
 
     #[inline]
+    fn count_sent(&mut self) {
+        self.data_in_flight -= 1;
+        self.machine.on_data_done();
+        self.stats.completed += 1;
+    }
+
     fn on_sent(
         &mut self,
-        op: DataOp,
+        mut op: DataOp,
         error: Option<Box<CompletionError>>,
         events: &mut Vec<SendEvent>,
     ) {
-        self.data_in_flight -= 1;
-        self.machine.on_data_done();
-        let (key, payload) = self.outgoing.end(op);
+        let (key, payload) = self.outgoing.end(&mut op);
         match error {
             None => {
-                self.stats.completed += 1;
+                self.count_sent();
                 events.push(SendEvent::Completed { key, payload });
             }
             Some(error) => {
+                self.data_in_flight -= 1;
+                self.machine.on_data_done();
                 self.stats.failed += 1;
                 self.machine.on_lost(Some(error.errno));
                 let error = error.because(self.machine.close_reason());
@@ -846,9 +946,6 @@ impl<L: Link> SendCore<L> {
         let (Some(deadline), Some(next)) = (self.settings.send_deadline, self.next_late) else {
             return;
         };
-        if self.data_in_flight == 0 {
-            return;
-        }
         // Fresh: `look_at_clock` was here, since a send is timed.
         let now = self.clock;
         if now < next {
@@ -882,8 +979,14 @@ impl<L: Link> SendCore<L> {
         }
     }
 
+    #[inline]
     fn tell_writable(&mut self, events: &mut Vec<SendEvent>) {
-        let Some(blocked) = self.blocked else { return };
+        if let Some(blocked) = self.blocked {
+            self.judge_blocked(blocked, events);
+        }
+    }
+
+    fn judge_blocked(&mut self, blocked: Blocked, events: &mut Vec<SendEvent>) {
         let may = match blocked {
             // A one-sided operation needs no credit.
             Blocked::Depth | Blocked::Provider => self.machine.may_use_window(),
@@ -910,7 +1013,7 @@ impl<L: Link> SendCore<L> {
     fn arm_timer(&mut self) {
         let machine = self.machine.next_deadline();
         self.machine_deadline = machine;
-        let late = self.next_late.filter(|_| self.data_in_flight > 0);
+        let late = self.next_late;
         let long = self.long.as_ref().is_some_and(|long| long.retry);
         let waits = self.unsent.is_some() || !self.stalled.is_empty() || long;
         let retry = waits.then(|| Instant::now() + CONTROL_RETRY);
@@ -1073,6 +1176,11 @@ impl<L: Link> SendCore<L> {
     }
 }
 
+/// Whether what blocked a send may pass without a completion or a control message.
+fn may_pass_by_itself(blocked: Blocked) -> bool {
+    !matches!(blocked, Blocked::Depth | Blocked::Credits)
+}
+
 /// What an endpoint gave up that would not close.
 struct Leaked {
     operations: u64,
@@ -1126,9 +1234,10 @@ impl<L: Link> Drop for SendCore<L> {
         let keys: Vec<_> = match closed {
             Ok(()) => {
                 let sends = self.take_sends().into_iter();
-                let mut keys: Vec<_> = sends.map(|op| self.outgoing.end(op).0).collect();
+                let mut keys: Vec<_> = sends.map(|mut op| self.outgoing.end(&mut op).0).collect();
                 let rma = self.link.limits().rma;
-                for op in self.one_sided.drain() {
+                for mut op in self.one_sided.drain() {
+                    self.outgoing.end_one_sided(&mut op);
                     keys.push(op.key);
                     drop(op.give_back(rma.as_ref()));
                 }

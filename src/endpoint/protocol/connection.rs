@@ -741,6 +741,7 @@ impl Connection {
     /// # Errors
     ///
     /// What stands in the way.
+    #[inline]
     pub(crate) fn may_use_window(&self) -> Result<(), Blocked> {
         match self.may_send() {
             Err(Blocked::NoCredit | Blocked::Long) => Ok(()),
@@ -753,6 +754,7 @@ impl Connection {
     /// # Errors
     ///
     /// What stands in the way; then nothing changes.
+    #[inline]
     pub(crate) fn on_window_posted(&mut self, immediate: bool) -> Result<(), Blocked> {
         if immediate {
             self.on_data_posted()?;
@@ -849,6 +851,7 @@ impl Connection {
     /// # Errors
     ///
     /// What stands in the way.
+    #[inline]
     pub(crate) fn may_send(&self) -> Result<(), Blocked> {
         match self.state {
             State::Closed => Err(Blocked::Closed),
@@ -869,6 +872,7 @@ impl Connection {
     /// # Errors
     ///
     /// As [`Connection::may_send`]; then nothing changes.
+    #[inline]
     pub(crate) fn on_data_posted(&mut self) -> Result<u64, Blocked> {
         self.may_send()?;
         let number = self.send.used() + u64::from(self.headers.sent);
@@ -889,6 +893,7 @@ impl Connection {
     }
 
     /// A posted data message completed, or failed.
+    #[inline]
     pub(crate) fn on_data_done(&mut self) {
         debug_assert!(self.posted > 0, "more completions than posts");
         self.posted = self.posted.saturating_sub(1);
@@ -1180,6 +1185,7 @@ impl Connection {
     }
 
     /// Largest whole message that the peer takes, in bytes.
+    #[inline]
     pub(crate) fn peer_receive_size(&self) -> u64 {
         self.peer.map_or(0, |peer| peer.receive_size)
     }
@@ -1190,6 +1196,7 @@ impl Connection {
     }
 
     /// Data messages posted since the connection began.
+    #[inline]
     pub(crate) fn sent(&self) -> u64 {
         self.send.used()
     }

@@ -80,10 +80,21 @@ impl Destination {
     }
 
     /// Keeps the registration open for one operation; where the bytes go, and the descriptor. `None`: not registered there.
-    pub(crate) fn lease(mut self, scope: Scope) -> Result<(LeasedDestination, Run), Self> {
-        let Some(desc) = self.region().lease(scope) else {
-            return Err(self);
-        };
+    pub(crate) fn lease(self, scope: Scope) -> Result<(LeasedDestination, Run), Self> {
+        match self.region().lease(scope) {
+            Some(desc) => Ok(self.leased(Some(scope), desc)),
+            None => Err(self),
+        }
+    }
+
+    /// The same where somebody else keeps the registration open for as long as the operation lives, and has its descriptor.
+    #[inline]
+    pub(crate) fn leased_elsewhere(self, desc: *mut c_void) -> (LeasedDestination, Run) {
+        self.leased(None, desc)
+    }
+
+    #[inline]
+    fn leased(mut self, scope: Option<Scope>, desc: *mut c_void) -> (LeasedDestination, Run) {
         let base = match &mut self.kind {
             Kind::Buffer(buffer) => buffer.as_mut_ptr(),
             Kind::Slice(slice) => slice.as_ptr(),
@@ -97,7 +108,7 @@ impl Destination {
             destination: Some(self),
             scope,
         };
-        Ok((leased, run))
+        (leased, run)
     }
 }
 
@@ -141,21 +152,31 @@ impl fmt::Debug for Destination {
 /// A destination in an operation; its registration stays open while this lives.
 #[derive(Debug)]
 pub(crate) struct LeasedDestination {
-    /// Taken out once, by `into_destination`.
+    /// Taken out once.
     destination: Option<Destination>,
-    scope: Scope,
+    /// Where the lease is; none: it is somebody else's.
+    scope: Option<Scope>,
 }
 
 impl LeasedDestination {
     /// Ends the lease; to be called when the operation is over.
     pub(crate) fn into_destination(mut self) -> Destination {
-        self.end().expect("taken out only here and in the drop")
+        self.take()
     }
 
+    /// The same where it lies; once.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Destination {
+        self.end().expect("an operation is over once")
+    }
+
+    #[inline]
     fn end(&mut self) -> Option<Destination> {
         let destination = self.destination.take()?;
-        // SAFETY: `Destination::lease` took one, and the destination is taken out here, so it is ended once.
-        unsafe { destination.region().release(self.scope) };
+        if let Some(scope) = self.scope {
+            // SAFETY: `Destination::lease` took one there, and the destination is taken out here, so it is ended once.
+            unsafe { destination.region().release(scope) };
+        }
         Some(destination)
     }
 }

@@ -31,6 +31,9 @@ pub(crate) struct OneSided {
     pub(crate) posted: Option<Instant>,
     /// Its outcome was told, though the provider may still use its memory.
     pub(crate) told: bool,
+    /// Its registration is kept open by the core's [`RecentLease`](crate::endpoint::core::recent_lease::RecentLease), which counts it until the
+    /// core has said that it is over.
+    pub(crate) recent: bool,
 }
 
 /// The local side of an operation.
@@ -41,6 +44,22 @@ pub(crate) enum Local {
 }
 
 impl OneSided {
+    /// The operation is over, and went well: what the application hears. It is taken out of the operation, which holds nothing any more.
+    #[inline]
+    pub(crate) fn take(&mut self) -> WindowEvent {
+        let key = self.key;
+        match &mut self.local {
+            Local::Write(payload) => WindowEvent::Written {
+                key,
+                payload: payload.take(),
+            },
+            Local::Read(into) => WindowEvent::Read {
+                key,
+                into: into.take(),
+            },
+        }
+    }
+
     /// The operation is over: what the application hears.
     pub(crate) fn finish(self, error: Option<CompletionError>) -> WindowEvent {
         let key = self.key;
@@ -255,6 +274,7 @@ pub(crate) struct How {
 }
 
 /// Posts an operation, which the slab keeps until it is over; gives it back if the provider does not take it.
+#[inline]
 pub(crate) fn post<L: Link, T>(
     link: &mut L,
     conn: &L::Conn,
@@ -265,7 +285,10 @@ pub(crate) fn post<L: Link, T>(
     how: &How,
 ) -> Result<(), (PostRefused, T)> {
     let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
-    let context = in_flight.begin(op).map_err(|op| (full(), op))?;
+    let context = match in_flight.vacant() {
+        Some(vacant) => vacant.fill(op),
+        None => return Err((full(), op)),
+    };
     // Counted first, so that a completion can never come before its post is counted.
     if machine.on_window_posted(how.immediate.is_some()).is_err() {
         let refused = PostRefused::Errno(FabricErrno::new(libc::ENOTCONN));

@@ -186,10 +186,10 @@ impl<B: IoBuf> Run for Job<B> {
             stop: is_end.then_some(Stop::EndOfFile),
             direct_refused: false,
         });
-        let result = outcome
-            .error
-            .map_or(Ok(()), Err)
-            .and(result.unwrap_or(Ok(())));
+        let result = match outcome.error {
+            Some(kind) => Err(kind),
+            None => result.unwrap_or(Ok(())),
+        };
         self.over(entry, outcome.bounced, result);
     }
 

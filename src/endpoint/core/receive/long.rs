@@ -33,6 +33,11 @@ impl LongPool {
             waiting: VecDeque::new(),
         }
     }
+
+    /// Someone waits for room.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.waiting.is_empty()
+    }
 }
 
 impl Drop for LongPool {

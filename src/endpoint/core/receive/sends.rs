@@ -10,7 +10,7 @@ use super::{Operation, ReceiveCore};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, WakerId};
 use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::core::outgoing::{self, DataOp, Lane, Outgoing, PreparedHeader};
+use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing, PreparedHeader};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
@@ -197,21 +197,6 @@ impl Sends {
     }
 }
 
-/// Where a message's header comes from.
-enum Header<'a> {
-    Bytes(&'a [u8]),
-    Prepared(&'a mut PreparedHeader),
-}
-
-impl Header<'_> {
-    fn len(&self) -> usize {
-        match self {
-            Self::Bytes(bytes) => bytes.len(),
-            Self::Prepared(header) => header.len(),
-        }
-    }
-}
-
 impl<L: Link> ReceiveCore<L> {
     // ---- posting -------------------------------------------------------------------------------------------------
 
@@ -345,18 +330,12 @@ impl<L: Link> ReceiveCore<L> {
             scoped: &mut conn.scoped,
             header_desc: own.header_desc.desc(),
             sequence: conn.machine.sent(),
+            posted: sends.posted_at(),
+            iov: &mut iov,
         };
-        let out = &mut sends.outgoing;
-        let mut op = match header {
-            Header::Bytes(header) => out.load(payload, header, key, lane, &mut iov)?,
-            Header::Prepared(header) => out.load_prepared(payload, header, key, lane, &mut iov)?,
-        };
-        op.posted = sends.posted_at();
-        let data = Operation::Data { told: false, op };
-        let Ok(context) = self.operations.begin((id, data)).map_err(drop) else {
-            // The slab has room for `total` sends beside all else, and `may_send` counted them.
-            unreachable!("the slab is larger than the total");
-        };
+        let wrap = |op| (id, Operation::Data { told: false, op });
+        let slab = (&mut self.operations, wrap);
+        let context = sends.outgoing.load(slab, payload, header, key, lane)?;
         let (link, peer) = (&mut self.link, Some(&conn.link));
         let posted = sends
             .outgoing
@@ -374,12 +353,12 @@ impl<L: Link> ReceiveCore<L> {
     /// Takes a post back that the provider did not take.
     #[cold]
     fn undo_send(&mut self, context: usize, refused: PostRefused) -> (SendErrorKind, Payload) {
-        let ((_, Operation::Data { op, .. }), Some(sends)) =
+        let ((_, Operation::Data { mut op, .. }), Some(sends)) =
             (self.operations.abort(context), &mut self.sends)
         else {
             unreachable!("the context is the one of `post_data`");
         };
-        let (_, payload) = sends.outgoing.end(op);
+        let (_, payload) = sends.outgoing.end(&mut op);
         if refused == PostRefused::Again {
             sends.stats.eagain += 1;
             // Offered again: there may be nothing in flight whose completion wakes anybody.
@@ -430,13 +409,13 @@ impl<L: Link> ReceiveCore<L> {
     pub(super) fn on_sent(
         &mut self,
         id: ConnectionId,
-        op: DataOp,
+        mut op: DataOp,
         told: bool,
         error: Option<CompletionError>,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(sends) = &mut self.sends else { return };
-        let (key, payload) = sends.outgoing.end(op);
+        let (key, payload) = sends.outgoing.end(&mut op);
         sends.held -= 1;
         if told {
             // Its connection is over; now its address may go, too.
@@ -701,8 +680,8 @@ impl<L: Link> ReceiveCore<L> {
             match (op, &mut self.sends) {
                 // Given up, too, where the provider goes on reading after the close.
                 (Operation::OneSided(op), _) => drop(op.give_back(rma.as_ref())),
-                (Operation::Data { told, op }, Some(sends)) => {
-                    let (key, _) = sends.outgoing.end(op);
+                (Operation::Data { told, mut op }, Some(sends)) => {
+                    let (key, _) = sends.outgoing.end(&mut op);
                     if !told {
                         abandoned += 1;
                         if let Some(hear) = &mut sends.settings.on_abandoned {

@@ -30,6 +30,8 @@ const FAILURES_MAX: u32 = 1000;
 /// What a listener has in the RDM form: one endpoint for all connections, whose receives they share.
 pub(super) struct Shared<C> {
     pub(super) receives: SharedReceives,
+    /// Whose the last message was, by the name in its mark: the next one is often the same connection's, and needs no search.
+    last: (ConnKey, ConnectionId),
     /// Receives that failed since one was good.
     failures: u32,
     /// A hello came, and the link has a request.
@@ -53,6 +55,7 @@ pub(super) fn share<L: Link>(
     let registrar = link.registrar();
     Ok(Some(Shared {
         receives: SharedReceives::new(pool.slots(), link.limits().shared_receives),
+        last: (0, NOBODY),
         failures: 0,
         asked: false,
         orphans: HashMap::new(),
@@ -140,7 +143,14 @@ impl<L: Link> ReceiveCore<L> {
             shared.asked = true;
             return self.link.take_hello(&buffer[..len.min(buffer.len())]);
         }
-        let Some(&id) = self.by_key.get(&(index as ConnKey)) else {
+        let key = index as ConnKey;
+        let (last_key, last) = shared.last;
+        let id = if last_key == key && self.conns.get(last).is_some() {
+            last
+        } else if let Some(&id) = self.by_key.get(&key) {
+            shared.last = (key, id);
+            id
+        } else {
             // For a connection that is over, or of another life of this address, or without any mark.
             self.stats.strays += 1;
             return;

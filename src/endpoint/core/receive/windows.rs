@@ -70,7 +70,7 @@ pub(super) struct Account {
     given_up: u32,
     next_late: Option<Instant>,
     /// Connections on which an operation was refused for now.
-    blocked: Vec<ConnectionId>,
+    pub(super) blocked: Vec<ConnectionId>,
 }
 
 impl<L: Link> ReceiveCore<L> {
@@ -386,6 +386,7 @@ impl<L: Link> ReceiveCore<L> {
             sequence: self.account.posts,
             posted,
             told: false,
+            recent: false,
         };
         let Some(conn) = self.conns.get_mut(id) else {
             return Err((WindowError::NotConnected.into(), op));

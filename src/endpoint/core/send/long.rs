@@ -105,11 +105,15 @@ impl<L: Link> SendCore<L> {
             let kind = SendErrorKind::WouldBlock(Blocked::Depth);
             return Err(self.refuse(kind, payload, key));
         }
+        let posted = self.posted_at();
         let lane = Lane {
             conn: self.conn.as_ref(),
             scoped: &mut self.scoped,
             header_desc: self.header_desc.desc(),
             sequence: self.machine.sent(),
+            posted,
+            // It is posted piece by piece.
+            iov: &mut IovList::new(),
         };
         let op = match self.outgoing.load_long(payload, header, key, lane) {
             Ok(op) => op,
@@ -120,7 +124,6 @@ impl<L: Link> SendCore<L> {
             let payload = self.outgoing.end_long(op);
             return Err(self.refuse(kind, payload, key));
         }
-        let posted = self.posted_at();
         self.long = Some(Box::new(LongSend {
             key,
             posted,

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::{Op, SendCore};
 use crate::buffer::Payload;
-use crate::endpoint::core::outgoing::{self, DataOp, Lane};
+use crate::endpoint::core::outgoing::{self, DataOp};
 use crate::endpoint::core::pair::{self, HeaderOp, PairOps, Stalled};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::iov::IovList;
@@ -50,15 +50,20 @@ struct Ready {
 impl<L: Link> SendCore<L> {
     // ---- header and payload as two messages ----------------------------------------------------------------------
 
-    /// Posts a header and the payload behind it, which is in the slab already.
+    /// Posts a message that is in the slab: its header, and the payload behind it. One without a payload is a message by itself.
     pub(super) fn post_pair(
         &mut self,
-        header: HeaderOp,
-        header_iov: &IovList,
         context: usize,
         iov: IovList,
         len: u64,
     ) -> Result<(), SendError> {
+        let mut header_iov = IovList::new();
+        let desc = self.header_desc.desc();
+        let op = self.in_flight.get_mut(context).and_then(PairOps::data);
+        let header = op.and_then(|op| self.outgoing.lone_header(op, desc, &mut header_iov));
+        let Some(header) = header else {
+            return self.post(context, &iov, len);
+        };
         let Ok(first) = self.in_flight.begin(Op::Header(header)).map_err(drop) else {
             unreachable!("the slab has room for a header with each send");
         };
@@ -66,7 +71,7 @@ impl<L: Link> SendCore<L> {
         let (link, conn) = (&mut self.link, self.conn.as_ref());
         let posted = self
             .outgoing
-            .post_header(link, conn, &mut self.machine, first, header_iov);
+            .post_header(link, conn, &mut self.machine, first, &header_iov);
         let data = match posted {
             Ok(data) => Some(data),
             Err(refused) => {
@@ -217,20 +222,7 @@ impl<L: Link> SendCore<L> {
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
-        let lane = Lane {
-            conn: self.conn.as_ref(),
-            scoped: &mut self.scoped,
-            header_desc: self.header_desc.desc(),
-            sequence: self.machine.sent(),
-        };
-        let mut op = match self.outgoing.load(payload, header, key, lane, &mut iov) {
-            Ok(op) => op,
-            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
-        };
-        op.posted = self.posted_at();
-        let Ok(context) = self.in_flight.begin(Op::Data(op)).map_err(drop) else {
-            unreachable!("the slab is larger than the depth");
-        };
+        let context = self.load(payload, header, key, &mut iov)?;
         let number = self.machine.on_data_posted();
         debug_assert!(number.is_ok(), "admit asked the same");
         self.count_posted(len);

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::core::outgoing::lease_each;
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
@@ -14,12 +13,12 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused};
 use crate::endpoint::protocol::connection::State;
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
-use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
 use crate::memory::Access;
 
 impl<L: Link> SendCore<L> {
@@ -59,8 +58,11 @@ impl<L: Link> SendCore<L> {
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
-        let leased = lease_each(&payload, self.conn.as_ref(), &mut self.scoped, &mut iov);
-        let leases = match leased {
+        let conn = self.conn.as_ref();
+        let leased = self
+            .outgoing
+            .lease(&payload, conn, &mut self.scoped, &mut iov);
+        let (leases, recent) = match leased {
             Ok(leases) => leases,
             Err(kind) => return Err(self.refuse(kind, payload, key)),
         };
@@ -73,7 +75,8 @@ impl<L: Link> SendCore<L> {
             immediate: data.map(|data| wire::written_data(mark, data)),
             level,
         };
-        let posted = self.post_one_sided(key, place.window.id(), Local::Write(payload), &iov, &how);
+        let local = (Local::Write(payload), recent);
+        let posted = self.post_one_sided(key, place.window.id(), local, &iov, &how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Write(payload) => self.refuse(kind, payload.into_payload(), key),
             Local::Read(_) => unreachable!("it was a write"),
@@ -98,7 +101,7 @@ impl<L: Link> SendCore<L> {
             Ok(remote) => remote,
             Err(kind) => return Err(self.refuse_read(kind, into, key)),
         };
-        let (into, run) = match self.lease_destination(into) {
+        let (into, run, recent) = match self.lease_destination(into) {
             Ok(leased) => leased,
             Err((into, kind)) => return Err(self.refuse_read(kind, into, key)),
         };
@@ -110,7 +113,8 @@ impl<L: Link> SendCore<L> {
             immediate: None,
             level: Level::Delivered,
         };
-        let posted = self.post_one_sided(key, place.window.id(), Local::Read(into), &iov, &how);
+        let local = (Local::Read(into), recent);
+        let posted = self.post_one_sided(key, place.window.id(), local, &iov, &how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Read(into) => self.refuse_read(kind, into.into_destination(), key),
             Local::Write(_) => unreachable!("it was a read"),
@@ -146,28 +150,38 @@ impl<L: Link> SendCore<L> {
         Ok(remote)
     }
 
+    /// Keeps the destination's registration open; true: by the lease that all share.
+    #[inline]
     fn lease_destination(
         &mut self,
         into: Destination,
-    ) -> Result<
-        (
-            one_sided::LeasedDestination,
-            crate::endpoint::windows::destination::Run,
-        ),
-        (Destination, SendErrorKind),
-    > {
-        let into = match into.lease(self.scoped.scope()) {
-            Ok(leased) => return Ok(leased),
-            Err(into) => into,
-        };
+    ) -> Result<(LeasedDestination, Run, bool), (Destination, SendErrorKind)> {
+        let scope = self.scoped.scope();
+        if let Some(desc) = self.outgoing.lease_shared(into.region(), scope) {
+            let (into, run) = into.leased_elsewhere(desc);
+            return Ok((into, run, true));
+        }
+        match into.lease(scope) {
+            Ok((into, run)) => Ok((into, run, false)),
+            Err(into) => self.register_destination(into),
+        }
+    }
+
+    /// For an endpoint that has registrations of its own, and meets the region for the first time.
+    #[cold]
+    fn register_destination(
+        &mut self,
+        into: Destination,
+    ) -> Result<(LeasedDestination, Run, bool), (Destination, SendErrorKind)> {
         let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
         if let Some(registrar) = registrar.filter(|_| self.scoped.misses(into.region())) {
             if let Err(error) = self.scoped.register(into.region(), registrar) {
                 return Err((into, error.into()));
             }
-            return into
-                .lease(self.scoped.scope())
-                .map_err(|into| (into, SendErrorKind::NotRegistered { segment: 0 }));
+            return match into.lease(self.scoped.scope()) {
+                Ok((into, run)) => Ok((into, run, false)),
+                Err(into) => Err((into, SendErrorKind::NotRegistered { segment: 0 })),
+            };
         }
         let kind = if into.region().is_registered_anywhere() {
             SendErrorKind::ForeignBuffer { segment: 0 }
@@ -177,11 +191,12 @@ impl<L: Link> SendCore<L> {
         Err((into, kind))
     }
 
+    #[inline]
     fn post_one_sided(
         &mut self,
         key: u64,
         window: WindowId,
-        local: Local,
+        (local, recent): (Local, bool),
         iov: &IovList,
         how: &How,
     ) -> Result<(), (SendErrorKind, OneSided)> {
@@ -193,37 +208,75 @@ impl<L: Link> SendCore<L> {
             sequence: self.one_sided_posts,
             posted: self.posted_at(),
             told: false,
+            recent,
         };
-        let Some(conn) = &self.conn else {
-            return Err((WindowError::NotConnected.into(), op));
+        let posted = match &self.conn {
+            Some(conn) => one_sided::post(
+                &mut self.link,
+                conn,
+                &mut self.machine,
+                &mut self.one_sided,
+                op,
+                iov,
+                how,
+            ),
+            None => Err((PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)), op)),
         };
-        let posted = one_sided::post(
-            &mut self.link,
-            conn,
-            &mut self.machine,
-            &mut self.one_sided,
-            op,
-            iov,
-            how,
-        );
-        let (refused, op) = match posted {
+        match posted {
             Ok(()) => {
                 self.count_posted(how.remote.len as u64);
-                return Ok(());
+                Ok(())
             }
-            Err(refused) => refused,
-        };
+            Err((refused, op)) => Err(self.one_sided_refused(refused, op, how)),
+        }
+    }
+
+    #[cold]
+    fn one_sided_refused(
+        &mut self,
+        refused: PostRefused,
+        mut op: OneSided,
+        how: &How,
+    ) -> (SendErrorKind, OneSided) {
+        self.outgoing.end_one_sided(&mut op);
         self.stats.eagain += u64::from(refused == PostRefused::Again);
-        Err((one_sided::refused_by_provider(refused, how.write), op))
+        if self.conn.is_none() {
+            return (WindowError::NotConnected.into(), op);
+        }
+        (one_sided::refused_by_provider(refused, how.write), op)
+    }
+
+    /// An operation is over that went well, and the slab has it: most do.
+    #[inline]
+    pub(super) fn on_one_sided_done(
+        &mut self,
+        context: usize,
+        events: &mut Vec<SendEvent>,
+    ) -> bool {
+        let Ok(mut finished) = self.one_sided.finish_in_place(context) else {
+            return false;
+        };
+        let Some(op) = finished.op() else {
+            return false;
+        };
+        self.outgoing.end_one_sided(op);
+        let (window, event) = (op.window, op.take());
+        finished.clear_away();
+        // Its end may be what a revocation waits for.
+        self.eventful |= self.machine.is_window_revoked(window);
+        self.count_one_sided(window, None);
+        events.push(SendEvent::Window(event));
+        true
     }
 
     /// An operation is over.
     pub(super) fn on_one_sided(
         &mut self,
-        op: OneSided,
+        mut op: OneSided,
         error: Option<CompletionError>,
         events: &mut Vec<SendEvent>,
     ) {
+        self.outgoing.end_one_sided(&mut op);
         self.count_one_sided(op.window, error.as_ref());
         events.push(SendEvent::Window(op.finish(error)));
     }
@@ -231,10 +284,11 @@ impl<L: Link> SendCore<L> {
     /// The endpoint is closed, and the provider did not say what became of an operation.
     pub(super) fn on_one_sided_unreported(
         &mut self,
-        op: OneSided,
+        mut op: OneSided,
         error: CompletionError,
         events: &mut Vec<SendEvent>,
     ) {
+        self.outgoing.end_one_sided(&mut op);
         self.count_one_sided(op.window, Some(&error));
         let rma = self.link.limits().rma.as_ref();
         events.push(SendEvent::Window(op.finish_unreported(rma, error)));
