@@ -53,7 +53,7 @@ impl Plain {
         // SAFETY: the type is that of the function.
         let read = *unsafe { library.get::<Read>(b"cuFileRead") }.expect("there");
         // SAFETY: the type is that of the function, but for two numbers that come as one.
-        let register = unsafe { library.get::<Register>(b"cuFileHandleRegister") }.expect("there");
+        let register = *unsafe { library.get::<Register>(b"cuFileHandleRegister") }.expect("there");
         let mut descr = Descr {
             kind: 1,
             fd: fd.into(),
@@ -63,7 +63,6 @@ impl Plain {
         // SAFETY: both are ours.
         let answer = unsafe { register(&raw mut handle, &raw mut descr) };
         assert_eq!(answer & 0xFFFF_FFFF, 0, "cuFileHandleRegister");
-        drop(register);
         Self {
             library,
             read,
