@@ -231,6 +231,45 @@ mod tests {
         assert_eq!(Defaults::get(), before);
     }
 
+    /// The environment is read once in a process: this test runs itself in another one.
+    #[test]
+    fn a_variable_that_makes_no_sense_is_an_error_of_open_that_names_it() {
+        use super::super::{FileErrorKind, FileHandle};
+        const NAME: &str = "storage::defaults::tests::a_variable_that_makes_no_sense_is_an_error_of_open_that_names_it";
+        const NONSENSE: &str = "16 KiB, please";
+        if std::env::var_os("KVIKIO_GDS_THRESHOLD").is_none_or(|value| value != NONSENSE) {
+            let this = std::env::current_exe().unwrap();
+            let child = std::process::Command::new(this)
+                .args(["--exact", NAME])
+                .env("KVIKIO_GDS_THRESHOLD", NONSENSE)
+                .env("FABRICAST_NUM_THREADS", "3")
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&child.stdout).into_owned();
+            assert!(
+                child.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
+        let error = FileHandle::open("/dev/null", "r").unwrap_err();
+        assert!(matches!(error.kind, FileErrorKind::Setting(_)), "{error}");
+        let text = error.to_string();
+        assert!(
+            text.contains("KVIKIO_GDS_THRESHOLD=16 KiB, please"),
+            "{text}"
+        );
+        assert_eq!(Defaults::check().unwrap_err().setting(), "gds_threshold");
+        // The others count, and so does what code sets.
+        assert_eq!(Defaults::get().num_threads, 3);
+        Defaults::set(|settings| settings.gds_threshold = 5).unwrap();
+        assert_eq!(Defaults::get().gds_threshold, 5);
+        assert!(
+            Defaults::check().is_err(),
+            "who set the variable is to know"
+        );
+    }
+
     #[test]
     fn threads_that_set_different_things_lose_nothing() {
         let _alone = alone();

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use fabricast::storage::{
-    BackEnd, BackEndChoice, DeviceMemory, DirectIo, FileErrorKind, FileHandle, IoOptions,
+    BackEnd, BackEndChoice, Defaults, DeviceMemory, DirectIo, FileErrorKind, FileHandle, IoOptions,
     OpenOptions, pinned_buffers_clear,
 };
 
@@ -165,6 +165,41 @@ fn memory_that_belongs_to_no_context() {
                 "compatibility mode is on"
             );
             fake.assert_clean();
+        },
+    );
+}
+
+#[test]
+fn direct_reads_take_whole_pages_where_the_settings_say_so() {
+    let env = [("KVIKIO_AUTO_DIRECT_IO_READ_OVERREAD", "on")];
+    in_child(
+        "files::direct_reads_take_whole_pages_where_the_settings_say_so",
+        NEWEST,
+        &env,
+        || {
+            let (_dir, path) = folder();
+            // All offsets and lengths, byte for byte.
+            all(&path);
+            let (file, mut memory) = one_file(&path, 5 * MIB + 77);
+            if let Some(reason) = file.direct_refused() {
+                println!("SKIPPED: how much went around the page cache: {reason}");
+                return;
+            }
+            let options = IoOptions {
+                back_end: Some(BackEndChoice::Posix),
+                direct: Some(DirectIo::On),
+                ..IoOptions::default()
+            };
+            let (start, len) = (1000, 4 * MIB + 5000);
+            let mut direct = || {
+                let moved = file.read_into(&mut memory, ..len, start, &options);
+                moved.unwrap().direct_bytes
+            };
+            assert_eq!(direct(), len);
+            let scope = Defaults::scoped(|settings| settings.auto_direct_io_read_overread = false);
+            assert!(direct() < len, "the edges went through the page cache");
+            drop(scope);
+            assert_eq!(direct(), len);
         },
     );
 }

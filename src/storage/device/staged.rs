@@ -10,7 +10,7 @@ use crate::storage::cufile::cuda::{Cuda, Current};
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::io_buffer::RawMemory;
 use crate::storage::posix::Posix;
-use crate::storage::{BackEnd, Direction, FileErrorKind, Place};
+use crate::storage::{BackEnd, Defaults, Direction, FileErrorKind, Place};
 
 /// A task is this long at least, so that there is something to overlap, in bytes.
 const TASK_MIN: usize = 4 * LANE_BYTES;
@@ -150,20 +150,39 @@ impl Run<'_> {
 
     /// Moves a part between the file and a lane that was waited for, and says how many bytes.
     fn file(&mut self, lane: &Lane, part: Part) -> usize {
-        // SAFETY: the part fits the lane.
-        let ptr = unsafe { lane.memory().add(part.skew) };
-        let memory = RawMemory::new(Place::Host { ptr, len: part.len });
+        let (before, len) = self.around(part);
+        // SAFETY: the part fits the lane, from the page that it begins in to the end of the one that it ends in.
+        let ptr = unsafe { lane.memory().add(part.skew - before) };
+        let memory = RawMemory::new(Place::Host { ptr, len });
         let task = Task {
             memory,
-            offset: self.task.offset + part.at as u64,
+            offset: self.task.offset + part.at as u64 - before as u64,
             ..*self.task
         };
         // SAFETY: the lane is ours, and no copy is under way in it.
         let outcome = unsafe { Posix.run(&task) };
-        self.outcome.moved += outcome.moved;
-        self.outcome.direct += outcome.direct;
-        self.outcome.bounced += outcome.bounced;
-        self.outcome.error = outcome.error;
-        outcome.moved
+        // Of what was read around the part, nothing counts.
+        let moved = outcome.moved.saturating_sub(before).min(part.len);
+        self.outcome.moved += moved;
+        self.outcome.direct += outcome.direct.saturating_sub(before).min(moved);
+        self.outcome.bounced += outcome.bounced.min(moved);
+        // What failed behind the part is no failure of it.
+        if moved < part.len {
+            self.outcome.error = outcome.error;
+        }
+        moved
+    }
+
+    /// How many bytes before a part are moved with it, and how many in all: where the settings ask for it, a direct read takes the pages that the
+    /// part begins and ends in whole, since what is no whole page would go through the page cache.
+    fn around(&self, part: Part) -> (usize, usize) {
+        let whole = self.task.direct
+            && self.task.direction == Direction::Read
+            && Defaults::get().auto_direct_io_read_overread;
+        if !whole {
+            return (0, part.len);
+        }
+        let len = (part.skew + part.len).next_multiple_of(rustix::param::page_size());
+        (part.skew, len)
     }
 }

@@ -9,7 +9,7 @@
 //! # Safety
 //! * The owner of a request's memory sits in the slab from before its first submission until the kernel's last answer: nobody frees, reads or
 //!   writes that memory meanwhile. `user_data` is (generation, index), and is checked: a wrong answer ends the ring, and no request.
-//! * A ring that is dropped with requests in flight is not closed, and nothing of it freed: it goes to the [reaper](super::reaper).
+//! * A ring that is dropped with requests in flight is not closed, and nothing of it freed: it goes to [`super::reaper`].
 //! * There are never more entries in flight than places in the completion queue, so none is ever lost.
 
 #![allow(unsafe_code)]
