@@ -12,9 +12,9 @@
 //!                                        ReceiveEndpoint ── poll ── Message ── drop, on any thread
 //! ```
 //!
-//! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread of its own, no copy of a payload, no
+//! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread for an endpoint, no copy of a payload, no
 //! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
-//! GPU memory and files are still to come.
+//! Files have threads, in pools that [`storage`] describes. GPU memory as a payload is still to come.
 
 #![deny(unsafe_code)]
 

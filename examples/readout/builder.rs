@@ -282,7 +282,7 @@ impl<'a> Builder<'a> {
 
     /// All sources start together: one that is ahead would wait for the others with its ring full.
     fn start_if_complete(&mut self) {
-        if self.detectors() == self.args.detectors.into() {
+        if self.detectors() == u32::from(self.args.detectors) {
             let all = self.sources.iter_mut();
             all.filter_map(|source| source.answers.as_mut())
                 .for_each(|answers| answers.may_start = true);

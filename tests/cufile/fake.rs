@@ -246,6 +246,12 @@ impl Fake {
         unsafe { self.cufile_function::<unsafe extern "C" fn(c_int)>("fake_delay")(ms) }
     }
 
+    /// Whether operations of streams and batches say that they have moved everything, where the file ends before.
+    pub(crate) fn overstate(&self, on: bool) {
+        // SAFETY: the type is that of the function.
+        unsafe { self.cufile_function::<unsafe extern "C" fn(c_int)>("fake_overstate")(on.into()) }
+    }
+
     pub(crate) fn gpu_direct(&self, on: bool) {
         // SAFETY: the type is that of the function.
         unsafe { self.cufile_function::<unsafe extern "C" fn(c_int)>("fake_gpu_direct")(on.into()) }

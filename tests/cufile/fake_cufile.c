@@ -95,7 +95,7 @@ static void *streams[64];
 static struct injection injections[32];
 static struct { char name[64]; int count; } calls[128];
 static size_t io_limit = SIZE_MAX;
-static int delay_ms, direct;
+static int delay_ms, direct, overstate;
 static struct { int hold, max_events, time_out, repeat, stray; long ret; int status; } batch_mode;
 static int stats_level, stats_on;
 static uint64_t reads, writes, read_bytes, write_bytes, read_errors, submits;
@@ -124,6 +124,7 @@ int fake_handles_live(void) { return handles_live; }
 int fake_buffers_live(void) { return buffers_live; }
 void fake_limit_io(size_t bytes) { io_limit = bytes; }
 void fake_delay(int ms) { delay_ms = ms; }
+void fake_overstate(int on) { overstate = on; }
 void fake_gpu_direct(int on) { direct = on; }
 void fake_properties(unsigned batch, unsigned nvfs_major)
 {
@@ -463,6 +464,14 @@ status_t cuFileBufDeregister(const void *base)
     return answer;
 }
 
+static int registered(const void *base)
+{
+    for (size_t i = 0; i < MANY; i++)
+        if (base && buffers[i].base == base)
+            return 1;
+    return 0;
+}
+
 /* Reads and writes */
 
 static ssize_t move(const char *name, int writing, void *raw, void *base, size_t size, off_t at, off_t behind)
@@ -553,6 +562,8 @@ struct async {
     off_t *at, *behind;
     ssize_t *done;
     long answer;
+    size_t submitted;
+    int registered;
 };
 
 static void run_async(void *argument)
@@ -560,9 +571,15 @@ static void run_async(void *argument)
     struct async *it = argument;
     ssize_t done = it->answer;
     if (!done) {
-        done = move("stream", it->writing, it->handle, it->base, *it->size, *it->at, *it->behind);
+        /* As 1.15 does: what is not registered is as long as was submitted. */
+        if (!it->registered && (size_t)*it->behind + *it->size > it->submitted)
+            done = -EIO;
+        else
+            done = move("stream", it->writing, it->handle, it->base, *it->size, *it->at, *it->behind);
         if (done == -1)
             done = -errno;
+        else if (done >= 0 && overstate)
+            done = (ssize_t)*it->size;
     }
     *it->done = done;
     free(it);
@@ -586,7 +603,8 @@ static status_t enqueue(int writing, void *handle, void *base, size_t *size, off
     struct async *it = malloc(sizeof *it);
     long answer = 0;
     int extra;
-    *it = (struct async){writing, handle, base, size, at, behind, done, 0};
+    *it = (struct async){writing, handle, base, size, at, behind, done, 0, size ? *size : 0, 0};
+    it->registered = registered(base);
     if (injected("stream", &answer, &extra))
         it->answer = answer;
     cuda_enqueue(stream, run_async, it);
@@ -688,8 +706,12 @@ static int finish(struct batch *batch, struct entry *entry, event_t *event)
         event->status = batch_mode.status;
         event->ret = (size_t)batch_mode.ret;
     } else {
-        ssize_t done = move("batch", it->opcode, it->handle, it->base, it->size, it->file_offset, it->buffer_offset);
+        /* As 1.15 does: the offset counts in registered memory alone. */
+        off_t behind = registered(it->base) ? it->buffer_offset : 0;
+        ssize_t done = move("batch", it->opcode, it->handle, it->base, it->size, it->file_offset, behind);
         event->ret = done == -1 ? (size_t)-errno : (size_t)done;
+        if (done >= 0 && overstate)
+            event->ret = it->size;
         if (done < 0)
             event->status = 0x40;
     }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabricast::storage::cufile::{
-    AsyncRequest, Batch, BatchEntry, BatchEvent, BatchStatus, CuFile, CuFileError, CuFileStatus,
-    Failure, Handle, Opcode, Stream, StreamFlags, leaked,
+    AsyncRequest, Batch, BatchEntry, BatchEvent, BatchStatus, BufferFlags, BufferRegistration,
+    CuFile, CuFileError, CuFileStatus, Failure, Handle, Opcode, Stream, StreamFlags, leaked,
 };
 
 use crate::fake::{BatchMode, Fake, NEWEST, in_child};
@@ -77,6 +77,16 @@ impl Rig {
         }
     }
 
+    /// Registers the memory.
+    fn registered(&self) -> BufferRegistration {
+        // SAFETY: the memory outlives the registration, which each test drops first.
+        let guard = unsafe {
+            self.cufile
+                .register_memory(self.memory.base(), 64 * KIB, BufferFlags::empty())
+        };
+        guard.expect("registered")
+    }
+
     fn batch(&self, entries: u32) -> Batch<Owned> {
         self.cufile.batch(entries).expect("set up")
     }
@@ -115,6 +125,7 @@ fn sizes_and_offsets_are_read_when_the_stream_comes() {
     let test = "in_flight::sizes_and_offsets_are_read_when_the_stream_comes";
     in_child(test, NEWEST, &[], || {
         let rig = Rig::new();
+        let guard = rig.registered();
         let stream = rig.stream(0);
         // SAFETY: `keep` owns the memory.
         let operation =
@@ -147,7 +158,7 @@ fn sizes_and_offsets_are_read_when_the_stream_comes() {
                 .chain(&bytes[400..])
                 .all(|byte| *byte == 0)
         );
-        drop(stream);
+        drop((stream, guard));
         rig.close(0);
     });
 }
@@ -157,6 +168,7 @@ fn what_a_stream_has_fixed_can_not_be_set() {
     let test = "in_flight::what_a_stream_has_fixed_can_not_be_set";
     in_child(test, NEWEST, &[], || {
         let rig = Rig::new();
+        let guard = rig.registered();
         let stream = rig.stream(7);
         stream
             .register(StreamFlags::FIXED_SIZE | StreamFlags::PAGE_ALIGNED)
@@ -172,7 +184,7 @@ fn what_a_stream_has_fixed_can_not_be_set() {
         operation.set_buffer_offset(8192).unwrap();
         assert_eq!(operation.check_bytes_done().result.unwrap(), 4096);
         assert!(rig.memory.bytes()[8192..12288] == rig.content[4096..8192]);
-        drop(stream);
+        drop((stream, guard));
         assert_eq!(rig.fake.calls("cuFileStreamDeregister"), 1);
         rig.close(0);
     });
@@ -608,5 +620,53 @@ fn a_submission_of_which_nobody_knows_is_held() {
         assert_eq!(rig.memory.owners(), 3, "leaked");
         assert_eq!(rig.fake.calls("cuFileBatchIODestroy"), 0);
         rig.close(2);
+    });
+}
+
+#[test]
+fn memory_that_is_not_registered_has_one_offset() {
+    let test = "in_flight::memory_that_is_not_registered_has_one_offset";
+    in_child(test, NEWEST, &[], || {
+        let rig = Rig::new();
+        let stream = rig.stream(0);
+        let wanted = rig.request(5000, 300, 1000);
+        // SAFETY: `keep` owns the memory.
+        let operation = unsafe { stream.read_async(&rig.handle, wanted, rig.memory.clone()) };
+        let operation = operation.expect("submitted");
+        let error = operation.set_buffer_offset(0).unwrap_err();
+        assert!(error.to_string().contains("not registered"), "{error}");
+        operation.set_size(900).unwrap();
+        assert_eq!(operation.check_bytes_done().result.unwrap(), 900);
+        assert!(rig.memory.bytes()[300..1200] == rig.content[5000..5900]);
+        drop(stream);
+        rig.close(0);
+    });
+}
+
+/// As cuFile 1.15 does with O_DIRECT.
+#[test]
+fn more_than_the_file_has_is_not_believed() {
+    let test = "in_flight::more_than_the_file_has_is_not_believed";
+    in_child(test, NEWEST, &[], || {
+        let rig = Rig::new();
+        rig.fake.overstate(true);
+        let stream = rig.stream(0);
+        let end = 64 * KIB as u64;
+        for (offset, expected) in [(end - 10, 10), (end, 0), (end + 10, 0), (0, 1000)] {
+            let wanted = rig.request(offset, 0, 1000);
+            // SAFETY: `keep` owns the memory.
+            let operation = unsafe { stream.read_async(&rig.handle, wanted, rig.memory.clone()) };
+            let outcome = operation.expect("submitted").check_bytes_done();
+            assert_eq!(outcome.result.unwrap(), expected, "at {offset}");
+        }
+        let mut batch = rig.batch(1);
+        let mut entries = rig.entries(1);
+        entries[0].file_offset = end - 7;
+        // SAFETY: `keep` owns the memory.
+        unsafe { batch.submit(entries) }.unwrap();
+        let events = done(collect(&mut batch, 1));
+        assert_eq!(events, [(0, BatchStatus::COMPLETE, Ok(7))]);
+        drop((stream, batch));
+        rig.close(0);
     });
 }

@@ -12,6 +12,7 @@ mod files;
 mod gpu;
 mod in_flight;
 mod loading;
+mod rates;
 mod settings;
 mod suite;
 
@@ -63,10 +64,13 @@ fn the_suite_over_the_real_library() {
     if is_child(test) {
         let (_dir, path) = suite::folder();
         match CuFile::get() {
-            Ok(cufile) => {
-                suite::all(cufile, &path);
-                files::all(&path);
-            }
+            Ok(cufile) => match suite::refused(cufile, &path) {
+                None => {
+                    suite::all(cufile, &path);
+                    files::all(&path);
+                }
+                Some(why) => println!("SKIPPED: {why}"),
+            },
             Err(why) => println!("SKIPPED: {why}"),
         }
         return;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::storage::cufile::{
-    AsyncRequest, Batch, BatchEntry, BatchEvent, BufferFlags, CuFile, CuFileError, GpuPaths,
-    Handle, IoVec, Opcode, StatsLevel, StreamFlags,
+    AsyncRequest, Batch, BatchEntry, BatchEvent, BufferFlags, CuFile, CuFileError, CuFileStatus,
+    GpuPaths, Handle, IoVec, Opcode, StatsLevel, StreamFlags,
 };
 
 use crate::gpu::Gpu;
@@ -83,6 +83,19 @@ impl Pages {
     pub(crate) fn base(&mut self) -> *mut c_void {
         self.bytes_mut().as_mut_ptr().cast()
     }
+}
+
+/// Why cuFile knows no file here: the udev database says nothing of the disk.
+pub(crate) fn refused(cufile: &'static CuFile, dir: &Path) -> Option<String> {
+    let at = dir.join("probe");
+    std::fs::write(&at, b"probe").expect("written");
+    let error = cufile.register(open(&at, 0)).err()?;
+    assert_eq!(
+        error.status(),
+        Some(CuFileStatus::HANDLE_NOT_REGISTERED),
+        "{error}"
+    );
+    Some(error.to_string())
 }
 
 /// Everything, in files of that folder.
@@ -313,7 +326,22 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     let mut batch: Batch<usize> = cufile.batch(8).expect("set up");
     let memory = gpu.alloc(256 * KIB);
     let mut host = Pages::new(256 * KIB);
-    for base in [memory.base(), host.base()] {
+    for (base, registered) in [
+        (memory.base(), false),
+        (host.base(), false),
+        (memory.base(), true),
+    ] {
+        if registered {
+            assert!(
+                memory.bytes() == content,
+                "GPU memory that is not registered"
+            );
+            memory.fill(&vec![0; memory.len()]);
+        }
+        // SAFETY: the memory outlives the registration.
+        let register =
+            || unsafe { cufile.register_memory(base, memory.len(), BufferFlags::empty()) };
+        let _guard = registered.then(|| register().expect("registered"));
         // Twice: a batch is used again when its entries are over.
         for _ in 0..2 {
             let part = 32 * KIB;
@@ -349,7 +377,8 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
             assert_eq!(seen, (0..8).collect::<Vec<_>>());
         }
     }
-    assert!(memory.bytes() == content && host.bytes() == content);
+    assert!(memory.bytes() == content, "GPU memory");
+    assert!(host.bytes() == content, "host memory");
     let write = BatchEntry {
         opcode: Opcode::Write,
         handle: handle.clone(),
@@ -396,7 +425,9 @@ fn statistics(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     let paths = GpuPaths::between(&before, &after);
     println!("{paths:?}: GPU-direct: {:?}", paths.reads.gpu_direct());
     let (first, then) = (&before.detailed.basic, &after.detailed.basic);
-    assert_eq!(then.read_ops.ok - first.read_ops.ok, 4);
+    // 1.15 counts each of them twice.
+    let reads = then.read_ops.ok - first.read_ops.ok;
+    assert!(reads == 4 || reads == 8, "{reads} reads");
     assert_eq!(then.read_bytes - first.read_bytes, 4 * 1024 * KIB as u64);
     let level1 = driver.stats_l1().expect("statistics");
     assert_eq!(level1.read_bytes, then.read_bytes);

@@ -20,7 +20,7 @@ use super::driver::Driver;
 use super::error::{CuFileError, CuFileStatus, Failure};
 use super::handle::Handle;
 use super::table::Batches;
-use super::{CuFile, check, count_leak};
+use super::{CuFile, check, count_leak, lock};
 
 /// Most entries where the driver does not say how many there may be.
 const ENTRIES_MAX: u32 = 128;
@@ -295,16 +295,23 @@ impl<K> Batch<K> {
                 limit: self.places.len(),
             });
         }
+        let registered = lock(&self.driver.cufile().registered);
         let free = self.places.iter().enumerate();
         let free = free.filter(|(_, place)| place.entry.is_none());
         let params = free.zip(entries).map(|((index, place), entry)| {
-            let (file_offset, buffer_offset) =
+            let (file_offset, mut buffer_offset) =
                 entry
                     .handle
                     .checked(entry.len, entry.file_offset, entry.buffer_offset)?;
+            // Batches of cuFile look at the offset in registered memory only, and else put every entry at the base.
+            let mut base = entry.base;
+            if !registered.contains(&base.addr()) {
+                base = base.wrapping_byte_add(entry.buffer_offset);
+                buffer_offset = 0;
+            }
             Ok(UnsafeCell::new(IoParams {
                 mode: BATCH_MODE,
-                base: entry.base,
+                base,
                 file_offset,
                 buffer_offset,
                 size: entry.len,
@@ -440,7 +447,12 @@ impl<K> Taken<K> {
             return BatchEvent::Released { cookie, keep };
         }
         let result = match usize::try_from(ret) {
-            Ok(done) if status.contains(BatchStatus::COMPLETE) && done <= self.len => Ok(done),
+            Ok(done) if status.contains(BatchStatus::COMPLETE) && done <= self.len => {
+                Ok(match self.opcode {
+                    Opcode::Read => self.handle.up_to_end(self.file_offset, done),
+                    Opcode::Write => done,
+                })
+            }
             Ok(_) if status.contains(BatchStatus::CANCELED) => Err(Failure::Errno(libc::ECANCELED)),
             Ok(_) if !status.contains(BatchStatus::COMPLETE) => Err(Failure::Unexplained),
             Ok(_) => Err(Failure::Nonsense(ret as i64)),

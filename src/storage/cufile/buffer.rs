@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::driver::Driver;
 use super::error::CuFileError;
-use super::{CuFile, check, count_leak};
+use super::{CuFile, check, count_leak, lock};
 
 bitflags::bitflags! {
     /// What a registration is for, the flags of `cuFileBufRegister`.
@@ -78,6 +78,7 @@ impl BufferRegistration {
         // SAFETY: the caller vouches for the memory.
         let answer = unsafe { register(base, len, flags.bits()) };
         check("cuFileBufRegister", answer)?;
+        lock(&cufile.registered).insert(base.addr());
         Ok(Self { base, len, driver })
     }
 
@@ -115,6 +116,7 @@ impl BufferRegistration {
 ///
 /// `base` is registered, and is not registered any more after this.
 unsafe fn deregister(driver: &Driver, base: *mut c_void) -> Result<(), CuFileError> {
+    lock(&driver.cufile().registered).remove(&base.addr());
     let call = driver.cufile().library.basic.buf_deregister;
     // SAFETY: the caller says so.
     check("cuFileBufDeregister", unsafe { call(base) })

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::Arc;
 
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags};
 
 use super::CuFile;
 use super::abi::{Descr, FileOrPointer, HANDLE_TYPE_FD, HANDLE_TYPE_USERSPACE_FS, RawHandle};
@@ -134,6 +134,19 @@ impl Handle {
     /// Who it belongs to.
     pub fn cufile(&self) -> &'static CuFile {
         self.shared.driver.cufile()
+    }
+
+    /// What can have been read of `done` bytes at an offset: cuFile 1.15 in its compatibility mode says that all was read where a
+    /// stream-ordered read of a file with O_DIRECT meets the end of the file.
+    pub(super) fn up_to_end(&self, offset: u64, done: usize) -> usize {
+        let size = self.file().and_then(|file| rustix::fs::fstat(file).ok());
+        let size =
+            size.filter(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile);
+        let Some(size) = size.and_then(|stat| u64::try_from(stat.st_size).ok()) else {
+            return done;
+        };
+        let there = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        done.min(there)
     }
 
     pub(super) fn raw(&self) -> RawHandle {

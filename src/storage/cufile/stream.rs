@@ -23,6 +23,7 @@ use super::{CuFile, abi, check, count_leak, lock, signed};
 /// A CUDA stream, `CUstream`; null is the default stream.
 pub type RawStream = *mut c_void;
 
+const READ: &str = "cuFileReadAsync";
 /// Most operations of a stream that are in flight or were dropped there.
 const IN_FLIGHT_MAX: usize = 4096;
 /// Between two looks at a stream: the first pause, and the longest.
@@ -101,7 +102,7 @@ pub struct AsyncRequest {
     pub size: usize,
     /// Where in the file.
     pub file_offset: u64,
-    /// Where in the memory.
+    /// Where in the memory. It can be set later only where the memory is registered.
     pub buffer_offset: usize,
 }
 
@@ -196,7 +197,7 @@ impl Stream {
     ) -> Result<StreamOperation<K>, CuFileError> {
         let call = functions(self.shared.driver.cufile())?.read_async;
         // SAFETY: the caller vouches for the memory and the context.
-        unsafe { self.submit("cuFileReadAsync", call, handle, request, keep) }
+        unsafe { self.submit(READ, call, handle, request, keep) }
     }
 
     /// Writes in the order of the stream, `cuFileWriteAsync`; else as [`read_async`](Self::read_async).
@@ -232,6 +233,15 @@ impl Stream {
         keep: K,
     ) -> Result<StreamOperation<K>, CuFileError> {
         let cell = Box::new(Cell::of(handle, &request)?);
+        // Of memory that is not registered, cuFile takes the size that is submitted for all there is, and fails with EIO
+        // where an offset leads out of that: so it gets the first byte as the base.
+        let cufile = self.shared.driver.cufile();
+        let registered = lock(&cufile.registered).contains(&request.base.addr());
+        let mut base = request.base;
+        if !registered {
+            base = base.wrapping_byte_add(request.buffer_offset);
+            cell.buffer_offset.store(0, Ordering::Relaxed);
+        }
         self.shared.reserve()?;
         let flags = lock(&self.shared.registered).unwrap_or_default();
         // SAFETY: the caller vouches for memory and context. The cell is kept on the heap until the stream has passed, by
@@ -239,7 +249,7 @@ impl Stream {
         let answer = unsafe {
             call(
                 handle.raw(),
-                request.base,
+                base,
                 cell.size.as_ptr(),
                 cell.file_offset.as_ptr(),
                 cell.buffer_offset.as_ptr(),
@@ -253,6 +263,7 @@ impl Stream {
         }
         Ok(StreamOperation {
             call: name,
+            is_read: name == READ,
             stream: Arc::clone(&self.shared),
             held: Some(Held {
                 cell,
@@ -261,6 +272,7 @@ impl Stream {
             }),
             request,
             flags,
+            registered,
         })
     }
 
@@ -441,11 +453,14 @@ impl fmt::Debug for Stream {
 #[must_use = "only check_bytes_done says what became of it"]
 pub struct StreamOperation<K: Send + 'static = ()> {
     call: &'static str,
+    is_read: bool,
     stream: Arc<Shared>,
     /// Always there but in `drop`.
     held: Option<Held<K>>,
     request: AsyncRequest,
     flags: StreamFlags,
+    /// The memory is.
+    registered: bool,
 }
 
 // SAFETY: the pointer of the request is only compared and handed to cuFile; the rest is Send.
@@ -495,10 +510,16 @@ impl<K: Send + 'static> StreamOperation<K> {
     ///
     /// # Errors
     ///
-    /// [`CuFileError::Value`] where it does not fit, or was fixed.
+    /// [`CuFileError::Value`] where it does not fit, was fixed, or the memory is not registered
+    /// ([`CuFile::register_memory`]).
     pub fn set_buffer_offset(&self, offset: usize) -> Result<(), CuFileError> {
         let fixed = StreamFlags::FIXED_BUFFER_OFFSET;
         self.settable("buffer_offset", offset as u64, fixed)?;
+        if !self.registered {
+            let reason = "cuFile takes no other offset in memory that is not registered";
+            let field = "buffer_offset";
+            return Err(CuFileError::value(field, offset, "bytes", reason));
+        }
         let AsyncRequest {
             size, buffer_len, ..
         } = self.request;
@@ -591,13 +612,16 @@ impl<K: Send + 'static> StreamOperation<K> {
         self.stream.release();
         let size = held.cell.size.load(Ordering::Acquire);
         let done = held.cell.bytes_done.load(Ordering::Acquire);
+        let at = held.cell.file_offset.load(Ordering::Acquire);
+        let at = u64::try_from(at).ok();
         let result = match usize::try_from(done) {
+            Ok(done) if done <= size && self.is_read => {
+                Ok(held.handle.up_to_end(at.unwrap_or(0), done))
+            }
             Ok(done) if done <= size => Ok(done),
             Ok(_) => Err(Failure::Nonsense(done as i64)),
             Err(_) => Err(Failure::of_operation(done)),
         };
-        let at = held.cell.file_offset.load(Ordering::Acquire);
-        let at = u64::try_from(at).ok();
         StreamOutcome {
             result: result.map_err(|failure| {
                 CuFileError::call(self.call, failure).at(held.handle.path(), at)
