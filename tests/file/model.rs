@@ -228,9 +228,19 @@ fn run(directory: &Path, seed: u64, steps: usize, pools: &[ThreadPool]) -> (u64,
         direct_bytes: 0,
         bounced_bytes: 0,
     };
+    let refusals = |model: &Model<'_>| {
+        let refused = model
+            .handles
+            .iter()
+            .map(|handle| handle.direct_refused().is_some());
+        refused.collect::<Vec<_>>()
+    };
+    let before = refusals(&model);
     for _ in 0..steps {
         model.step();
     }
+    // What the plan cuts, the kernel takes.
+    assert_eq!(refusals(&model), before);
     let on_disk = std::fs::read(&path).unwrap();
     assert!(on_disk == model.bytes, "the file is not what was written");
     std::fs::remove_file(&path).unwrap();
