@@ -68,7 +68,7 @@ impl Rules {
 
     /// Whether a transfer can go direct from or to this address.
     pub(crate) fn is_aligned(self, address: usize) -> bool {
-        address.is_multiple_of(self.alignment.memory as usize)
+        address & (self.alignment.memory as usize - 1) == 0
     }
 }
 
@@ -90,13 +90,14 @@ impl Plan {
             offset,
         };
         let grain = rules.grain();
-        // Below `grain`, which is a `usize`.
-        let over = (offset % grain as u64) as usize;
+        // A power of two: masks, since a division costs as much as all the rest. Below `grain`, which is a `usize`.
+        let within = grain - 1;
+        let over = (offset & within as u64) as usize;
         let head = if over == 0 { 0 } else { grain - over };
         if !rules.direct || len.saturating_sub(head) < grain {
             return buffered;
         }
-        let middle = (len - head) / grain * grain;
+        let middle = (len - head) & !within;
         let how = if rules.is_aligned(address.wrapping_add(head)) {
             How::Direct
         } else {
