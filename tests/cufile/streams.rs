@@ -231,3 +231,33 @@ fn at_once_without_cufile() {
         rig.close();
     });
 }
+
+#[test]
+fn compatibility_mode_for_streams_alone() {
+    let test = "streams::compatibility_mode_for_streams_alone";
+    let env = [("FABRICAST_COMPAT_MODE", "AUTO")];
+    in_child(test, NEWEST, &env, || {
+        let (_dir, path) = folder();
+        let (rig, stream) = (Rig::new(&path), stream(7));
+        if !rig.file.is_compat_mode_preferred_for_async() {
+            return println!("SKIPPED: there is a cufile.json here");
+        }
+        let reason = rig.file.compat_reason();
+        // Where the rest of the machine will do, it is for the missing cufile.json, and cuFile still moves the bytes.
+        let by = match rig.file.is_compat_mode_preferred() {
+            true => BackEnd::Staged,
+            false => {
+                assert!(reason.contains("stream-ordered"), "{reason}");
+                BackEnd::CuFile
+            }
+        };
+        let read = rig.file.read_async(rig.memory(), .., 0, Some(&stream));
+        assert!(!read.is_asynchronous());
+        let (memory, moved) = over(read, by);
+        assert_eq!(moved, LEN);
+        assert!(bytes(&memory) == rig.content);
+        assert_eq!(rig.fake.calls("cuFileReadAsync"), 0);
+        drop((memory, stream));
+        rig.close();
+    });
+}
