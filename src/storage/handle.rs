@@ -25,6 +25,7 @@ use super::{
 /// | [`read`](Self::read), [`write`](Self::write) | this thread | borrowed |
 /// | [`read_parallel`](Self::read_parallel), [`write_parallel`](Self::write_parallel) | this thread and a pool's, cut in tasks | borrowed |
 /// | [`pread`](Self::pread), [`pwrite`](Self::pwrite), [`append`](Self::append) | a pool's threads, cut in tasks | owned by the operation |
+/// | [`read_async`](Self::read_async), [`write_async`](Self::write_async) | cuFile, in the order of a CUDA stream; else this thread | owned by the operation |
 ///
 /// A read is short only at the end of the file. A write takes all bytes, or is an error that says how many it took. Operations on ranges that overlap,
 /// at the same time, are a race, as they are for pwrite(2).
@@ -327,7 +328,7 @@ impl FileHandle {
         FileError::new(operation, Arc::clone(&self.path), kind)
     }
 
-    fn part(
+    pub(super) fn part(
         &self,
         operation: FileOperation,
         memory: RawMemory,
@@ -358,7 +359,7 @@ impl FileHandle {
     }
 
     /// Checks a transfer.
-    fn subject(
+    pub(super) fn subject(
         &self,
         operation: FileOperation,
         offset: u64,
@@ -385,7 +386,7 @@ impl FileHandle {
     ///
     /// # Safety
     /// As [`transfer`].
-    unsafe fn now(
+    pub(super) unsafe fn now(
         &self,
         direction: Direction,
         memory: RawMemory,

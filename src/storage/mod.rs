@@ -60,7 +60,7 @@ pub use block_device::{BlockDevice, BlockDeviceError};
 pub use bounce::bounce_buffers_clear;
 pub use compat::{CompatMode, NoCompatMode};
 pub use defaults::{Defaults, DefaultsScope};
-pub use device::{DeviceMemory, pinned_buffers_clear};
+pub use device::{DeviceMemory, StreamFuture, StreamIoOutcome, pinned_buffers_clear};
 pub use error::{FileError, FileErrorKind, FileOperation};
 pub use file::DirectAlignment;
 pub use future::{IoFuture, IoOutcome, wait_all, wait_any};

@@ -14,6 +14,7 @@ mod in_flight;
 mod loading;
 mod rates;
 mod settings;
+mod streams;
 mod suite;
 
 use fabricast::storage::cufile::CuFile;

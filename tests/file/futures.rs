@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::future::Executor;
 use fabricast::storage::{
-    FileErrorKind, FileHandle, IoOptions, ThreadPool, callback_panics, wait_all, wait_any,
+    BackEnd, FileErrorKind, FileHandle, IoOptions, ThreadPool, callback_panics, wait_all, wait_any,
 };
 use tempfile::TempDir;
 
@@ -305,4 +305,25 @@ fn nothing_to_do_is_done_at_once() {
     assert_eq!(future.wait().result.unwrap().bytes, 0);
     assert_eq!(file.read(&mut [], 0).unwrap().bytes, 0);
     assert_eq!(file.nbytes().unwrap(), SIZE as u64);
+}
+
+#[test]
+fn a_stream_is_not_needed_where_there_is_no_gpu() {
+    let Fixture { file, .. } = &fixture(8);
+    let written = file.write_async(vec![9; 100], 10..60, 1000, None);
+    assert!(!written.is_asynchronous() && written.is_done().unwrap());
+    let outcome = written.check_bytes_done();
+    let moved = outcome.result.unwrap();
+    assert_eq!((moved.bytes, outcome.buffer.unwrap().len()), (50, 100));
+    assert_ne!(moved.back_end, BackEnd::CuFile);
+    let outcome = file.read_async(vec![0; 100], .., 1040, None);
+    let outcome = outcome.check_bytes_done_within(Duration::ZERO).unwrap();
+    assert_eq!(outcome.result.unwrap().bytes, 100);
+    let buffer = outcome.buffer.unwrap();
+    assert!(buffer[..10] == [9; 10] && buffer[10..] == [4; 90]);
+    let outcome = file.read_async(vec![0; 100], 90..101, 0, None);
+    let outcome = outcome.check_bytes_done();
+    let error = outcome.result.unwrap_err();
+    assert!(matches!(error.kind, FileErrorKind::Range { .. }), "{error}");
+    assert_eq!(outcome.buffer.unwrap().len(), 100);
 }

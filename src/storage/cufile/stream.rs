@@ -55,7 +55,8 @@ impl CuFile {
     /// # Safety
     ///
     /// `raw` is null (the default stream) or a stream that is not destroyed before the [`Stream`] and all of its
-    /// operations are gone.
+    /// operations are gone. GPU memory that [`FileHandle::read_async`](crate::storage::FileHandle::read_async) and
+    /// [`write_async`](crate::storage::FileHandle::write_async) are given with it belongs to its context.
     pub unsafe fn stream(&'static self, raw: RawStream) -> Result<Stream, CuFileError> {
         // SAFETY: the caller keeps the contract, which is the same.
         unsafe { Stream::open(self, raw) }

@@ -13,6 +13,7 @@ mod lane;
 mod memory;
 mod route;
 mod staged;
+mod stream_io;
 
 /// Frees the pinned memory of the host that is kept for the next transfers of GPU memory, and says how many bytes that were.
 pub fn pinned_buffers_clear() -> usize {
@@ -22,5 +23,6 @@ pub fn pinned_buffers_clear() -> usize {
 pub(crate) use engine::{engine_for, synchronize_default};
 pub use memory::DeviceMemory;
 pub(crate) use route::Route;
+pub use stream_io::{StreamFuture, StreamIoOutcome};
 
 use super::cufile::cuda::Cuda;
