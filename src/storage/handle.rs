@@ -27,7 +27,8 @@ use super::{
 /// | [`pread`](Self::pread), [`pwrite`](Self::pwrite), [`append`](Self::append) | a pool's threads, cut in tasks | owned by the operation |
 /// | [`read_async`](Self::read_async), [`write_async`](Self::write_async) | cuFile, in the order of a CUDA stream; else this thread | owned by the operation |
 ///
-/// A read is short only at the end of the file. A write takes all bytes, or is an error that says how many it took. Operations on ranges that overlap,
+/// A read is short only at the end of the file. Memory of its range behind the last byte is as it was, but for a read around the page cache, where
+/// the kernel may fill it with zeros. A write takes all bytes, or is an error that says how many it took. Operations on ranges that overlap,
 /// at the same time, are a race, as they are for pwrite(2).
 ///
 /// ```
