@@ -20,6 +20,7 @@ mod coalesced;
 mod control;
 mod error;
 mod host;
+mod json;
 mod ours;
 mod pairs;
 mod pingpong;

@@ -1,9 +1,8 @@
 //! What is printed: one JSON object a line and case, or a table.
 
-use std::fmt::Write;
-
 use crate::case::{Case, Operation};
 use crate::client::Figures;
+use crate::json::{number, text};
 use crate::pairs::Outcome;
 use crate::stats::DECIDED;
 
@@ -163,34 +162,4 @@ fn figures(line: &mut String, prefix: &str, figures: &Figures) {
     for (key, value) in fields {
         number(line, &format!("{prefix}{key}"), value);
     }
-}
-
-fn key(line: &mut String, key: &str) {
-    if line.len() > 1 {
-        line.push(',');
-    }
-    let _ = write!(line, "\"{key}\":");
-}
-
-/// What was not measured is null: JSON has no NaN.
-fn number(line: &mut String, name: &str, value: f64) {
-    key(line, name);
-    let _ = if value.is_finite() {
-        write!(line, "{value}")
-    } else {
-        write!(line, "null")
-    };
-}
-
-fn text(line: &mut String, name: &str, value: &str) {
-    key(line, name);
-    line.push('"');
-    for c in value.chars() {
-        match c {
-            '"' | '\\' => line.extend(['\\', c]),
-            c if c.is_control() => {}
-            c => line.push(c),
-        }
-    }
-    line.push('"');
 }

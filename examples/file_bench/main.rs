@@ -12,6 +12,8 @@ mod case;
 mod disk;
 mod fio;
 mod host;
+#[path = "../bench/json.rs"]
+mod json;
 mod memory;
 mod ours;
 mod pairs;

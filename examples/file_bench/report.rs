@@ -1,8 +1,7 @@
 //! What is printed: one JSON object a line and operation, or text.
 
-use std::fmt::Write;
-
 use crate::case::{Bench, Figures, Operation};
+use crate::json::{number, text};
 use crate::stats::DECIDED;
 
 /// The medians of the runs of an operation, and of the ratios of its pairs.
@@ -146,25 +145,4 @@ fn json_line(bench: &Bench, operation: Operation, outcome: &Outcome) -> String {
     text(&mut line, "verdict", outcome.verdict(operation));
     line.push('}');
     line
-}
-
-fn key(line: &mut String, key: &str) {
-    if line.len() > 1 {
-        line.push(',');
-    }
-    let _ = write!(line, "\"{key}\":");
-}
-
-/// What was not measured is null: JSON has no NaN.
-fn number(line: &mut String, name: &str, value: f64) {
-    key(line, name);
-    let _ = match value.is_finite() {
-        true => write!(line, "{value}"),
-        false => write!(line, "null"),
-    };
-}
-
-fn text(line: &mut String, name: &str, value: &str) {
-    key(line, name);
-    let _ = write!(line, "\"{}\"", value.replace(['"', '\\'], "'"));
 }
