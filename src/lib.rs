@@ -32,6 +32,7 @@ mod process;
 mod random;
 pub mod stats;
 pub mod storage;
+pub mod stream;
 mod sync;
 
 pub use endpoint::{
