@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::staged::Staged;
-use crate::storage::cufile::cuda::Cuda;
+use crate::cuda::{Cuda, CudaError};
 use crate::storage::cufile::{CuFileError, Handle};
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::file::File;
@@ -59,7 +59,7 @@ pub(crate) fn synchronize_default(place: Place) -> Result<(), FileErrorKind> {
         let _current = cuda.enter(base)?;
         cuda.synchronize_default()
     };
-    wait().map_err(failed)
+    wait().map_err(|error: CudaError| failed(error.into()))
 }
 
 /// What stopped an operation: the system's error where there is one, else cuFile's or CUDA's own.
@@ -93,8 +93,9 @@ impl Engine for CuFileEngine {
         };
         let mut outcome = TaskOutcome::default();
         let mut all = || {
-            let current = Cuda::ready().map_err(CuFileError::from);
-            let _current = current.and_then(|cuda| cuda.enter(base)).map_err(failed)?;
+            let current = Cuda::ready().map_err(CudaError::from);
+            let current = current.and_then(|cuda| cuda.enter(base));
+            let _current = current.map_err(|error| failed(error.into()))?;
             // SAFETY: the task's memory is good for the transfer until this returns, and its context is current.
             unsafe { whole(handle, task, base, offset, &mut outcome.moved) }
         };
