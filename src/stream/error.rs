@@ -168,6 +168,20 @@ pub enum StreamError {
     /// A file of the source or the sink.
     #[error(transparent)]
     File(#[from] FileError),
+    /// The file with the key.
+    #[error("{}: {error}", path.display())]
+    KeyFile {
+        /// Where it is.
+        path: std::path::PathBuf,
+        /// What stopped it.
+        error: std::sync::Arc<std::io::Error>,
+    },
+    /// The system gives no random numbers, without which nobody can prove anything.
+    #[error("the system has no random numbers")]
+    Random,
+    /// The peer has no key where this side has one: it can't prove who it is.
+    #[error("the peer asks for no proof, and gives none: it has no key")]
+    Unproven,
     /// The endpoint, the fabric, or memory.
     #[error("{0}")]
     Endpoint(std::sync::Arc<crate::Error>),

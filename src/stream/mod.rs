@@ -5,14 +5,23 @@
 // The engines that use all of this are still to come.
 #![allow(dead_code)]
 
+pub(crate) mod auth;
+mod block_set;
 mod blocks;
+pub(crate) mod digest;
 mod error;
+pub(crate) mod handshake;
+mod limits;
 mod manifest;
 mod name;
 pub(crate) mod wire;
 
+pub use auth::{KEY_LEN_MAX, KEY_LEN_MIN, PresharedKey};
+pub use block_set::BlockSet;
 pub use blocks::{Block, BlockPlan};
+pub use digest::{StreamDigest, crc32c};
 pub use error::{RefusalCode, StreamError, StreamViolation};
+pub use limits::Limits;
 pub use manifest::{Entry, EntryKind, EntryProblem, Manifest, ManifestError, Modified};
 pub use name::{COMPONENT_LEN_MAX, NAME_LEN_MAX, NameError, RelativeName};
 pub use wire::{StreamIdentity, WireError};
