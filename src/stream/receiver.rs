@@ -8,7 +8,7 @@ mod session;
 mod writing;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -133,10 +133,7 @@ impl StreamReceiver {
     pub fn next(&self, timeout: Duration) -> Option<StreamNews> {
         let news = self.news.lock();
         let news = news.unwrap_or_else(std::sync::PoisonError::into_inner);
-        match news.recv_timeout(timeout) {
-            Ok(news) => Some(news),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => None,
-        }
+        news.recv_timeout(timeout).ok()
     }
 
     /// Takes no new streams, waits for those that are under way until the deadline, and cuts what is left then. Returns when its threads have

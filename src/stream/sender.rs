@@ -19,7 +19,7 @@ use self::transfer::Shared;
 use super::wire::HEADER_LEN;
 use super::{BlockSource, StreamError};
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
-use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
+use crate::endpoint::duplex::DuplexConfig;
 use crate::event_loop::Waker;
 use crate::{Domain, Region};
 
@@ -91,14 +91,9 @@ impl StreamSender {
         }
         let pool = block_pool(config.block_bytes, config.buffers, domains)?;
         let control = control_pool(domains)?;
-        let mut endpoints = Vec::new();
-        for domain in domains {
-            let duplex = duplex(domain, &config)?;
-            endpoints.push(DuplexEndpoint::dialing(domain, &duplex)?);
-        }
         let (commands, queue) = channel();
         let pools = (pool.clone(), control);
-        let (engine, waker) = Engine::new(config, endpoints, pools, queue)?;
+        let (engine, waker) = Engine::new(config, domains, pools, queue)?;
         let thread = std::thread::Builder::new().name("stream-send".to_owned());
         let thread = thread.spawn(move || engine.run());
         let thread = thread.map_err(|error| crate::Error::Os {
@@ -225,10 +220,14 @@ pub(super) fn control_pool(domains: &[Arc<Domain>]) -> Result<SharedBufferManage
     Ok(pool)
 }
 
-fn duplex(domain: &Arc<Domain>, config: &SenderConfig) -> Result<DuplexConfig, StreamError> {
+fn duplex(
+    domain: &Arc<Domain>,
+    config: &SenderConfig,
+    connections: u32,
+) -> Result<DuplexConfig, StreamError> {
     let kind = domain.fabric().endpoint_kind();
     let receives = DuplexConfig::receives(kind, CONTROL_DEPTH);
-    let slots = receives * config.connections.min(64) + 16;
+    let slots = receives * connections.min(64) + 16;
     let slot = HEADER_LEN + super::wire::CONTROL_PAYLOAD_MAX;
     let pool = SharedBufferManager::allocate(slots, slot).map_err(crate::Error::from)?;
     Ok(DuplexConfig {
@@ -236,7 +235,7 @@ fn duplex(domain: &Arc<Domain>, config: &SenderConfig) -> Result<DuplexConfig, S
         pool,
         depth: CONTROL_DEPTH,
         send_depth: config.depth + CONTROL_SENDS,
-        max_connections: config.connections,
+        max_connections: connections,
         connect_timeout: config.connect_timeout,
         close_timeout: Duration::from_secs(2),
         // A receiver that is busy grants nothing, and sends wait unposted: what is posted moves.

@@ -15,7 +15,7 @@ use crate::stream::{
     BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
 };
 
-/// How long the first peer that is ready waits for what the others say of the size of blocks.
+/// How long the first peer that is ready waits for what the others say of the size of blocks, and for their being ready.
 const PLAN_WAIT: Duration = Duration::from_millis(500);
 
 /// What lanes know of their delivery.
@@ -48,6 +48,8 @@ pub(super) struct Delivery {
     reading: usize,
     checking: bool,
     plan_by: Option<Instant>,
+    /// Nothing is read before all are ready, or this.
+    begin_by: Option<Instant>,
     deadline: Option<Instant>,
 }
 
@@ -68,6 +70,7 @@ impl Delivery {
             reading: 0,
             checking: false,
             plan_by: None,
+            begin_by: None,
             deadline: options.deadline.map(|time| tools.now + time),
             shipment: Shipment {
                 id,
@@ -145,7 +148,9 @@ impl Delivery {
             lane.on_time(&self.shipment, tools);
         }
         self.judge_slow(tools);
-        self.begin_check();
+        if self.begin_by.is_none() && self.lanes.iter().any(Lane::is_sending) {
+            self.begin_by = Some(tools.now + PLAN_WAIT);
+        }
     }
 
     /// Decides on the size of blocks: what each peer takes, once each has spoken or has had its time.
@@ -191,7 +196,9 @@ impl Delivery {
         if self.checking_is_due() {
             return true;
         }
-        if shipment.paused || !shipment.rate.may(now) || !free {
+        let together = self.lanes.iter().all(Lane::is_settled);
+        let begun = together || self.begin_by.is_some_and(|by| now >= by);
+        if shipment.paused || !shipment.rate.may(now) || !free || !begun {
             return false;
         }
         // What is lent takes no buffer: it is bounded here.
@@ -220,11 +227,7 @@ impl Delivery {
     }
 
     /// Takes the next block for all who want it and have room.
-    pub(super) fn begin_read(
-        &mut self,
-        pool: &SharedBufferManager,
-        _tools: &Tools,
-    ) -> Option<What> {
+    pub(super) fn begin_read(&mut self, pool: &SharedBufferManager) -> Option<What> {
         if self.checking_is_due() {
             self.checking = true;
             return Some(What::Check);
@@ -288,8 +291,6 @@ impl Delivery {
             && self.lanes.iter().any(waits)
     }
 
-    fn begin_check(&mut self) {}
-
     // ---- sending -------------------------------------------------------------------------------------------------
 
     /// Sends what can be sent now; whether that was anything.
@@ -298,9 +299,6 @@ impl Delivery {
         for lane in &mut self.lanes {
             any |= lane.pump(&mut self.shipment, tools);
         }
-        let lanes = &self.lanes;
-        let starved = self.reading == 0;
-        let _ = (lanes, starved);
         any
     }
 }

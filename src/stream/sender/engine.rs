@@ -14,15 +14,16 @@ use std::time::{Duration, Instant};
 
 use super::config::{Peer, SendOptions, SenderConfig};
 use super::delivery::Delivery;
-use super::reading::{ReadDone, ReadJob, What};
+use super::reading::{ReadDone, ReadJob};
 use super::transfer::Shared;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, ReceiveEvent};
 use crate::event_loop::{EventLoop, Token, Waker};
+use crate::fabric::EndpointKind;
 use crate::stream::workers::Workers;
 use crate::stream::{BlockSource, StreamError};
-use crate::{Error, PeerAddr};
+use crate::{Domain, Error, PeerAddr};
 
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -51,10 +52,20 @@ pub(super) struct Begin {
     pub(super) shared: Arc<Shared>,
 }
 
-/// An endpoint, of one domain.
+/// An endpoint.
 pub(super) struct Port {
     pub(super) endpoint: DuplexEndpoint,
     token: Token,
+    /// It is there for one connection, and goes with it.
+    single: bool,
+}
+
+/// How connections are made from one domain.
+pub(super) struct Dock {
+    pub(super) domain: Arc<Domain>,
+    /// The endpoint of all of them. None over FI_EP_RDM: there, a second connection between two endpoints ends the first, so that each needs an
+    /// endpoint of its own.
+    pub(super) shared: Option<usize>,
 }
 
 /// Which rail of which peer of which transfer a connection is.
@@ -67,7 +78,10 @@ pub(super) struct Route {
 
 /// What deliveries and lanes use of the engine.
 pub(super) struct Tools {
-    pub(super) ports: Vec<Port>,
+    event_loop: EventLoop,
+    pub(super) docks: Vec<Dock>,
+    ports: HashMap<usize, Port>,
+    next_port: usize,
     pub(super) routes: HashMap<ConnectionId, Route>,
     /// For control messages.
     pub(super) control: SharedBufferManager,
@@ -76,32 +90,74 @@ pub(super) struct Tools {
 }
 
 impl Tools {
-    /// Starts to connect.
+    /// Starts to connect from a domain: the port, and the connection.
     pub(super) fn dial(
         &mut self,
-        port: usize,
+        dock: usize,
         addr: &PeerAddr,
         route: Route,
-    ) -> Result<ConnectionId, Error> {
-        let connection = self.ports[port].endpoint.dial(addr)?;
+    ) -> Result<(usize, ConnectionId), StreamError> {
+        let at = match self.docks[dock].shared {
+            Some(port) => port,
+            None => {
+                let config = super::duplex(&self.docks[dock].domain, &self.config, 1)?;
+                let endpoint = DuplexEndpoint::dialing(&self.docks[dock].domain, &config)?;
+                self.add_port(endpoint, true)?
+            }
+        };
+        let port = self.ports.get_mut(&at).ok_or(GONE)?;
+        let connection = port.endpoint.dial(addr)?;
         self.routes.insert(connection, route);
-        Ok(connection)
+        Ok((at, connection))
+    }
+
+    fn add_port(&mut self, endpoint: DuplexEndpoint, single: bool) -> Result<usize, Error> {
+        let token = self.event_loop.add_endpoint(&endpoint)?;
+        let at = self.next_port;
+        self.next_port += 1;
+        let port = Port {
+            endpoint,
+            token,
+            single,
+        };
+        self.ports.insert(at, port);
+        Ok(at)
+    }
+
+    pub(super) fn endpoint(&mut self, port: usize) -> Option<&mut DuplexEndpoint> {
+        self.ports.get_mut(&port).map(|port| &mut port.endpoint)
     }
 
     /// Nothing of it is looked at any more; what was sent arrives.
     pub(super) fn leave(&mut self, port: usize, connection: ConnectionId, politely: bool) {
         self.routes.remove(&connection);
-        let endpoint = &mut self.ports[port].endpoint;
+        let by = self.now + GOODBYE;
+        let Some(endpoint) = self.endpoint(port) else {
+            return;
+        };
         match politely {
-            true => drop(endpoint.close_connection(connection, self.now + GOODBYE)),
+            true => drop(endpoint.close_connection(connection, by)),
             false => endpoint.abort_connection(connection),
+        }
+    }
+
+    /// Endpoints whose one connection is closed go.
+    fn forget_ports(&mut self) {
+        let over = |port: &Port| port.single && port.endpoint.connections() == 0;
+        let gone: Vec<_> = self.ports.iter().filter(|(_, port)| over(port)).collect();
+        let gone: Vec<_> = gone
+            .into_iter()
+            .map(|(at, port)| (*at, port.token))
+            .collect();
+        for (at, token) in gone {
+            self.event_loop.remove(token);
+            self.ports.remove(&at);
         }
     }
 }
 
 /// The network thread of a sender.
 pub(super) struct Engine {
-    event_loop: EventLoop,
     tools: Tools,
     pool: SharedBufferManager,
     readers: Option<Workers<ReadJob>>,
@@ -118,31 +174,40 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(
         config: SenderConfig,
-        endpoints: Vec<DuplexEndpoint>,
+        domains: &[Arc<Domain>],
         (pool, control): (SharedBufferManager, SharedBufferManager),
         commands: Receiver<Command>,
-    ) -> Result<(Self, Waker), Error> {
+    ) -> Result<(Self, Waker), StreamError> {
         let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
-        let mut ports = Vec::new();
-        for endpoint in endpoints {
-            let token = event_loop.add_endpoint(&endpoint)?;
-            ports.push(Port { endpoint, token });
-        }
         event_loop.add_timer(TICK, Some(TICK));
         let waker = event_loop.waker();
         // A block that is read has a buffer, so that is the bound; and a check for each transfer.
         let bound = 2 * pool.slots() + config.connections as usize;
         let (done, reads): (SyncSender<ReadDone>, _) = sync_channel(bound);
         let readers = super::reading::spawn(config.readers, bound, done, waker.clone())?;
-        let engine = Self {
+        let mut tools = Tools {
             event_loop,
-            tools: Tools {
-                ports,
-                routes: HashMap::new(),
-                control,
-                config,
-                now: Instant::now(),
-            },
+            docks: Vec::new(),
+            ports: HashMap::new(),
+            next_port: 0,
+            routes: HashMap::new(),
+            control,
+            config,
+            now: Instant::now(),
+        };
+        for domain in domains {
+            let shared = match domain.fabric().endpoint_kind() {
+                EndpointKind::Msg => {
+                    let config = super::duplex(domain, &tools.config, tools.config.connections)?;
+                    Some(tools.add_port(DuplexEndpoint::dialing(domain, &config)?, false)?)
+                }
+                EndpointKind::Rdm => None,
+            };
+            let domain = Arc::clone(domain);
+            tools.docks.push(Dock { domain, shared });
+        }
+        let engine = Self {
+            tools,
             pool,
             readers: Some(readers),
             reads,
@@ -159,7 +224,7 @@ impl Engine {
     pub(super) fn run(mut self) {
         loop {
             let mut ready = Vec::new();
-            let ran = self.event_loop.run_once(Some(TICK), |_, event| {
+            let ran = self.tools.event_loop.run_once(Some(TICK), |_, event| {
                 if let crate::event_loop::LoopEvent::Endpoint(token) = event {
                     ready.push(token);
                 }
@@ -171,7 +236,7 @@ impl Engine {
             self.tools.now = Instant::now();
             let work = self.turn(&ready);
             if work {
-                self.event_loop.mark_busy();
+                self.tools.event_loop.mark_busy();
             }
             if self
                 .stop
@@ -196,7 +261,7 @@ impl Engine {
         if let Some(readers) = self.readers.take() {
             readers.finish();
         }
-        for port in self.tools.ports {
+        for port in self.tools.ports.into_values() {
             let _ = port.endpoint.close(Instant::now() + GOODBYE);
         }
     }
@@ -213,6 +278,7 @@ impl Engine {
             work |= delivery.pump(&mut self.tools);
         }
         self.deliveries.retain(|_, delivery| !delivery.is_over());
+        self.tools.forget_ports();
         work
     }
 
@@ -254,9 +320,8 @@ impl Engine {
 
     fn poll_ports(&mut self, ready: &[Token]) -> bool {
         let mut events = Vec::new();
-        for at in 0..self.tools.ports.len() {
+        for port in self.tools.ports.values_mut() {
             // Whoever was sent to may have said something since: a look costs little beside a block.
-            let port = &mut self.tools.ports[at];
             if !ready.contains(&port.token) && self.deliveries.is_empty() {
                 continue;
             }
@@ -313,7 +378,7 @@ impl Engine {
             let Some(delivery) = self.deliveries.get_mut(&id) else {
                 break;
             };
-            let Some(what) = delivery.begin_read(&self.pool, &self.tools) else {
+            let Some(what) = delivery.begin_read(&self.pool) else {
                 break;
             };
             let job = delivery.job(what);
@@ -351,5 +416,5 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// What is to be read next, and for which block.
-pub(super) type Next = What;
+/// What a port is not that was given up meanwhile.
+const GONE: Error = Error::EndpointFailed("the endpoint of a stream is gone");

@@ -135,6 +135,11 @@ impl Lane {
         self.assigned.len() + self.queue.len() + in_flight
     }
 
+    /// It takes blocks now, or has shown that it will not soon.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.stage, Stage::Sending | Stage::Finishing | Stage::Over) || self.failed_once
+    }
+
     pub(super) fn first_wanted(&self, from: u64) -> Option<u64> {
         let outlay = self.outlay.as_ref().filter(|_| self.is_sending())?;
         outlay.first_wanted(from)
@@ -223,14 +228,14 @@ impl Lane {
     fn dial(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
         let number = usize::from(self.dialed);
         let addr = self.peer.addrs[number % self.peer.addrs.len()];
-        let port = (number % self.peer.addrs.len()) % tools.ports.len();
+        let dock = (number % self.peer.addrs.len()) % tools.docks.len();
         let rail = self.rails.len();
         let route = Route {
             transfer: shipment.id,
             lane: self.number,
             rail,
         };
-        let connection = tools.dial(port, &addr, route)?;
+        let (port, connection) = tools.dial(dock, &addr, route)?;
         let rails = self.wanted_rails(shipment);
         let rail = Rail::new(port, connection, (self.dialed, rails), self.session, tools)?;
         self.rails.push(rail);
@@ -511,9 +516,10 @@ impl Lane {
         self.feed_manifest(shipment);
         for rail in &mut self.rails {
             if rail.pump(tools) == Pumped::Dead
-                && let Some(connection) = rail.connection
+                && let (Some(connection), Some(endpoint)) =
+                    (rail.connection, tools.endpoint(rail.port))
             {
-                tools.ports[rail.port].endpoint.abort_connection(connection);
+                endpoint.abort_connection(connection);
             }
         }
         let mut any = false;
@@ -523,6 +529,11 @@ impl Lane {
         if self.waits_for_check() && shipment.checked {
             self.finish();
             any = true;
+        }
+        if any && let Some(outlay) = &self.outlay {
+            shipment
+                .shared
+                .tell(self.number, outlay.written(), self.sent_bytes);
         }
         self.account(shipment, tools.now);
         any
@@ -577,6 +588,7 @@ impl Lane {
 
     /// Sends the next block, by whichever rail has the most room. False: not now.
     fn send_next(&mut self, shipment: &mut Shipment, tools: &mut Tools) -> bool {
+        let now = tools.now;
         let Some(outlay) = self.outlay.as_mut() else {
             return false;
         };
@@ -592,20 +604,20 @@ impl Lane {
         let Some(rail) = able.min_by_key(|rail| rail.in_flight) else {
             return false;
         };
-        let Some(connection) = rail.connection else {
+        let (Some(connection), Some(endpoint)) = (rail.connection, tools.endpoint(rail.port))
+        else {
             return false;
         };
         let (block, crc) = (next.block, next.crc);
         let mut header = [0; HEADER_LEN];
         outlay.header(block, crc).encode(&mut header);
         let payload = next.bytes.clone().into();
-        let endpoint = &mut tools.ports[rail.port].endpoint;
         match endpoint.send(connection, payload, &header, block.index) {
             Ok(()) => {
                 outlay.on_sent(rail.number, block, crc);
                 rail.in_flight += 1;
                 let len = u64::from(block.len);
-                shipment.rate.take(len, tools.now);
+                shipment.rate.take(len, now);
                 self.sent_bytes += len;
                 self.report.blocks += 1;
                 self.queue.pop_front();

@@ -135,8 +135,11 @@ impl Rail {
         if self.stage == RailStage::Connecting {
             return Pumped::Empty;
         }
-        let endpoint = &mut tools.ports[self.port].endpoint;
-        self.outbox.pump(endpoint, connection, &tools.control)
+        let control = tools.control.clone();
+        match tools.endpoint(self.port) {
+            Some(endpoint) => self.outbox.pump(endpoint, connection, &control),
+            None => Pumped::Empty,
+        }
     }
 }
 

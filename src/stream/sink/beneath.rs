@@ -88,7 +88,7 @@ impl Beneath {
     /// A directory below; with all that lead to it, if they are to be made. The empty name is this one.
     pub(crate) fn directory(&self, name: &[u8], make: bool) -> io::Result<OwnedFd> {
         if name.is_empty() {
-            return Ok(self.0.try_clone()?);
+            return self.0.try_clone();
         }
         let flags = directory_flags();
         match self.by_openat2(name, flags) {
