@@ -14,10 +14,10 @@ use crate::common::child::{Child, argument, hear, role, tell};
 use crate::common::{Random, rounds};
 use crate::world::*;
 
-const SIZE: usize = 16 << 20;
+const SIZE: usize = 8 << 20;
 
 /// Bytes a second: a stream takes a quarter of a second.
-const RATE: u64 = 64_000_000;
+const RATE: u64 = 32_000_000;
 
 fn kind_of(text: &str) -> EndpointKind {
     match text {
@@ -215,7 +215,7 @@ fn roles() -> bool {
 #[test]
 fn killed_over_msg_and_resumed() {
     if !roles() {
-        let count = rounds(8, 200);
+        let count = rounds(5, 200);
         kills(
             "chaos::killed_over_msg_and_resumed",
             EndpointKind::Msg,
@@ -228,7 +228,7 @@ fn killed_over_msg_and_resumed() {
 #[test]
 fn killed_over_rdm_and_resumed() {
     if !roles() {
-        let count = rounds(6, 200);
+        let count = rounds(4, 200);
         kills(
             "chaos::killed_over_rdm_and_resumed",
             EndpointKind::Rdm,
@@ -244,7 +244,9 @@ fn a_receiver_that_is_stopped_is_given_up_and_the_stream_goes_on_with_it_later()
     if roles() {
         return;
     }
-    for kind in [EndpointKind::Msg, EndpointKind::Rdm] {
+    let kinds = [EndpointKind::Msg, EndpointKind::Rdm];
+    for kind in &kinds[..rounds(1, 2) as usize] {
+        let kind = *kind;
         if domain(kind).is_none() {
             continue;
         }
@@ -254,7 +256,7 @@ fn a_receiver_that_is_stopped_is_given_up_and_the_stream_goes_on_with_it_later()
         std::thread::sleep(Duration::from_millis(100));
         receiver.stop();
         // Longer than a silent peer is waited for: connections are given up, and made again.
-        std::thread::sleep(Duration::from_millis(6500));
+        std::thread::sleep(Duration::from_millis(4000));
         receiver.go_on();
         sender.expect("done", PATIENCE);
         assert!(play.assert_whole_or_absent(), "it has arrived");

@@ -128,7 +128,7 @@ fn a_peer_that_is_not_there_does_not_hold_the_others_up() {
         let began = Instant::now();
         let sender = StreamSender::open(
             domain,
-            sender_config().connect_timeout(Duration::from_secs(1)),
+            sender_config().connect_timeout(Duration::from_millis(500)),
         )
         .unwrap();
         let options = SendOptions::default().reconnects(2);
@@ -194,7 +194,7 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
         // One that takes nothing for a long time.
         let stuck = slow(30_000);
         for policy in [
-            SlowPeer::Wait(Duration::from_millis(500)),
+            SlowPeer::Wait(Duration::from_millis(300)),
             SlowPeer::Drop(Duration::from_millis(500)),
         ] {
             let (first, _, outcomes) = run(&stuck, policy);

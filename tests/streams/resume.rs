@@ -14,7 +14,7 @@ use fabricast::stream::{
 
 use crate::world::*;
 
-const SIZE: usize = 8 << 20;
+const SIZE: usize = 4 << 20;
 
 /// The hidden directory of a stream that was cut.
 fn work_dir(to: &Path) -> PathBuf {

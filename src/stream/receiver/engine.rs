@@ -23,7 +23,7 @@ use crate::{Error, PeerAddr};
 const TICK: Duration = Duration::from_millis(50);
 
 /// How long goodbyes may take.
-pub(super) const GOODBYE: Duration = Duration::from_secs(2);
+pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What the receiver's handle asks for.
 #[derive(Debug)]
