@@ -56,7 +56,7 @@ pub(crate) fn synchronize_default(place: Place) -> Result<(), FileErrorKind> {
     };
     let wait = || {
         let cuda = Cuda::ready()?;
-        let _current = cuda.enter(base)?;
+        let _current = cuda.enter_at(base)?;
         cuda.synchronize_default()
     };
     wait().map_err(|error: CudaError| failed(error.into()))
@@ -94,7 +94,7 @@ impl Engine for CuFileEngine {
         let mut outcome = TaskOutcome::default();
         let mut all = || {
             let current = Cuda::ready().map_err(CudaError::from);
-            let current = current.and_then(|cuda| cuda.enter(base));
+            let current = current.and_then(|cuda| cuda.enter_at(base));
             let _current = current.map_err(|error| failed(error.into()))?;
             // SAFETY: the task's memory is good for the transfer until this returns, and its context is current.
             unsafe { whole(handle, task, base, offset, &mut outcome.moved) }

@@ -88,7 +88,7 @@ impl Run<'_> {
 
     fn lanes(&self) -> Result<(Current, [Lane; 2]), CudaError> {
         let cuda = Cuda::ready()?;
-        let current = cuda.enter(self.address)?;
+        let current = cuda.enter_at(self.address)?;
         let lanes = [
             Lane::acquire(cuda, &current)?,
             Lane::acquire(cuda, &current)?,
