@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::marker::PhantomData;
 use std::mem;
 use std::ptr::{self, NonNull};
 use std::sync::{Mutex, OnceLock};
@@ -14,6 +15,7 @@ use super::abi::RawStream;
 use super::error::{CuFileError, Failure, Unavailable};
 use super::lock;
 use super::table::{Missing, find, open_first};
+use crate::process::Owner;
 
 /// The environment variable that names the CUDA driver to load instead of the system's: the path of a `libcuda.so.1`.
 pub const FABRICAST_CUDA: &str = "FABRICAST_CUDA";
@@ -63,9 +65,15 @@ const STREAM_NON_BLOCKING: c_uint = 1;
 static LOADED: OnceLock<Cuda> = OnceLock::new();
 
 impl Cuda {
-    /// The driver, once it runs and has a device. A failure is not kept: a later call tries again.
+    /// The driver, once it runs and has a device. That it does is asked once in a process; a failure is not kept: a later call
+    /// tries again.
     pub(crate) fn ready() -> Result<&'static Self, Unavailable> {
+        static RUNS: OnceLock<Owner> = OnceLock::new();
         let cuda = Self::load()?;
+        // In a forked child it does not run any more, which the driver itself says.
+        if RUNS.get().is_some_and(|owner| owner.is_here()) {
+            return Ok(cuda);
+        }
         // SAFETY: takes no memory; any number of calls.
         let code = unsafe { (cuda.init)(0) };
         match code {
@@ -77,7 +85,10 @@ impl Cuda {
         // SAFETY: writes one number, which is ours.
         let code = unsafe { (cuda.device_get_count)(&raw mut count) };
         match code {
-            0 if count > 0 => Ok(cuda),
+            0 if count > 0 => {
+                let _ = RUNS.set(Owner::current());
+                Ok(cuda)
+            }
             0 => Err(Unavailable::NoDevice),
             code => Err(Unavailable::CudaInit { code }),
         }
@@ -214,26 +225,44 @@ impl Copies {
     }
 }
 
+/// A context, which threads may hand to one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Context(NonNull<c_void>);
+
+// SAFETY: the driver's name for it, which any thread may use.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
 /// A context that is current in this thread as long as this lives; what was current before is so again behind it.
 pub(crate) struct Current {
     cuda: &'static Cuda,
-    context: *mut c_void,
+    context: Context,
+    /// It was another one before.
+    pushed: bool,
+    /// Contexts are current in a thread.
+    _not_send: PhantomData<*mut ()>,
 }
 
 impl Current {
     /// Tells contexts apart.
     pub(crate) fn id(&self) -> usize {
-        self.context.addr()
+        self.context.0.addr().get()
     }
 }
 
 impl Drop for Current {
     fn drop(&mut self) {
-        if let Some(copies) = &self.cuda.copies {
+        let copies = self.cuda.copies.as_ref();
+        if let Some(copies) = copies.filter(|_| self.pushed) {
             let mut popped = ptr::null_mut();
             // SAFETY: writes one pointer, which is ours; pushed once, popped here alone, on the same thread: this is not Send.
             let code = unsafe { (copies.context_pop)(&raw mut popped) };
-            debug_assert_eq!((code, popped), (0, self.context), "contexts nest");
+            debug_assert_eq!(
+                (code, popped),
+                (0, self.context.0.as_ptr()),
+                "contexts nest"
+            );
         }
     }
 }
@@ -247,8 +276,8 @@ impl Cuda {
         })
     }
 
-    /// Makes the context that device memory belongs to current in this thread.
-    pub(crate) fn enter(&'static self, address: u64) -> Result<Current, CuFileError> {
+    /// The context that device memory belongs to.
+    pub(crate) fn context_of(&self, address: u64) -> Result<Context, CuFileError> {
         let copies = self.copies()?;
         let mut context: *mut c_void = ptr::null_mut();
         let into = (&raw mut context).cast();
@@ -264,18 +293,44 @@ impl Cuda {
             check("cuPointerGetAttribute", code)?;
             context = self.primary_context(device)?;
         }
-        // SAFETY: a context that the driver has just answered.
-        let code = unsafe { (copies.context_push)(context) };
-        check("cuCtxPushCurrent", code)?;
+        let answered = Failure::Nonsense(0);
+        let context = NonNull::new(context).map(Context);
+        context.ok_or_else(|| CuFileError::call("cuPointerGetAttribute", answered))
+    }
+
+    /// Makes the context that device memory belongs to current in this thread.
+    pub(crate) fn enter_at(&'static self, address: u64) -> Result<Current, CuFileError> {
+        self.enter(self.context_of(address)?)
+    }
+
+    /// Makes a context current in this thread, unless it is.
+    pub(crate) fn enter(&'static self, context: Context) -> Result<Current, CuFileError> {
+        let mut now = ptr::null_mut();
+        // SAFETY: writes one pointer, which is ours.
+        let code = unsafe { (self.context_get_current)(&raw mut now) };
+        check("cuCtxGetCurrent", code)?;
+        let pushed = now != context.0.as_ptr();
+        if pushed {
+            // SAFETY: a context that the driver has answered.
+            let code = unsafe { (self.copies()?.context_push)(context.0.as_ptr()) };
+            check("cuCtxPushCurrent", code)?;
+        }
         Ok(Current {
             cuda: self,
             context,
+            pushed,
+            _not_send: PhantomData,
         })
     }
 
     /// Waits for the default stream of the current context.
     pub(crate) fn synchronize_default(&self) -> Result<(), CuFileError> {
+        // Mostly there is nothing to wait for, which is found out faster by asking.
         // SAFETY: null is the default stream.
+        if unsafe { self.is_idle(ptr::null_mut()) }? {
+            return Ok(());
+        }
+        // SAFETY: as above.
         unsafe { self.synchronize(ptr::null_mut()) }
     }
 
