@@ -1,13 +1,13 @@
 //! `Course`: how one transfer is to be done, out of what the call, the handle and the settings say.
 
 use super::Defaults;
-use super::cufile::cuda::Context;
 use super::device;
 use super::engine::{Engine, engine_for};
 use super::file::File;
 use super::io_buffer::RawMemory;
 use super::plan::{Plan, Rules, Tasks};
 use super::{DirectIo, Direction, FileErrorKind, IoOptions};
+use crate::cuda::Context;
 
 /// A transfer that is cut for the sake of overlapping its copies has no tasks shorter than this, in bytes, but for the last.
 const BOUNCE_TASK_MIN: usize = 512 << 10;

@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::FileErrorKind;
-use super::cufile::cuda::Context;
 use crate::buffer::{Buffer, BufferMut};
+use crate::cuda::Context;
 
 /// Where bytes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

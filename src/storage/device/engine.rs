@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::staged::Staged;
-use crate::storage::cufile::cuda::{Context, Cuda, Current};
+use crate::cuda::{Context, Cuda, CudaError, Current};
 use crate::storage::cufile::{CuFileError, Handle};
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::file::File;
@@ -65,11 +65,11 @@ pub(crate) fn prepare(place: Place, synchronize: bool) -> Result<Option<Context>
         }
         Ok(Some(context))
     };
-    prepare().map_err(failed)
+    prepare().map_err(|error: CudaError| failed(error.into()))
 }
 
 /// Makes the context of a device's memory current in this thread.
-pub(super) fn enter(memory: RawMemory, base: u64) -> Result<Current, CuFileError> {
+pub(super) fn enter(memory: RawMemory, base: u64) -> Result<Current, CudaError> {
     let cuda = Cuda::ready()?;
     match memory.context() {
         Some(context) => cuda.enter(context),
@@ -108,7 +108,8 @@ impl Engine for CuFileEngine {
         };
         let mut outcome = TaskOutcome::default();
         let mut all = || {
-            let _current = enter(task.memory, base).map_err(failed)?;
+            let current = enter(task.memory, base);
+            let _current = current.map_err(|error| failed(error.into()))?;
             // SAFETY: the task's memory is good for the transfer until this returns, and its context is current.
             unsafe { whole(handle, task, base, offset, &mut outcome.moved) }
         };

@@ -25,4 +25,4 @@ pub use memory::DeviceMemory;
 pub(crate) use route::Route;
 pub use stream_io::{StreamFuture, StreamIoOutcome};
 
-use super::cufile::cuda::Cuda;
+use crate::cuda::Cuda;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::engine::failed;
-use crate::storage::cufile::cuda::{Cuda, Current};
+use crate::cuda::{Cuda, Current};
 use crate::storage::cufile::{
     AsyncRequest, CuFileError, Handle, Stream, StreamOperation, StreamOutcome,
 };
@@ -190,7 +190,7 @@ impl<B: Send + 'static> fmt::Debug for StreamFuture<B> {
 
 impl About {
     fn enter(&self) -> Result<Current, CuFileError> {
-        Cuda::ready()?.enter_at(self.base)
+        Ok(Cuda::ready()?.enter_at(self.base)?)
     }
 
     fn error(&self, error: CuFileError) -> FileError {

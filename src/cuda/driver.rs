@@ -1,5 +1,4 @@
-//! The few functions of the CUDA driver that files need: start it, count devices, make a context current, ask how far a
-//! stream is, and copy through pinned memory of the host.
+//! The table of the CUDA driver's functions: loaded at run time, looked up once.
 
 #![allow(unsafe_code)]
 
@@ -7,15 +6,14 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr::{self, NonNull};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libloading::os::unix::Library as Object;
 
-use super::abi::RawStream;
-use super::error::{CuFileError, Failure, Unavailable};
-use super::lock;
-use super::table::{Missing, find, open_first};
+use super::RawStream;
+use super::error::{CudaCode, CudaError, CudaUnavailable, check};
 use crate::process::Owner;
+use crate::shared_object::{Missing, find, open_first};
 
 /// The environment variable that names the CUDA driver to load instead of the system's: the path of a `libcuda.so.1`.
 pub const FABRICAST_CUDA: &str = "FABRICAST_CUDA";
@@ -62,12 +60,15 @@ const HOST_PORTABLE: c_uint = 1;
 /// `CU_STREAM_NON_BLOCKING`: no order with the default stream.
 const STREAM_NON_BLOCKING: c_uint = 1;
 
+/// `CUDA_ERROR_INVALID_CONTEXT`.
+const INVALID_CONTEXT: c_int = 201;
+
 static LOADED: OnceLock<Cuda> = OnceLock::new();
 
 impl Cuda {
     /// The driver, once it runs and has a device. That it does is asked once in a process; a failure is not kept: a later call
     /// tries again.
-    pub(crate) fn ready() -> Result<&'static Self, Unavailable> {
+    pub(crate) fn ready() -> Result<&'static Self, CudaUnavailable> {
         static RUNS: OnceLock<Owner> = OnceLock::new();
         let cuda = Self::load()?;
         // In a forked child it does not run any more, which the driver itself says.
@@ -78,8 +79,12 @@ impl Cuda {
         let code = unsafe { (cuda.init)(0) };
         match code {
             0 => {}
-            NO_DEVICE => return Err(Unavailable::NoDevice),
-            code => return Err(Unavailable::CudaInit { code }),
+            NO_DEVICE => return Err(CudaUnavailable::NoDevice),
+            code => {
+                return Err(CudaUnavailable::Init {
+                    code: CudaCode(code),
+                });
+            }
         }
         let mut count = 0;
         // SAFETY: writes one number, which is ours.
@@ -89,12 +94,14 @@ impl Cuda {
                 let _ = RUNS.set(Owner::current());
                 Ok(cuda)
             }
-            0 => Err(Unavailable::NoDevice),
-            code => Err(Unavailable::CudaInit { code }),
+            0 => Err(CudaUnavailable::NoDevice),
+            code => Err(CudaUnavailable::Init {
+                code: CudaCode(code),
+            }),
         }
     }
 
-    fn load() -> Result<&'static Self, Unavailable> {
+    fn load() -> Result<&'static Self, CudaUnavailable> {
         static LOADING: Mutex<()> = Mutex::new(());
         if let Some(cuda) = LOADED.get() {
             return Ok(cuda);
@@ -103,12 +110,12 @@ impl Cuda {
         if let Some(cuda) = LOADED.get() {
             return Ok(cuda);
         }
-        let (object, path) =
-            open_first(FABRICAST_CUDA, &NAMES).map_err(|tried| Unavailable::Cuda { tried })?;
+        let (object, path) = open_first(FABRICAST_CUDA, &NAMES)
+            .map_err(|tried| CudaUnavailable::Library { tried })?;
         let cuda = Self::find(&object);
         // Never unloaded, not even when it is refused.
         mem::forget(object);
-        let cuda = cuda.map_err(|Missing { symbol, reason }| Unavailable::Broken {
+        let cuda = cuda.map_err(|Missing { symbol, reason }| CudaUnavailable::Broken {
             path,
             symbol,
             reason,
@@ -142,7 +149,7 @@ impl Cuda {
     }
 
     /// Makes the primary context of a device current in this thread, unless one is.
-    pub(crate) fn ensure_context(&self, ordinal: i32) -> Result<(), CuFileError> {
+    pub(crate) fn ensure_context(&self, ordinal: i32) -> Result<(), CudaError> {
         let mut context = ptr::null_mut();
         // SAFETY: writes one pointer, which is ours.
         let code = unsafe { (self.context_get_current)(&raw mut context) };
@@ -161,7 +168,7 @@ impl Cuda {
     }
 
     /// The primary context of a device, retained once and for good.
-    fn primary_context(&self, device: c_int) -> Result<*mut c_void, CuFileError> {
+    fn primary_context(&self, device: c_int) -> Result<*mut c_void, CudaError> {
         static RETAINED: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
         let mut retained = lock(&RETAINED);
         if let Some((_, context)) = retained.iter().find(|(known, _)| *known == device) {
@@ -180,7 +187,7 @@ impl Cuda {
     /// # Safety
     ///
     /// `stream` is null or a stream that was not destroyed.
-    pub(crate) unsafe fn synchronize(&self, stream: RawStream) -> Result<(), CuFileError> {
+    pub(crate) unsafe fn synchronize(&self, stream: RawStream) -> Result<(), CudaError> {
         // SAFETY: the caller vouches for the stream.
         let code = unsafe { (self.stream_synchronize)(stream) };
         check("cuStreamSynchronize", code)
@@ -191,7 +198,7 @@ impl Cuda {
     /// # Safety
     ///
     /// As for [`synchronize`](Self::synchronize).
-    pub(crate) unsafe fn is_idle(&self, stream: RawStream) -> Result<bool, CuFileError> {
+    pub(crate) unsafe fn is_idle(&self, stream: RawStream) -> Result<bool, CudaError> {
         // SAFETY: the caller vouches for the stream.
         match unsafe { (self.stream_query)(stream) } {
             NOT_READY => Ok(false),
@@ -268,16 +275,14 @@ impl Drop for Current {
 }
 
 impl Cuda {
-    fn copies(&self) -> Result<&Copies, CuFileError> {
-        self.copies.as_ref().ok_or(CuFileError::Lacks {
+    fn copies(&self) -> Result<&Copies, CudaError> {
+        self.copies.as_ref().ok_or(CudaError::Lacks {
             function: "cuMemcpyHtoDAsync",
-            version: super::Version::UNKNOWN,
-            from: None,
         })
     }
 
     /// The context that device memory belongs to.
-    pub(crate) fn context_of(&self, address: u64) -> Result<Context, CuFileError> {
+    pub(crate) fn context_of(&self, address: u64) -> Result<Context, CudaError> {
         let copies = self.copies()?;
         let mut context: *mut c_void = ptr::null_mut();
         let into = (&raw mut context).cast();
@@ -293,18 +298,17 @@ impl Cuda {
             check("cuPointerGetAttribute", code)?;
             context = self.primary_context(device)?;
         }
-        let answered = Failure::Nonsense(0);
         let context = NonNull::new(context).map(Context);
-        context.ok_or_else(|| CuFileError::call("cuPointerGetAttribute", answered))
+        context.ok_or_else(|| CudaError::call("cuPointerGetAttribute", INVALID_CONTEXT))
     }
 
     /// Makes the context that device memory belongs to current in this thread.
-    pub(crate) fn enter_at(&'static self, address: u64) -> Result<Current, CuFileError> {
+    pub(crate) fn enter_at(&'static self, address: u64) -> Result<Current, CudaError> {
         self.enter(self.context_of(address)?)
     }
 
     /// Makes a context current in this thread, unless it is.
-    pub(crate) fn enter(&'static self, context: Context) -> Result<Current, CuFileError> {
+    pub(crate) fn enter(&'static self, context: Context) -> Result<Current, CudaError> {
         let mut now = ptr::null_mut();
         // SAFETY: writes one pointer, which is ours.
         let code = unsafe { (self.context_get_current)(&raw mut now) };
@@ -324,7 +328,7 @@ impl Cuda {
     }
 
     /// Waits for the default stream of the current context.
-    pub(crate) fn synchronize_default(&self) -> Result<(), CuFileError> {
+    pub(crate) fn synchronize_default(&self) -> Result<(), CudaError> {
         // Mostly there is nothing to wait for, which is found out faster by asking.
         // SAFETY: null is the default stream.
         if unsafe { self.is_idle(ptr::null_mut()) }? {
@@ -335,26 +339,26 @@ impl Cuda {
     }
 
     /// Pinned memory of the host, aligned to a page, in the current context.
-    pub(crate) fn host_alloc(&self, len: usize) -> Result<NonNull<u8>, CuFileError> {
+    pub(crate) fn host_alloc(&self, len: usize) -> Result<NonNull<u8>, CudaError> {
         let mut memory = ptr::null_mut();
         // SAFETY: writes one pointer, which is ours.
         let code = unsafe { (self.copies()?.host_alloc)(&raw mut memory, len, HOST_PORTABLE) };
         check("cuMemHostAlloc", code)?;
-        let answered = Failure::Nonsense(0);
-        NonNull::new(memory.cast()).ok_or_else(|| CuFileError::call("cuMemHostAlloc", answered))
+        let no_memory = CudaCode::OUT_OF_MEMORY.0;
+        NonNull::new(memory.cast()).ok_or_else(|| CudaError::call("cuMemHostAlloc", no_memory))
     }
 
     /// # Safety
     ///
     /// `memory` is from [`host_alloc`](Self::host_alloc), and nobody uses it any more.
-    pub(crate) unsafe fn host_free(&self, memory: NonNull<u8>) -> Result<(), CuFileError> {
+    pub(crate) unsafe fn host_free(&self, memory: NonNull<u8>) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.copies()?.host_free)(memory.as_ptr().cast()) };
         check("cuMemFreeHost", code)
     }
 
     /// A stream of the current context.
-    pub(crate) fn stream_create(&self) -> Result<RawStream, CuFileError> {
+    pub(crate) fn stream_create(&self) -> Result<RawStream, CudaError> {
         let mut stream = ptr::null_mut();
         // SAFETY: writes one pointer, which is ours.
         let code = unsafe { (self.copies()?.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) };
@@ -364,7 +368,7 @@ impl Cuda {
     /// # Safety
     ///
     /// `stream` is from [`stream_create`](Self::stream_create), and nobody uses it any more.
-    pub(crate) unsafe fn stream_destroy(&self, stream: RawStream) -> Result<(), CuFileError> {
+    pub(crate) unsafe fn stream_destroy(&self, stream: RawStream) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.copies()?.stream_destroy)(stream) };
         check("cuStreamDestroy", code)
@@ -381,7 +385,7 @@ impl Cuda {
         from: NonNull<u8>,
         len: usize,
         stream: RawStream,
-    ) -> Result<(), CuFileError> {
+    ) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.copies()?.to_device)(to, from.as_ptr().cast(), len, stream) };
         check("cuMemcpyHtoDAsync", code)
@@ -398,18 +402,16 @@ impl Cuda {
         from: u64,
         len: usize,
         stream: RawStream,
-    ) -> Result<(), CuFileError> {
+    ) -> Result<(), CudaError> {
         // SAFETY: the caller says so.
         let code = unsafe { (self.copies()?.to_host)(to.as_ptr().cast(), from, len, stream) };
         check("cuMemcpyDtoHAsync", code)
     }
 }
 
-fn check(call: &'static str, code: c_int) -> Result<(), CuFileError> {
-    match code {
-        0 => Ok(()),
-        code => Err(CuFileError::call(call, Failure::Cuda(code))),
-    }
+/// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The name of a `CUresult`, by the driver where it is loaded.
