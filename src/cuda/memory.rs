@@ -265,7 +265,7 @@ impl Cuda {
     pub(crate) fn synchronize_default(&self) -> Result<(), CudaError> {
         // Mostly there is nothing to wait for, which is found out faster by asking.
         // SAFETY: null is the default stream.
-        if let Ok(true) = unsafe { self.is_idle(ptr::null_mut()) } {
+        if unsafe { self.is_idle(ptr::null_mut()) }? {
             return Ok(());
         }
         // SAFETY: as above.
