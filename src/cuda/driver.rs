@@ -1,16 +1,21 @@
 //! The table of the CUDA driver's functions: loaded at run time, looked up once.
+//!
+//! Without the functions of [`Basic`] it is no CUDA driver. The others come in groups; a group is there when all of its functions
+//! are, and who needs it gets [`CudaError::Lacks`] where it is not.
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use libloading::os::unix::Library as Object;
 
 use super::RawStream;
-use super::error::{CudaCode, CudaError, CudaUnavailable, check};
+use super::error::{CudaCode, CudaError, CudaUnavailable};
+use super::virtual_memory::{AccessDescriptor, AllocationProperties};
+use crate::process::Owner;
 use crate::shared_object::{Missing, find, open_first};
 
 /// The environment variable that names the CUDA driver to load instead of the system's: the path of a `libcuda.so.1`.
@@ -18,68 +23,137 @@ pub const FABRICAST_CUDA: &str = "FABRICAST_CUDA";
 
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
 
-/// `CUDA_ERROR_NOT_READY`: the stream still has work to do.
-const NOT_READY: c_int = 600;
-/// `CUDA_ERROR_NO_DEVICE`.
-const NO_DEVICE: c_int = 100;
+/// `CUdeviceptr`.
+pub(super) type Address = c_ulonglong;
+/// `CUcontext`.
+pub(super) type RawContext = *mut c_void;
+/// `CUevent`.
+pub(super) type RawEvent = *mut c_void;
 
 /// The driver, loaded once and never unloaded.
 pub(crate) struct Cuda {
-    init: unsafe extern "C" fn(c_uint) -> c_int,
-    device_get_count: unsafe extern "C" fn(*mut c_int) -> c_int,
-    device_get: unsafe extern "C" fn(*mut c_int, c_int) -> c_int,
-    primary_context_retain: unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int,
-    context_get_current: unsafe extern "C" fn(*mut *mut c_void) -> c_int,
-    context_set_current: unsafe extern "C" fn(*mut c_void) -> c_int,
-    stream_synchronize: unsafe extern "C" fn(RawStream) -> c_int,
-    stream_query: unsafe extern "C" fn(RawStream) -> c_int,
-    copies: Option<Copies>,
+    pub(super) basic: Basic,
+    pub(super) copies: Option<Copies>,
+    pub(super) devices: Option<Devices>,
+    pub(super) events: Option<Events>,
+    pub(super) allocations: Option<Allocations>,
+    pub(super) virtual_memory: Option<VirtualMemory>,
+    pub(super) stream_get_context:
+        Option<unsafe extern "C" fn(RawStream, *mut RawContext) -> c_int>,
+    pub(super) handle_for_range:
+        Option<unsafe extern "C" fn(*mut c_void, Address, usize, c_int, c_ulonglong) -> c_int>,
+    pub(super) flush_writes: Option<unsafe extern "C" fn(c_int, c_int) -> c_int>,
     get_error_name: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>,
 }
 
-/// Copies between a device and pinned memory of the host.
-struct Copies {
-    pointer_attribute: unsafe extern "C" fn(*mut c_void, c_int, u64) -> c_int,
-    context_push: unsafe extern "C" fn(*mut c_void) -> c_int,
-    context_pop: unsafe extern "C" fn(*mut *mut c_void) -> c_int,
-    host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
-    host_free: unsafe extern "C" fn(*mut c_void) -> c_int,
-    stream_create: unsafe extern "C" fn(*mut RawStream, c_uint) -> c_int,
-    stream_destroy: unsafe extern "C" fn(RawStream) -> c_int,
-    to_device: unsafe extern "C" fn(u64, *const c_void, usize, RawStream) -> c_int,
-    to_host: unsafe extern "C" fn(*mut c_void, u64, usize, RawStream) -> c_int,
+/// What every driver has.
+pub(super) struct Basic {
+    init: unsafe extern "C" fn(c_uint) -> c_int,
+    pub(super) device_get_count: unsafe extern "C" fn(*mut c_int) -> c_int,
+    pub(super) device_get: unsafe extern "C" fn(*mut c_int, c_int) -> c_int,
+    pub(super) primary_context_retain: unsafe extern "C" fn(*mut RawContext, c_int) -> c_int,
+    pub(super) context_get_current: unsafe extern "C" fn(*mut RawContext) -> c_int,
+    pub(super) context_set_current: unsafe extern "C" fn(RawContext) -> c_int,
+    pub(super) stream_synchronize: unsafe extern "C" fn(RawStream) -> c_int,
+    pub(super) stream_query: unsafe extern "C" fn(RawStream) -> c_int,
 }
 
-/// `CU_POINTER_ATTRIBUTE_CONTEXT` and `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
-const POINTER_CONTEXT: c_int = 1;
-const POINTER_DEVICE: c_int = 9;
-/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all contexts.
-const HOST_PORTABLE: c_uint = 1;
-/// `CU_STREAM_NON_BLOCKING`: no order with the default stream.
-const STREAM_NON_BLOCKING: c_uint = 1;
+/// Copies between a device and pinned memory of the host, in streams.
+pub(super) struct Copies {
+    pub(super) pointer_attribute: unsafe extern "C" fn(*mut c_void, c_int, Address) -> c_int,
+    pub(super) context_push: unsafe extern "C" fn(RawContext) -> c_int,
+    pub(super) context_pop: unsafe extern "C" fn(*mut RawContext) -> c_int,
+    pub(super) host_alloc: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
+    pub(super) host_free: unsafe extern "C" fn(*mut c_void) -> c_int,
+    pub(super) stream_create: unsafe extern "C" fn(*mut RawStream, c_uint) -> c_int,
+    pub(super) stream_destroy: unsafe extern "C" fn(RawStream) -> c_int,
+    pub(super) to_device: unsafe extern "C" fn(Address, *const c_void, usize, RawStream) -> c_int,
+    pub(super) to_host: unsafe extern "C" fn(*mut c_void, Address, usize, RawStream) -> c_int,
+}
+
+/// What a device is.
+pub(super) struct Devices {
+    pub(super) name: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int,
+    pub(super) pci_bus_id: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int,
+    pub(super) attribute: unsafe extern "C" fn(*mut c_int, c_int, c_int) -> c_int,
+    pub(super) total_memory: unsafe extern "C" fn(*mut usize, c_int) -> c_int,
+}
+
+/// Order between streams.
+pub(super) struct Events {
+    pub(super) create: unsafe extern "C" fn(*mut RawEvent, c_uint) -> c_int,
+    pub(super) destroy: unsafe extern "C" fn(RawEvent) -> c_int,
+    pub(super) record: unsafe extern "C" fn(RawEvent, RawStream) -> c_int,
+    pub(super) query: unsafe extern "C" fn(RawEvent) -> c_int,
+    pub(super) synchronize: unsafe extern "C" fn(RawEvent) -> c_int,
+    pub(super) stream_wait: unsafe extern "C" fn(RawStream, RawEvent, c_uint) -> c_int,
+}
+
+/// Memory of a device, and memory of the host that is pinned where it lies.
+pub(super) struct Allocations {
+    pub(super) alloc: unsafe extern "C" fn(*mut Address, usize) -> c_int,
+    pub(super) free: unsafe extern "C" fn(Address) -> c_int,
+    pub(super) host_register: unsafe extern "C" fn(*mut c_void, usize, c_uint) -> c_int,
+    pub(super) host_unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
+    pub(super) set_pointer_attribute: unsafe extern "C" fn(*const c_void, c_int, Address) -> c_int,
+    pub(super) address_range: unsafe extern "C" fn(*mut Address, *mut usize, Address) -> c_int,
+    pub(super) within_device: unsafe extern "C" fn(Address, Address, usize, RawStream) -> c_int,
+    pub(super) fill: unsafe extern "C" fn(Address, u8, usize, RawStream) -> c_int,
+}
+
+/// Allocations that are mapped into a reserved range of addresses (`cuMemCreate` and its family).
+pub(super) struct VirtualMemory {
+    pub(super) granularity:
+        unsafe extern "C" fn(*mut usize, *const AllocationProperties, c_int) -> c_int,
+    pub(super) create: unsafe extern "C" fn(
+        *mut c_ulonglong,
+        usize,
+        *const AllocationProperties,
+        c_ulonglong,
+    ) -> c_int,
+    pub(super) release: unsafe extern "C" fn(c_ulonglong) -> c_int,
+    pub(super) reserve:
+        unsafe extern "C" fn(*mut Address, usize, usize, Address, c_ulonglong) -> c_int,
+    pub(super) free: unsafe extern "C" fn(Address, usize) -> c_int,
+    pub(super) map: unsafe extern "C" fn(Address, usize, usize, c_ulonglong, c_ulonglong) -> c_int,
+    pub(super) unmap: unsafe extern "C" fn(Address, usize) -> c_int,
+    pub(super) set_access:
+        unsafe extern "C" fn(Address, usize, *const AccessDescriptor, usize) -> c_int,
+    pub(super) retain_handle: unsafe extern "C" fn(*mut c_ulonglong, *mut c_void) -> c_int,
+}
 
 static LOADED: OnceLock<Cuda> = OnceLock::new();
 
 impl Cuda {
-    /// The driver, once it runs and has a device. A failure is not kept: a later call tries again.
+    /// The driver, once it runs and has a device. That it does is asked once in a process; a failure is not kept: a later call
+    /// tries again.
     pub(crate) fn ready() -> Result<&'static Self, CudaUnavailable> {
+        static RUNS: OnceLock<Owner> = OnceLock::new();
         let cuda = Self::load()?;
-        // SAFETY: takes no memory; any number of calls.
-        let code = unsafe { (cuda.init)(0) };
-        match code {
-            0 => {}
-            NO_DEVICE => return Err(CudaUnavailable::NoDevice),
-            code => {
-                return Err(CudaUnavailable::Init {
-                    code: CudaCode(code),
+        match RUNS.get() {
+            Some(owner) if owner.is_here() => return Ok(cuda),
+            Some(owner) => {
+                return Err(CudaUnavailable::Forked {
+                    made_by: owner.pid(),
                 });
             }
+            None => {}
+        }
+        // SAFETY: takes no memory; any number of calls.
+        let code = CudaCode(unsafe { (cuda.basic.init)(0) });
+        match code.0 {
+            0 => {}
+            _ if code == CudaCode::NO_DEVICE => return Err(CudaUnavailable::NoDevice),
+            _ => return Err(CudaUnavailable::Init { code }),
         }
         let mut count = 0;
         // SAFETY: writes one number, which is ours.
-        let code = unsafe { (cuda.device_get_count)(&raw mut count) };
+        let code = unsafe { (cuda.basic.device_get_count)(&raw mut count) };
         match code {
-            0 if count > 0 => Ok(cuda),
+            0 if count > 0 => {
+                RUNS.get_or_init(Owner::current);
+                Ok(cuda)
+            }
             0 => Err(CudaUnavailable::NoDevice),
             code => Err(CudaUnavailable::Init {
                 code: CudaCode(code),
@@ -109,7 +183,28 @@ impl Cuda {
         Ok(LOADED.get_or_init(|| cuda))
     }
 
-    /// Looks the functions up. Each field's type is that of the C prototype.
+    fn find(object: &Object) -> Result<Self, Missing> {
+        Ok(Self {
+            basic: Basic::find(object)?,
+            copies: Copies::find(object).ok(),
+            devices: Devices::find(object).ok(),
+            events: Events::find(object).ok(),
+            allocations: Allocations::find(object).ok(),
+            virtual_memory: VirtualMemory::find(object).ok(),
+            // SAFETY: the type of the field is that of the function.
+            stream_get_context: unsafe { find(object, "cuStreamGetCtx") }.ok(),
+            // SAFETY: the type of the field is that of the function.
+            handle_for_range: unsafe { find(object, "cuMemGetHandleForAddressRange") }.ok(),
+            // SAFETY: the type of the field is that of the function.
+            flush_writes: unsafe { find(object, "cuFlushGPUDirectRDMAWrites") }.ok(),
+            // SAFETY: the type of the field is that of the function.
+            get_error_name: unsafe { find(object, "cuGetErrorName") }.ok(),
+        })
+    }
+}
+
+/// Each field's type is that of the C prototype.
+impl Basic {
     fn find(object: &Object) -> Result<Self, Missing> {
         Ok(Self {
             // SAFETY: the type of the field is that of the function.
@@ -128,71 +223,11 @@ impl Cuda {
             stream_synchronize: unsafe { find(object, "cuStreamSynchronize") }?,
             // SAFETY: the type of the field is that of the function.
             stream_query: unsafe { find(object, "cuStreamQuery") }?,
-            copies: Copies::find(object).ok(),
-            // SAFETY: the type of the field is that of the function.
-            get_error_name: unsafe { find(object, "cuGetErrorName") }.ok(),
         })
-    }
-
-    /// Makes the primary context of a device current in this thread, unless one is.
-    pub(crate) fn ensure_context(&self, ordinal: i32) -> Result<(), CudaError> {
-        let mut context = ptr::null_mut();
-        // SAFETY: writes one pointer, which is ours.
-        let code = unsafe { (self.context_get_current)(&raw mut context) };
-        check("cuCtxGetCurrent", code)?;
-        if !context.is_null() {
-            return Ok(());
-        }
-        let mut device = 0;
-        // SAFETY: writes one number, which is ours.
-        let code = unsafe { (self.device_get)(&raw mut device, ordinal) };
-        check("cuDeviceGet", code)?;
-        let context = self.primary_context(device)?;
-        // SAFETY: the context was just answered, and is kept for the life of the process.
-        let code = unsafe { (self.context_set_current)(context) };
-        check("cuCtxSetCurrent", code)
-    }
-
-    /// The primary context of a device, retained once and for good.
-    fn primary_context(&self, device: c_int) -> Result<*mut c_void, CudaError> {
-        static RETAINED: Mutex<Vec<(c_int, usize)>> = Mutex::new(Vec::new());
-        let mut retained = lock(&RETAINED);
-        if let Some((_, context)) = retained.iter().find(|(known, _)| *known == device) {
-            return Ok(*context as *mut c_void);
-        }
-        let mut context = ptr::null_mut();
-        // SAFETY: writes one pointer, which is ours.
-        let code = unsafe { (self.primary_context_retain)(&raw mut context, device) };
-        check("cuDevicePrimaryCtxRetain", code)?;
-        retained.push((device, context as usize));
-        Ok(context)
-    }
-
-    /// Waits until the stream has done all that was given to it.
-    ///
-    /// # Safety
-    ///
-    /// `stream` is null or a stream that was not destroyed.
-    pub(crate) unsafe fn synchronize(&self, stream: RawStream) -> Result<(), CudaError> {
-        // SAFETY: the caller vouches for the stream.
-        let code = unsafe { (self.stream_synchronize)(stream) };
-        check("cuStreamSynchronize", code)
-    }
-
-    /// Whether the stream has done all that was given to it.
-    ///
-    /// # Safety
-    ///
-    /// As for [`synchronize`](Self::synchronize).
-    pub(crate) unsafe fn is_idle(&self, stream: RawStream) -> Result<bool, CudaError> {
-        // SAFETY: the caller vouches for the stream.
-        match unsafe { (self.stream_query)(stream) } {
-            NOT_READY => Ok(false),
-            code => check("cuStreamQuery", code).map(|()| true),
-        }
     }
 }
 
+/// Each field's type is that of the C prototype.
 impl Copies {
     fn find(object: &Object) -> Result<Self, Missing> {
         Ok(Self {
@@ -218,147 +253,131 @@ impl Copies {
     }
 }
 
-/// A context that is current in this thread as long as this lives; what was current before is so again behind it.
-pub(crate) struct Current {
-    cuda: &'static Cuda,
-    context: *mut c_void,
-}
-
-impl Current {
-    /// Tells contexts apart.
-    pub(crate) fn id(&self) -> usize {
-        self.context.addr()
+/// Each field's type is that of the C prototype.
+impl Devices {
+    fn find(object: &Object) -> Result<Self, Missing> {
+        Ok(Self {
+            // SAFETY: the type of the field is that of the function.
+            name: unsafe { find(object, "cuDeviceGetName") }?,
+            // SAFETY: the type of the field is that of the function.
+            pci_bus_id: unsafe { find(object, "cuDeviceGetPCIBusId") }?,
+            // SAFETY: the type of the field is that of the function.
+            attribute: unsafe { find(object, "cuDeviceGetAttribute") }?,
+            // SAFETY: the type of the field is that of the function.
+            total_memory: unsafe { find(object, "cuDeviceTotalMem_v2") }?,
+        })
     }
 }
 
-impl Drop for Current {
-    fn drop(&mut self) {
-        if let Some(copies) = &self.cuda.copies {
-            let mut popped = ptr::null_mut();
-            // SAFETY: writes one pointer, which is ours; pushed once, popped here alone, on the same thread: this is not Send.
-            let code = unsafe { (copies.context_pop)(&raw mut popped) };
-            debug_assert_eq!((code, popped), (0, self.context), "contexts nest");
-        }
+/// Each field's type is that of the C prototype.
+impl Events {
+    fn find(object: &Object) -> Result<Self, Missing> {
+        Ok(Self {
+            // SAFETY: the type of the field is that of the function.
+            create: unsafe { find(object, "cuEventCreate") }?,
+            // SAFETY: the type of the field is that of the function.
+            destroy: unsafe { find(object, "cuEventDestroy_v2") }?,
+            // SAFETY: the type of the field is that of the function.
+            record: unsafe { find(object, "cuEventRecord") }?,
+            // SAFETY: the type of the field is that of the function.
+            query: unsafe { find(object, "cuEventQuery") }?,
+            // SAFETY: the type of the field is that of the function.
+            synchronize: unsafe { find(object, "cuEventSynchronize") }?,
+            // SAFETY: the type of the field is that of the function.
+            stream_wait: unsafe { find(object, "cuStreamWaitEvent") }?,
+        })
     }
 }
 
+/// Each field's type is that of the C prototype.
+impl Allocations {
+    fn find(object: &Object) -> Result<Self, Missing> {
+        Ok(Self {
+            // SAFETY: the type of the field is that of the function.
+            alloc: unsafe { find(object, "cuMemAlloc_v2") }?,
+            // SAFETY: the type of the field is that of the function.
+            free: unsafe { find(object, "cuMemFree_v2") }?,
+            // SAFETY: the type of the field is that of the function.
+            host_register: unsafe { find(object, "cuMemHostRegister_v2") }?,
+            // SAFETY: the type of the field is that of the function.
+            host_unregister: unsafe { find(object, "cuMemHostUnregister") }?,
+            // SAFETY: the type of the field is that of the function.
+            set_pointer_attribute: unsafe { find(object, "cuPointerSetAttribute") }?,
+            // SAFETY: the type of the field is that of the function.
+            address_range: unsafe { find(object, "cuMemGetAddressRange_v2") }?,
+            // SAFETY: the type of the field is that of the function.
+            within_device: unsafe { find(object, "cuMemcpyDtoDAsync_v2") }?,
+            // SAFETY: the type of the field is that of the function.
+            fill: unsafe { find(object, "cuMemsetD8Async") }?,
+        })
+    }
+}
+
+/// Each field's type is that of the C prototype.
+impl VirtualMemory {
+    fn find(object: &Object) -> Result<Self, Missing> {
+        Ok(Self {
+            // SAFETY: the type of the field is that of the function.
+            granularity: unsafe { find(object, "cuMemGetAllocationGranularity") }?,
+            // SAFETY: the type of the field is that of the function.
+            create: unsafe { find(object, "cuMemCreate") }?,
+            // SAFETY: the type of the field is that of the function.
+            release: unsafe { find(object, "cuMemRelease") }?,
+            // SAFETY: the type of the field is that of the function.
+            reserve: unsafe { find(object, "cuMemAddressReserve") }?,
+            // SAFETY: the type of the field is that of the function.
+            free: unsafe { find(object, "cuMemAddressFree") }?,
+            // SAFETY: the type of the field is that of the function.
+            map: unsafe { find(object, "cuMemMap") }?,
+            // SAFETY: the type of the field is that of the function.
+            unmap: unsafe { find(object, "cuMemUnmap") }?,
+            // SAFETY: the type of the field is that of the function.
+            set_access: unsafe { find(object, "cuMemSetAccess") }?,
+            // SAFETY: the type of the field is that of the function.
+            retain_handle: unsafe { find(object, "cuMemRetainAllocationHandle") }?,
+        })
+    }
+}
+
+/// The groups that a driver may lack.
 impl Cuda {
-    fn copies(&self) -> Result<&Copies, CudaError> {
-        self.copies.as_ref().ok_or(CudaError::Lacks {
-            function: "cuMemcpyHtoDAsync",
-        })
+    pub(super) fn copies(&self) -> Result<&Copies, CudaError> {
+        let function = "cuMemcpyHtoDAsync";
+        self.copies.as_ref().ok_or(CudaError::Lacks { function })
     }
 
-    /// Makes the context that device memory belongs to current in this thread.
-    pub(crate) fn enter(&'static self, address: u64) -> Result<Current, CudaError> {
-        let copies = self.copies()?;
-        let mut context: *mut c_void = ptr::null_mut();
-        let into = (&raw mut context).cast();
-        // SAFETY: the attribute is a pointer, which is ours; any number may be asked about.
-        let code = unsafe { (copies.pointer_attribute)(into, POINTER_CONTEXT, address) };
-        check("cuPointerGetAttribute", code)?;
-        if context.is_null() {
-            // Memory of a pool belongs to a device, and to no context.
-            let mut device: c_int = 0;
-            let into = (&raw mut device).cast();
-            // SAFETY: the attribute is an int, which is ours.
-            let code = unsafe { (copies.pointer_attribute)(into, POINTER_DEVICE, address) };
-            check("cuPointerGetAttribute", code)?;
-            context = self.primary_context(device)?;
-        }
-        // SAFETY: a context that the driver has just answered.
-        let code = unsafe { (copies.context_push)(context) };
-        check("cuCtxPushCurrent", code)?;
-        Ok(Current {
-            cuda: self,
-            context,
-        })
+    pub(super) fn devices(&self) -> Result<&Devices, CudaError> {
+        let function = "cuDeviceGetAttribute";
+        self.devices.as_ref().ok_or(CudaError::Lacks { function })
     }
 
-    /// Waits for the default stream of the current context.
-    pub(crate) fn synchronize_default(&self) -> Result<(), CudaError> {
-        // SAFETY: null is the default stream.
-        unsafe { self.synchronize(ptr::null_mut()) }
+    pub(super) fn events(&self) -> Result<&Events, CudaError> {
+        let function = "cuEventCreate";
+        self.events.as_ref().ok_or(CudaError::Lacks { function })
     }
 
-    /// Pinned memory of the host, aligned to a page, in the current context.
-    pub(crate) fn host_alloc(&self, len: usize) -> Result<NonNull<u8>, CudaError> {
-        let mut memory = ptr::null_mut();
-        // SAFETY: writes one pointer, which is ours.
-        let code = unsafe { (self.copies()?.host_alloc)(&raw mut memory, len, HOST_PORTABLE) };
-        check("cuMemHostAlloc", code)?;
-        let no_memory = CudaCode::OUT_OF_MEMORY.0;
-        NonNull::new(memory.cast()).ok_or_else(|| CudaError::call("cuMemHostAlloc", no_memory))
+    pub(super) fn allocations(&self) -> Result<&Allocations, CudaError> {
+        let function = "cuMemAlloc";
+        self.allocations
+            .as_ref()
+            .ok_or(CudaError::Lacks { function })
     }
 
-    /// # Safety
-    ///
-    /// `memory` is from [`host_alloc`](Self::host_alloc), and nobody uses it any more.
-    pub(crate) unsafe fn host_free(&self, memory: NonNull<u8>) -> Result<(), CudaError> {
-        // SAFETY: the caller says so.
-        let code = unsafe { (self.copies()?.host_free)(memory.as_ptr().cast()) };
-        check("cuMemFreeHost", code)
-    }
-
-    /// A stream of the current context.
-    pub(crate) fn stream_create(&self) -> Result<RawStream, CudaError> {
-        let mut stream = ptr::null_mut();
-        // SAFETY: writes one pointer, which is ours.
-        let code = unsafe { (self.copies()?.stream_create)(&raw mut stream, STREAM_NON_BLOCKING) };
-        check("cuStreamCreate", code).map(|()| stream)
-    }
-
-    /// # Safety
-    ///
-    /// `stream` is from [`stream_create`](Self::stream_create), and nobody uses it any more.
-    pub(crate) unsafe fn stream_destroy(&self, stream: RawStream) -> Result<(), CudaError> {
-        // SAFETY: the caller says so.
-        let code = unsafe { (self.copies()?.stream_destroy)(stream) };
-        check("cuStreamDestroy", code)
-    }
-
-    /// Copies from pinned memory to the device, in the order of the stream.
-    ///
-    /// # Safety
-    ///
-    /// Both are good for `len` bytes until the stream has passed, and nobody uses the part of the device.
-    pub(crate) unsafe fn to_device(
-        &self,
-        to: u64,
-        from: NonNull<u8>,
-        len: usize,
-        stream: RawStream,
-    ) -> Result<(), CudaError> {
-        // SAFETY: the caller says so.
-        let code = unsafe { (self.copies()?.to_device)(to, from.as_ptr().cast(), len, stream) };
-        check("cuMemcpyHtoDAsync", code)
-    }
-
-    /// Copies from the device to pinned memory, in the order of the stream.
-    ///
-    /// # Safety
-    ///
-    /// Both are good for `len` bytes until the stream has passed, and nobody uses the part of the host.
-    pub(crate) unsafe fn to_host(
-        &self,
-        to: NonNull<u8>,
-        from: u64,
-        len: usize,
-        stream: RawStream,
-    ) -> Result<(), CudaError> {
-        // SAFETY: the caller says so.
-        let code = unsafe { (self.copies()?.to_host)(to.as_ptr().cast(), from, len, stream) };
-        check("cuMemcpyDtoHAsync", code)
+    pub(super) fn virtual_memory(&self) -> Result<&VirtualMemory, CudaError> {
+        let function = "cuMemCreate";
+        self.virtual_memory
+            .as_ref()
+            .ok_or(CudaError::Lacks { function })
     }
 }
 
 /// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The name of a `CUresult`, by the driver where it is loaded.
-pub(crate) fn error_name(code: i32) -> String {
+pub(super) fn error_name(code: i32) -> String {
     let named = LOADED.get().and_then(|cuda| cuda.get_error_name);
     let mut name = ptr::null();
     if let Some(get_error_name) = named

@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code)]
 
-use super::engine::failed;
+use super::engine::{enter, failed};
 use super::lane::{LANE_BYTES, Lane};
 use crate::cuda::{Cuda, CudaError, Current};
 
@@ -88,7 +88,7 @@ impl Run<'_> {
 
     fn lanes(&self) -> Result<(Current, [Lane; 2]), CudaError> {
         let cuda = Cuda::ready()?;
-        let current = cuda.enter(self.address)?;
+        let current = enter(self.task.memory, self.address)?;
         let lanes = [
             Lane::acquire(cuda, &current)?,
             Lane::acquire(cuda, &current)?,
