@@ -350,7 +350,7 @@ pub(crate) struct Accept {
     pub(crate) granted: u64,
     /// Blocks that it has.
     pub(crate) have_blocks: u64,
-    /// In how many ranges; they follow, in [`Have`].
+    /// In how many ranges; they follow, in `Have`.
     pub(crate) have_ranges: u64,
     /// The part that those blocks have in the digest of the stream.
     pub(crate) have_digest: u32,
