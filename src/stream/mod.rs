@@ -14,6 +14,8 @@ pub(crate) mod handshake;
 mod limits;
 mod manifest;
 mod name;
+pub(crate) mod receiving;
+pub(crate) mod sending;
 pub(crate) mod wire;
 
 pub use auth::{KEY_LEN_MAX, KEY_LEN_MIN, PresharedKey};
