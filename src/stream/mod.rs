@@ -16,6 +16,8 @@ mod manifest;
 mod name;
 pub(crate) mod receiving;
 pub(crate) mod sending;
+#[cfg(test)]
+mod simulation;
 pub(crate) mod wire;
 
 pub use auth::{KEY_LEN_MAX, KEY_LEN_MIN, PresharedKey};

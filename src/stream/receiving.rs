@@ -177,6 +177,9 @@ enum Saying {
     Failed,
 }
 
+/// Blocks beyond its window that a receiver deals with, where a network brings them late or twice.
+const LATE_MAX: u64 = 64;
+
 /// How a stream ended at the receiver.
 pub(crate) type IntakeOutcome = Result<Complete, StreamError>;
 
@@ -201,8 +204,6 @@ pub(crate) struct Intake {
     have_digest: u32,
     arrived: u64,
     lost: u64,
-    /// Blocks that came though they were there.
-    twice: u64,
     /// Blocks whose buffers are free again, or that will never arrive.
     released: u64,
     resent: u64,
@@ -262,7 +263,6 @@ impl Intake {
             have_digest: 0,
             arrived: 0,
             lost: 0,
-            twice: 0,
             released: 0,
             resent: 0,
             lap: 0,
@@ -521,7 +521,6 @@ impl Intake {
         self.rail_mut(rail)?.arrived += 1;
         self.arrived += 1;
         if self.have.contains(index) || self.taken.contains(index) {
-            self.twice += 1;
             self.released += 1;
             self.count_resent(index);
             return Ok(match self.state {
@@ -534,13 +533,18 @@ impl Intake {
         Ok(Arrival::Block(block))
     }
 
-    /// Whoever made a block come twice, it need not have been the sender: such blocks are not counted here.
+    /// No more blocks are dealt with at a time than there is room for, and some: blocks that come late or twice, damaged maybe, have made room that they
+    /// did not take, and that is not the sender's doing.
     fn check_credit(&self) -> Result<(), StreamViolation> {
-        let (sent, granted) = (self.arrived + self.lost - self.twice, self.granted);
-        match sent <= granted {
-            true => Ok(()),
-            false => Err(StreamViolation::OverCredit { sent, granted }),
+        let window = self.settings.window;
+        if self.taken.count() < window.saturating_add(LATE_MAX) {
+            return Ok(());
         }
+        let granted = self.granted;
+        Err(StreamViolation::OverCredit {
+            sent: self.arrived + self.lost,
+            granted,
+        })
     }
 
     fn count_resent(&mut self, index: u64) {
@@ -557,10 +561,12 @@ impl Intake {
             // The verdict on this lap was lost with a connection, or is under way.
             return Ok(Arrival::Nothing);
         }
-        let is_told = self.missing.is_none() && self.having.is_none() && !self.is_accept_unsaid;
+        let is_told = self.having.is_none() && !self.is_accept_unsaid;
         if self.state != State::Receiving || !is_told || finish.lap != self.lap {
             return Err(self.unexpected(&message));
         }
+        // Who has come to this lap knows what was missing after the last one, even if that was about to be said again.
+        self.missing = None;
         let said = (finish.sent, finish.digest, finish.blake3);
         let before = self.finish.map(|it| (it.sent, it.digest, it.blake3));
         if before.is_some_and(|before| before != said) {
@@ -591,7 +597,7 @@ impl Intake {
         it.lost += lost;
         self.lost += lost;
         self.released += lost;
-        self.check_credit()
+        Ok(())
     }
 
     fn on_rail_lost(&mut self, lost: &RailLost) -> Result<Arrival, StreamViolation> {
@@ -629,6 +635,8 @@ impl Intake {
         if said < finish.sent || !is_settled || !self.taken.is_empty() {
             return Ok(Arrival::Nothing);
         }
+        // Whatever was counted as lost or came twice: all that was sent is dealt with.
+        self.released = finish.sent;
         if !self.have.is_full() {
             self.missing = Some(Listing::new(self.lap));
             self.last_missing = Some((self.lap, self.arrived));

@@ -98,6 +98,8 @@ pub(crate) struct Outlay {
     counted: BlockSet,
     digest: StreamDigest,
     lap: u32,
+    /// The lap ends before all was sent.
+    is_cut_short: bool,
     /// `Finish` of this lap was said on some rail: nothing is sent until the peer has judged.
     is_sealed: bool,
     sent: u64,
@@ -151,6 +153,7 @@ impl Outlay {
             counted: BlockSet::new(blocks),
             digest: StreamDigest::new(blocks),
             lap: 0,
+            is_cut_short: false,
             is_sealed: false,
             sent: 0,
             resent: 0,
@@ -249,7 +252,8 @@ impl Outlay {
 
     /// Whether the peer has room for a block, and it is to have it now.
     pub(crate) fn may_send(&self) -> bool {
-        self.state == State::Sending && !self.is_paused && self.room() > 0
+        let is_open = self.state == State::Sending && !self.is_cut_short && !self.is_sealed;
+        is_open && !self.is_paused && self.room() > 0
     }
 
     /// Blocks that the peer has room for.
@@ -297,9 +301,17 @@ impl Outlay {
         self.blake3 = Some(hash);
     }
 
+    /// Nothing has moved for a while though there is something to send: the lap ends here, and the peer says what it lacks. It can't grant room for
+    /// blocks that it does not know to be lost; over connections that keep what they are given, it never comes to this.
+    pub(crate) fn inquire(&mut self) {
+        let is_stuck = self.state == State::Sending && self.room() == 0 && self.sent > 0;
+        self.is_cut_short |= is_stuck && !self.is_sealed;
+    }
+
     /// Whether all was sent, and the peer has to say whether it has it.
     fn is_lap_over(&self) -> bool {
-        self.state == State::Sending && self.wanted.is_empty() && self.taken.is_empty()
+        let is_sent = self.wanted.is_empty() && self.taken.is_empty();
+        self.state == State::Sending && (is_sent || self.is_cut_short)
     }
 
     // ---- what is to be said ----------------------------------------------------------------------------------------
@@ -604,11 +616,17 @@ impl Outlay {
             if range.end > self.plan.blocks() {
                 return Err(StreamViolation::NoSuchBlock { index: range.start });
             }
-            self.wanted.insert_range(range);
+            for index in range {
+                // What is about to be sent is not wanted a second time.
+                if !self.taken.contains(index) {
+                    self.wanted.insert(index);
+                }
+            }
         }
         if !list.more {
             self.lap += 1;
             self.is_sealed = false;
+            self.is_cut_short = false;
         }
         Ok(())
     }
@@ -652,6 +670,11 @@ impl Outlay {
     fn end(&mut self, outcome: Result<Complete, StreamError>) {
         self.state = State::Over;
         self.outcome.get_or_insert(outcome);
+    }
+
+    /// How many blocks may have to be sent again before the stream is given up; as many as there are, and 64, if nothing else is said.
+    pub(crate) fn allow_resent(&mut self, blocks: u64) {
+        self.resent_max = blocks;
     }
 
     // ---- control and outcome ---------------------------------------------------------------------------------------
@@ -710,6 +733,3 @@ impl Outlay {
         &self.open
     }
 }
-
-#[cfg(test)]
-mod tests;
