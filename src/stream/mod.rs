@@ -8,6 +8,7 @@
 pub(crate) mod auth;
 mod block_set;
 mod blocks;
+pub(crate) mod content_hash;
 pub(crate) mod digest;
 mod error;
 pub(crate) mod handshake;
@@ -27,6 +28,7 @@ pub(crate) mod wire;
 pub use auth::{KEY_LEN_MAX, KEY_LEN_MIN, PresharedKey};
 pub use block_set::BlockSet;
 pub use blocks::{Block, BlockPlan};
+pub use content_hash::HASHED_BLOCK_MIN;
 pub use digest::{StreamDigest, crc32c};
 pub use error::{RefusalCode, StreamError, StreamViolation};
 pub use journal::JournalError;
