@@ -159,15 +159,10 @@ fn open(manifest: &Manifest, plan: &BlockPlan, flags: OpenFlags) -> Open {
 
 /// An honest sender, and a receiver that is the bytes.
 fn send_to(input: &mut Input<'_>) {
-    let manifest = Arc::new(files());
+    let manifest = files();
     let plan = Arc::new(BlockPlan::new(&manifest, 16));
     let flags = OpenFlags::from_bits_truncate(input.byte() & 0x11);
-    let mut outlay = Outlay::new(
-        open(&manifest, &plan, flags),
-        manifest,
-        Arc::clone(&plan),
-        0,
-    );
+    let mut outlay = Outlay::new(open(&manifest, &plan, flags), Arc::clone(&plan), 0);
     outlay.add_rail(1);
     let mut lost = [false; 2];
     while !input.0.is_empty() {
@@ -180,7 +175,7 @@ fn send_to(input: &mut Input<'_>) {
                 }
             }
             3 | 4 => {
-                if outlay.next_to_say(rail, 8192).is_some() {
+                if outlay.next_to_say(rail, 8192, &manifest).is_some() {
                     outlay.on_said(rail);
                 }
             }
@@ -199,6 +194,7 @@ fn send_to(input: &mut Input<'_>) {
                 lost[usize::from(rail)] = true;
                 outlay.on_rail_lost(rail);
             }
+            _ if input.byte() & 1 == 0 => outlay.allow_finish(),
             _ => outlay.inquire(),
         }
         if let Some(Ok(complete)) = outlay.outcome() {

@@ -1,8 +1,5 @@
 //! Streams: files, or other runs of bytes, from storage to one or many peers, checked, and continued where they were cut.
-//!
-//! What is here so far is what needs no fabric, no thread and no file: the bytes that the two sides exchange, and what each of them keeps account of.
 
-// The engines that use all of this are still to come.
 #![allow(dead_code)]
 
 pub(crate) mod auth;
@@ -18,12 +15,23 @@ pub(crate) mod journal;
 mod limits;
 mod manifest;
 mod name;
+mod outbox;
 mod rate;
+mod receiver;
 pub(crate) mod receiving;
+mod report;
+mod sender;
 pub(crate) mod sending;
 #[cfg(test)]
 mod simulation;
+mod sink;
+mod source;
 pub(crate) mod wire;
+mod workers;
+
+use std::time::Duration;
+
+use crate::event_loop::{LoopConfig, WaitMode};
 
 pub use auth::{KEY_LEN_MAX, KEY_LEN_MIN, PresharedKey};
 pub use block_set::BlockSet;
@@ -35,5 +43,22 @@ pub use journal::JournalError;
 pub use limits::Limits;
 pub use manifest::{Entry, EntryKind, EntryProblem, Manifest, ManifestError, Modified};
 pub use name::{COMPONENT_LEN_MAX, NAME_LEN_MAX, NameError, RelativeName};
-pub use rate::RateLimit;
+pub use receiver::{Arrival, ReceiverConfig, StreamNews, StreamReceiver};
+pub use report::{Stalls, StreamReport};
+pub use sender::{
+    Peer, PeerOutcome, PeerProgress, SendOptions, SenderConfig, SlowPeer, StreamSender, Transfer,
+};
+pub use sink::{
+    BlockSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, SinkError, SinkFactory,
+    Stop, StreamOffer,
+};
+pub use source::{
+    BlockSource, BufferSource, FileSource, FileSourceBuilder, PathBufText, SourceError,
+};
 pub use wire::{StreamIdentity, WireError};
+
+/// A loop that looks around for a moment before it sleeps: while blocks are flowing, the next one is never far.
+fn loop_config() -> LoopConfig {
+    let window = Duration::from_micros(50);
+    LoopConfig::default().mode(WaitMode::Adaptive { window })
+}

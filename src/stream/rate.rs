@@ -1,14 +1,13 @@
-//! `RateLimit`: at most so many bytes a second, over a stream or several.
+//! `RateLimit`: at most so many bytes a second, over a transfer.
 
 use std::time::{Duration, Instant};
 
-/// A token bucket: what is not used is saved up, for a burst of a tenth of a second or of one block, whichever is more. It never sleeps: it says until
-/// when to wait. What is sent at once may be more than there is: then the next one waits the longer, so that the rate is kept whatever the blocks are.
+/// A token bucket: what is not used is saved up, for a burst of a tenth of a second. It never sleeps: it says whether, and until when to wait. A block may
+/// be more than there is: then the next one waits the longer, so that the rate is kept whatever the size of blocks.
 #[derive(Debug, Clone, Copy)]
-pub struct RateLimit {
-    bytes_per_second: u64,
-    burst: i128,
-    /// In bytes times 10^9; below 0 when more was sent than there was.
+pub(crate) struct RateLimit {
+    bytes_per_second: Option<u64>,
+    /// In bytes times 10^9; below 0 when more was taken than there was.
     tokens: i128,
     at: Instant,
 }
@@ -16,66 +15,47 @@ pub struct RateLimit {
 const NANO: i128 = 1_000_000_000;
 
 impl RateLimit {
-    /// At most `bytes_per_second`, at least 1, from now on, in blocks of `block_bytes`.
-    ///
-    /// # Panics
-    ///
-    /// When `bytes_per_second` is 0: nothing would ever be sent. To pause is another matter.
-    pub fn new(bytes_per_second: u64, block_bytes: u32, now: Instant) -> Self {
-        assert!(bytes_per_second > 0, "a rate of 0");
-        let burst = i128::from((bytes_per_second / 10).max(block_bytes.into())) * NANO;
+    /// At most so many bytes a second, 0 counting as 1, from now on; or no limit.
+    pub(crate) fn new(bytes_per_second: Option<u64>, now: Instant) -> Self {
         Self {
-            bytes_per_second,
-            burst,
-            tokens: burst,
+            bytes_per_second: bytes_per_second.map(|rate| rate.max(1)),
+            tokens: 0,
             at: now,
         }
     }
 
-    /// Changes the rate; what was saved up, or overdrawn, stays.
-    ///
-    /// # Panics
-    ///
-    /// As [`new`](Self::new).
-    pub fn set(&mut self, bytes_per_second: u64, block_bytes: u32, now: Instant) {
-        self.refill(now);
-        let Self { tokens, at, .. } = *self;
-        let new = Self::new(bytes_per_second, block_bytes, now);
-        *self = Self {
-            tokens: tokens.min(new.burst),
-            at,
-            ..new
-        };
-    }
-
-    /// Bytes a second.
-    pub fn bytes_per_second(&self) -> u64 {
-        self.bytes_per_second
-    }
-
-    fn refill(&mut self, now: Instant) {
+    fn tokens(&self, rate: u64, now: Instant) -> i128 {
         let passed = now.saturating_duration_since(self.at);
-        self.at = self.at.max(now);
-        let earned =
-            passed.as_nanos().min(u64::MAX.into()) as i128 * i128::from(self.bytes_per_second);
-        self.tokens = (self.tokens + earned).min(self.burst);
+        // Whatever was not used in so long a time is more than can be saved up.
+        let nanos = passed.as_nanos().min(u64::MAX.into()) as i128;
+        let most = i128::from(rate) * NANO / 10;
+        (self.tokens + nanos * i128::from(rate)).min(most)
     }
 
-    /// Until when to wait with the next block; `None`: it may go now.
-    pub fn wait_until(&mut self, now: Instant) -> Option<Instant> {
-        self.refill(now);
-        if self.tokens > 0 {
+    /// Whether something may be sent now.
+    pub(crate) fn may(&self, now: Instant) -> bool {
+        self.wait_until(now).is_none()
+    }
+
+    /// Until when to wait; `None`: something may be sent now.
+    pub(crate) fn wait_until(&self, now: Instant) -> Option<Instant> {
+        let rate = self.bytes_per_second?;
+        let lacking = -self.tokens(rate, now);
+        if lacking <= 0 {
             return None;
         }
-        let rate = i128::from(self.bytes_per_second);
-        // One more than it takes to be back at nothing.
-        let nanos = (1 - self.tokens + rate - 1) / rate;
-        Some(now + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)))
+        let rate = i128::from(rate);
+        let nanos = u64::try_from((lacking + rate - 1) / rate).unwrap_or(u64::MAX);
+        // The clock has its limits, too; whoever waits so long asks again.
+        now.checked_add(Duration::from_nanos(nanos)).or(Some(now))
     }
 
     /// So many bytes were sent.
-    pub fn on_sent(&mut self, bytes: u64) {
-        self.tokens -= i128::from(bytes) * NANO;
+    pub(crate) fn take(&mut self, bytes: u64, now: Instant) {
+        if let Some(rate) = self.bytes_per_second {
+            self.tokens = self.tokens(rate, now) - i128::from(bytes) * NANO;
+            self.at = self.at.max(now);
+        }
     }
 }
 
@@ -86,7 +66,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Sends as fast as it may, at odd times: never above the rate but for the burst and the last block, and never much below it.
+        /// Sends as fast as it may, at odd times: never above the rate but for the burst and the last block, and never below it while it waits.
         #[test]
         fn the_rate_is_kept(
             rate in 1_000..10_000_000_000_u64,
@@ -94,25 +74,24 @@ mod tests {
         ) {
             let begin = Instant::now();
             let mut now = begin;
-            let largest = blocks.iter().map(|(len, _)| *len).max().unwrap();
-            let mut limit = RateLimit::new(rate, largest, now);
-            let burst = (rate / 10).max(largest.into());
+            let mut limit = RateLimit::new(Some(rate), now);
             let (mut sent, mut idle) = (0_u64, Duration::ZERO);
             for (len, late) in &blocks {
                 if let Some(until) = limit.wait_until(now) {
-                    prop_assert!(until > now);
-                    // A thread wakes up late, and not at all too early.
+                    prop_assert!(until > now && !limit.may(now));
+                    // A thread wakes up late.
                     let late = Duration::from_nanos(*late);
                     (now, idle) = (until + late, idle + late);
-                    prop_assert_eq!(limit.wait_until(now), None);
                 }
-                let earned = (now - begin).as_secs_f64() * rate as f64 + burst as f64;
+                prop_assert!(limit.may(now));
+                let earned = ((now - begin).as_secs_f64() + 0.1) * rate as f64;
                 prop_assert!(sent as f64 <= earned * 1.000_001 + 1.0, "{sent} of {earned}");
-                limit.on_sent((*len).into());
+                limit.take((*len).into(), now);
                 sent += u64::from(*len);
             }
             let took = (now - begin - idle).as_secs_f64();
-            let least = took * rate as f64;
+            // A nanosecond is the least that can be waited for.
+            let least = (took - blocks.len() as f64 * 1e-9) * rate as f64;
             prop_assert!(least <= sent as f64 * 1.000_001 + 1.0, "waited {took} s for {sent} bytes");
         }
 
@@ -120,27 +99,24 @@ mod tests {
         #[test]
         fn time_gives_once(rate in 1..1_000_000_u64) {
             let now = Instant::now() + Duration::from_secs(10);
-            let mut limit = RateLimit::new(rate, 1000, now);
-            let burst = (rate / 10).max(1000);
-            limit.on_sent(burst);
+            let mut limit = RateLimit::new(Some(rate), now);
+            limit.take(1, now);
             for _ in 0..3 {
-                prop_assert!(limit.wait_until(now).is_some());
-                prop_assert!(limit.wait_until(now - Duration::from_secs(5)).is_some());
+                prop_assert!(!limit.may(now));
+                prop_assert!(!limit.may(now - Duration::from_secs(5)));
+                limit.take(0, now - Duration::from_secs(5));
             }
         }
     }
 
     #[test]
-    fn a_new_rate_counts_from_then_on() {
+    fn without_a_limit_nothing_waits() {
         let now = Instant::now();
-        let mut limit = RateLimit::new(1000, 100, now);
-        limit.on_sent(1100);
-        assert_eq!(
-            limit.wait_until(now).unwrap() - now,
-            Duration::from_nanos(1_000_000_001)
-        );
-        limit.set(1_000_000, 100, now);
-        assert_eq!(limit.bytes_per_second(), 1_000_000);
-        assert!(limit.wait_until(now).unwrap() - now <= Duration::from_micros(1001));
+        let mut limit = RateLimit::new(None, now);
+        limit.take(u64::MAX, now);
+        assert!(limit.may(now));
+        let mut limit = RateLimit::new(Some(0), now);
+        limit.take(u64::MAX, now);
+        assert!(limit.wait_until(now).is_some());
     }
 }

@@ -84,7 +84,6 @@ enum Saying {
 #[derive(Debug)]
 pub(crate) struct Outlay {
     open: Open,
-    manifest: Arc<Manifest>,
     plan: Arc<BlockPlan>,
     state: State,
     rails: Vec<Rail>,
@@ -98,6 +97,8 @@ pub(crate) struct Outlay {
     counted: BlockSet,
     digest: StreamDigest,
     lap: u32,
+    /// The engine has found the source unchanged since the last block was read.
+    may_finish: bool,
     /// The lap ends before all was sent.
     is_cut_short: bool,
     /// `Finish` of this lap was said on some rail: nothing is sent until the peer has judged.
@@ -106,7 +107,8 @@ pub(crate) struct Outlay {
     resent: u64,
     resent_max: u64,
     granted: u64,
-    had: u64,
+    had: (u64, u64),
+    damaged: u64,
     written: (u64, u64),
     blake3: Option<[u8; HASH_LEN]>,
     is_paused: bool,
@@ -122,25 +124,14 @@ impl Outlay {
     ///
     /// # Panics
     ///
-    /// When `open` tells of another manifest or plan.
-    pub(crate) fn new(
-        open: Open,
-        manifest: Arc<Manifest>,
-        plan: Arc<BlockPlan>,
-        home: u16,
-    ) -> Self {
-        let said = (open.entries, open.bytes, open.blocks, open.block_bytes);
-        let is = (
-            manifest.len() as u64,
-            plan.bytes(),
-            plan.blocks(),
-            plan.block_bytes(),
-        );
+    /// When `open` tells of another plan.
+    pub(crate) fn new(open: Open, plan: Arc<BlockPlan>, home: u16) -> Self {
+        let said = (open.bytes, open.blocks, open.block_bytes);
+        let is = (plan.bytes(), plan.blocks(), plan.block_bytes());
         assert_eq!(said, is, "what is opened is what will be sent");
         let blocks = plan.blocks();
         let mut outlay = Self {
             open,
-            manifest,
             plan,
             state: State::Opening {
                 is_open: false,
@@ -153,13 +144,15 @@ impl Outlay {
             counted: BlockSet::new(blocks),
             digest: StreamDigest::new(blocks),
             lap: 0,
+            may_finish: false,
             is_cut_short: false,
             is_sealed: false,
             sent: 0,
             resent: 0,
             resent_max: blocks.saturating_add(64),
             granted: 0,
-            had: 0,
+            had: (0, 0),
+            damaged: 0,
             written: (0, 0),
             blake3: None,
             is_paused: false,
@@ -308,6 +301,16 @@ impl Outlay {
         self.is_cut_short |= is_stuck && !self.is_sealed;
     }
 
+    /// All was sent, and the engine vouches for the source: `Finish` may be said. To be said anew in each lap.
+    pub(crate) fn allow_finish(&mut self) {
+        self.may_finish = true;
+    }
+
+    /// Whether the peer is being asked for its verdict. Not any more, once it has said what is missing.
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.state == State::Sending && (self.may_finish || self.is_cut_short)
+    }
+
     /// Whether all was sent, and the peer has to say whether it has it.
     fn is_lap_over(&self) -> bool {
         let is_sent = self.wanted.is_empty() && self.taken.is_empty();
@@ -317,8 +320,13 @@ impl Outlay {
     // ---- what is to be said ----------------------------------------------------------------------------------------
 
     /// The next message for this rail, besides blocks; its payload has at most `room` bytes. It is the same again until
-    /// [`on_said`](Self::on_said) says that it went out.
-    pub(crate) fn next_to_say(&mut self, rail: u16, room: usize) -> Option<Message<'_>> {
+    /// [`on_said`](Self::on_said) says that it went out. `manifest` is what was opened.
+    pub(crate) fn next_to_say(
+        &mut self,
+        rail: u16,
+        room: usize,
+        manifest: &Manifest,
+    ) -> Option<Message<'_>> {
         self.saying = self.choose(rail);
         let stream = self.open.stream;
         Some(match self.saying? {
@@ -333,7 +341,7 @@ impl Outlay {
             }
             Saying::Open => Message::Open(self.open),
             Saying::Part { next: first } => {
-                let (part, next) = self.manifest.encode_part(first, room);
+                let (part, next) = manifest.encode_part(first, room);
                 self.part = part;
                 self.saying = Some(Saying::Part { next });
                 Message::Manifest(ManifestPart {
@@ -386,7 +394,8 @@ impl Outlay {
         if let Some(lost) = lost {
             return Some(Saying::RailLost(lost as u16));
         }
-        (self.is_lap_over() && self.finishes_on(rail)).then_some(Saying::Finish)
+        let may_finish = self.may_finish || self.is_cut_short;
+        (may_finish && self.is_lap_over() && self.finishes_on(rail)).then_some(Saying::Finish)
     }
 
     /// A lap is finished on each rail that carried blocks, or on one, if none of them is left.
@@ -423,7 +432,7 @@ impl Outlay {
     }
 
     fn opened_up_to(&mut self, next: usize) {
-        self.state = match next == self.manifest.len() {
+        self.state = match next as u64 == self.open.entries {
             true => State::Opened,
             false => State::Opening {
                 is_open: true,
@@ -523,7 +532,7 @@ impl Outlay {
         }
         self.on_credit(accept.granted)?;
         self.digest.add_part(accept.have_digest);
-        self.had = accept.have_blocks;
+        self.had.0 = accept.have_blocks;
         self.state = match accept.have_blocks {
             0 => State::Sending,
             blocks => State::Having { blocks, from: 0 },
@@ -552,8 +561,11 @@ impl Outlay {
             self.counted.insert_range(range.clone());
             for index in range {
                 self.wanted.remove(index);
+                let block = self.plan.get(index);
+                self.had.1 += block.map_or(0, |block| u64::from(block.len));
             }
         }
+        self.written = self.had;
         // Each message brings some, and the last one the rest.
         if list.more == (blocks == 0) || list.ranges.len() == 0 {
             let what = "the number of blocks that are said to be there";
@@ -598,6 +610,7 @@ impl Outlay {
         if !self.counted.contains(index) {
             return Err(StreamViolation::NoSuchBlock { index });
         }
+        self.damaged += 1;
         // Behind the `Finish` of a lap it is among what is missing.
         if self.state == State::Sending && !self.is_sealed && !self.taken.contains(index) {
             self.wanted.insert(index);
@@ -627,6 +640,7 @@ impl Outlay {
             self.lap += 1;
             self.is_sealed = false;
             self.is_cut_short = false;
+            self.may_finish = false;
         }
         Ok(())
     }
@@ -708,7 +722,7 @@ impl Outlay {
         self.state == State::Sending
     }
 
-    /// Whether all was sent and the peer's verdict is awaited.
+    /// Whether the peer was asked for its verdict.
     pub(crate) fn is_sealed(&self) -> bool {
         self.is_sealed && self.state == State::Sending
     }
@@ -718,8 +732,13 @@ impl Outlay {
         self.written
     }
 
-    /// Blocks that the peer had before the stream began.
-    pub(crate) fn had(&self) -> u64 {
+    /// Blocks that came damaged, as the peer says.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    /// Blocks and bytes that the peer had before the stream began.
+    pub(crate) fn had(&self) -> (u64, u64) {
         self.had
     }
 
