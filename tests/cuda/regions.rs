@@ -151,7 +151,7 @@ fn memory_of_others_is_what_it_is() {
         struct Dropped(Arc<AtomicBool>, Arc<Region>);
         impl Drop for Dropped {
             fn drop(&mut self) {
-                assert!(self.1.len() > 0);
+                assert!(!self.1.is_empty());
                 self.0.store(true, Ordering::SeqCst);
             }
         }
@@ -225,15 +225,12 @@ fn managed_memory_is_a_devices() {
         let retain: unsafe extern "C" fn(*mut *mut std::ffi::c_void, i32) -> i32 =
             fake.get("cuDevicePrimaryCtxRetain").expect("there");
         let mut context = std::ptr::null_mut();
-        // SAFETY: the types are those of the functions, and the places are ours.
-        let codes = unsafe {
-            (
-                retain(&raw mut context, 0),
-                push(context),
-                alloc(&raw mut address, 1 << 16, 1),
-            )
-        };
-        assert_eq!(codes, (0, 0, 0));
+        // SAFETY: the type is that of the function, and the place is ours.
+        assert_eq!(unsafe { retain(&raw mut context, 0) }, 0);
+        // SAFETY: a context that was just answered.
+        assert_eq!(unsafe { push(context) }, 0);
+        // SAFETY: the type is that of the function, and the place is ours.
+        assert_eq!(unsafe { alloc(&raw mut address, 1 << 16, 1) }, 0);
         // SAFETY: allocated above, and freed below, when the region is gone.
         let region = unsafe { Region::external_device(address, 1 << 16, Box::new(())) }
             .expect("known to CUDA");
