@@ -10,6 +10,7 @@
 mod buffered;
 mod connectionless;
 pub(crate) mod core;
+pub(crate) mod duplex;
 pub(crate) mod error;
 mod event;
 mod header_source;
