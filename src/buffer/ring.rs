@@ -146,6 +146,10 @@ impl RingRegion {
                 have_bytes: region.len(),
             });
         }
+        // Its fragments are headers' and files', too.
+        if region.is_device() {
+            return Err(MemoryError::NotHost { what: "rings" });
+        }
         if headroom > 0 && !region.is_host() {
             return Err(MemoryError::NotHost {
                 what: "a ring with headroom",
@@ -373,6 +377,11 @@ impl Reservation {
     /// Its first byte, counted since the ring was made.
     pub fn position(&self) -> u64 {
         self.0.position
+    }
+
+    /// The region of the ring.
+    pub fn region(&self) -> &Arc<Region> {
+        self.0.shared.claim.region()
     }
 
     /// The bytes, to fill; `None` over external memory, which others write to: use [`ranges`](Self::ranges) there.

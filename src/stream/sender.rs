@@ -48,7 +48,7 @@ const CONTROL_SENDS: u32 = 8;
 /// let domain = fabricast::Fabric::builder().provider("tcp").open()?.open_domain()?;
 /// let sender = StreamSender::open(&domain, SenderConfig::default())?;
 /// let source = FileSource::file("run1.h5")?;
-/// let transfer = sender.send(source, ["10.0.0.2:7471".parse()?], SendOptions::default())?;
+/// let transfer = sender.send(source, ["10.0.0.2:7471".parse::<fabricast::PeerAddr>()?], SendOptions::default())?;
 /// for outcome in transfer.wait(Instant::now() + Duration::from_secs(600)).ok_or("not done in time")? {
 ///     outcome.result?;
 ///     println!("{}", outcome.report);

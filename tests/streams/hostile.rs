@@ -15,6 +15,9 @@ use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr, SendEndpointZeroCopy, 
 
 use crate::world::*;
 
+/// A header, and its payload.
+type Said = ([u8; 64], Vec<u8>);
+
 /// A message as docs/wire.md has it: the common part, and a body.
 fn message(kind: u8, stream: u32, payload_len: usize, body: &[u8]) -> [u8; 64] {
     let mut header = [0; 64];
@@ -26,7 +29,7 @@ fn message(kind: u8, stream: u32, payload_len: usize, body: &[u8]) -> [u8; 64] {
     header
 }
 
-fn hello(version: u16) -> ([u8; 64], Vec<u8>) {
+fn hello(version: u16) -> Said {
     let mut body = Vec::new();
     for number in [version, version, 0, 1] {
         body.extend_from_slice(&number.to_le_bytes());
@@ -37,7 +40,7 @@ fn hello(version: u16) -> ([u8; 64], Vec<u8>) {
 }
 
 /// Sends these messages over a connection of its own, and waits for its end.
-fn say(domain: &Arc<Domain>, to: PeerAddr, messages: Vec<([u8; 64], Vec<u8>)>) {
+fn say(domain: &Arc<Domain>, to: PeerAddr, messages: Vec<Said>) {
     let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
     let mut end = SendEndpointZeroCopy::connect(domain, to, config).unwrap();
     let pool = SharedBufferManager::allocate_with_headroom(8, 4096, 64).unwrap();
@@ -95,7 +98,7 @@ fn nonsense_ends_its_own_connection_and_no_other() {
             open.extend_from_slice(&number.to_le_bytes());
         }
         open.extend_from_slice(&1_u32.to_le_bytes());
-        let cases: Vec<(&str, Vec<([u8; 64], Vec<u8>)>, Option<RefusalCode>)> = vec![
+        let cases: Vec<(&str, Vec<Said>, Option<RefusalCode>)> = vec![
             (
                 "zeros",
                 vec![([0; 64], vec![])],
@@ -147,10 +150,7 @@ fn nonsense_ends_its_own_connection_and_no_other() {
 }
 
 /// A receiver that says what it is told to: a connectionless endpoint can send and receive.
-fn liar(
-    domain: &Arc<Domain>,
-    answer: impl Fn(u8) -> Vec<([u8; 64], Vec<u8>)> + Send + 'static,
-) -> PeerAddr {
+fn liar(domain: &Arc<Domain>, answer: impl Fn(u8) -> Vec<Said> + Send + 'static) -> PeerAddr {
     let headers = HeaderSlotConfig {
         slots: 16,
         slot_size: 64,
