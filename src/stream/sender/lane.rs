@@ -301,6 +301,7 @@ impl Lane {
         }
         let written = self.written_bytes();
         self.stalls.turn(Stall::None, tools.now);
+        self.report.path = tools.path();
         self.report.stalls = self.stalls.totals();
         self.report.took = tools.now - self.began;
         self.report.sent_bytes = self.sent_bytes;
@@ -631,7 +632,7 @@ impl Lane {
         let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
         let may = self.outlay.as_ref().is_some_and(Outlay::may_send);
         let stall = match self.stage {
-            Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::None,
+            Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::Limit,
             Stage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,
             Stage::Sending if self.queue.is_empty() => Stall::None,
             Stage::Sending if !may && in_flight == 0 => Stall::Sink,
