@@ -6,10 +6,11 @@ use std::ffi::c_void;
 
 use smallvec::SmallVec;
 
+use super::device::DeviceBuffer;
 use super::ring::RingFragment;
 use super::segment::{Kind, RegionSlice, Segment};
 use super::shared::Buffer;
-use crate::memory::Scope;
+use crate::memory::{Region, Scope};
 
 /// Segments that lie in the payload itself. A payload moves some ten times on its way to the provider and back, and is small for that.
 const INLINE_SEGMENTS: usize = 1;
@@ -80,6 +81,19 @@ impl Payload {
         self.into_single(Segment::into_fragment)
     }
 
+    /// The buffer in a device's memory, if the payload is exactly one.
+    ///
+    /// # Errors
+    /// Gives the payload back when it is something else.
+    pub fn into_device_buffer(self) -> Result<DeviceBuffer, Self> {
+        self.into_single(Segment::into_device_buffer)
+    }
+
+    /// Whether any of its bytes lie in a device's memory.
+    pub fn is_device(&self) -> bool {
+        self.0.iter().any(Segment::is_device)
+    }
+
     fn into_single<T>(
         mut self,
         open: impl FnOnce(Segment) -> Result<T, Segment>,
@@ -101,7 +115,7 @@ impl Payload {
         let room = match self.front() {
             Some(Kind::Buffer(buffer)) => buffer.headroom(),
             Some(Kind::Fragment(fragment)) => fragment.headroom(),
-            Some(Kind::Slice(_)) | None => 0,
+            Some(Kind::Slice(_) | Kind::Device(_)) | None => 0,
         };
         if len > room {
             return Err(FrontError::NoRoom { len, room });
@@ -112,7 +126,7 @@ impl Payload {
                 .map_err(|_| FrontError::Taken)?,
             // SAFETY: a fragment has one owner, this payload, which is borrowed mutably and in no operation.
             Some(Kind::Fragment(fragment)) => unsafe { fragment.put_in_front(header, len) },
-            Some(Kind::Slice(_)) | None => {}
+            Some(Kind::Slice(_) | Kind::Device(_)) | None => {}
         }
         Ok(len)
     }
@@ -151,7 +165,7 @@ impl Payload {
         for segment in &self.0 {
             let region = segment.region();
             let Some(desc) = region.lease(scope) else {
-                let error = LeaseError::of(region.is_registered_anywhere(), leases.count as usize);
+                let error = LeaseError::of(region, scope, leases.count as usize);
                 leases.end(self);
                 return Err(error);
             };
@@ -199,11 +213,19 @@ pub(crate) enum LeaseError {
         /// Its place in the payload, from 0.
         segment: usize,
     },
+    /// The segment is a device's memory, which the provider can't reach: it has to be copied to memory of the host first.
+    #[error("segment {segment} lies in a device's memory, and has to be staged")]
+    Staged {
+        /// Its place in the payload, from 0.
+        segment: usize,
+    },
 }
 
 impl LeaseError {
-    fn of(registered_anywhere: bool, segment: usize) -> Self {
-        if registered_anywhere {
+    fn of(region: &Region, scope: Scope, segment: usize) -> Self {
+        if region.is_staged(scope) {
+            Self::Staged { segment }
+        } else if region.is_registered_anywhere() {
             Self::ForeignBuffer { segment }
         } else {
             Self::NotRegistered { segment }

@@ -42,6 +42,7 @@ pub(crate) struct Cuda {
         Option<unsafe extern "C" fn(RawStream, *mut RawContext) -> c_int>,
     pub(super) handle_for_range:
         Option<unsafe extern "C" fn(*mut c_void, Address, usize, c_int, c_ulonglong) -> c_int>,
+    pub(super) context_synchronize: Option<unsafe extern "C" fn() -> c_int>,
     pub(super) flush_writes: Option<unsafe extern "C" fn(c_int, c_int) -> c_int>,
     get_error_name: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>,
 }
@@ -97,7 +98,6 @@ pub(super) struct Allocations {
     pub(super) host_unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
     pub(super) set_pointer_attribute: unsafe extern "C" fn(*const c_void, c_int, Address) -> c_int,
     pub(super) address_range: unsafe extern "C" fn(*mut Address, *mut usize, Address) -> c_int,
-    pub(super) within_device: unsafe extern "C" fn(Address, Address, usize, RawStream) -> c_int,
     pub(super) fill: unsafe extern "C" fn(Address, u8, usize, RawStream) -> c_int,
 }
 
@@ -195,6 +195,8 @@ impl Cuda {
             stream_get_context: unsafe { find(object, "cuStreamGetCtx") }.ok(),
             // SAFETY: the type of the field is that of the function.
             handle_for_range: unsafe { find(object, "cuMemGetHandleForAddressRange") }.ok(),
+            // SAFETY: the type of the field is that of the function.
+            context_synchronize: unsafe { find(object, "cuCtxSynchronize") }.ok(),
             // SAFETY: the type of the field is that of the function.
             flush_writes: unsafe { find(object, "cuFlushGPUDirectRDMAWrites") }.ok(),
             // SAFETY: the type of the field is that of the function.
@@ -306,8 +308,6 @@ impl Allocations {
             // SAFETY: the type of the field is that of the function.
             address_range: unsafe { find(object, "cuMemGetAddressRange_v2") }?,
             // SAFETY: the type of the field is that of the function.
-            within_device: unsafe { find(object, "cuMemcpyDtoDAsync_v2") }?,
-            // SAFETY: the type of the field is that of the function.
             fill: unsafe { find(object, "cuMemsetD8Async") }?,
         })
     }
@@ -369,6 +369,12 @@ impl Cuda {
             .as_ref()
             .ok_or(CudaError::Lacks { function })
     }
+}
+
+/// Whether the machine may have a device, without asking the driver: loading and starting it takes long.
+pub(crate) fn may_be_here() -> bool {
+    std::env::var_os(FABRICAST_CUDA).is_some_and(|path| !path.is_empty())
+        || std::path::Path::new("/dev/nvidiactl").exists()
 }
 
 /// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.

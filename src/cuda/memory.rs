@@ -122,7 +122,7 @@ impl Cuda {
         check("cuPointerGetAttribute", code)
     }
 
-    fn ordinal_of(&self, address: u64) -> Result<u32, CudaError> {
+    pub(crate) fn ordinal_of(&self, address: u64) -> Result<u32, CudaError> {
         let mut ordinal: c_int = 0;
         // SAFETY: the attribute is an int, which is ours.
         unsafe { self.pointer_attribute(attribute::DEVICE_ORDINAL, address, &raw mut ordinal) }?;
@@ -261,6 +261,16 @@ impl Cuda {
         }
     }
 
+    /// Waits for all that the current context was given.
+    pub(crate) fn synchronize_context(&self) -> Result<(), CudaError> {
+        let function = "cuCtxSynchronize";
+        let synchronize = self
+            .context_synchronize
+            .ok_or(CudaError::Lacks { function })?;
+        // SAFETY: takes no memory.
+        check(function, unsafe { synchronize() })
+    }
+
     /// Waits for the default stream of the current context.
     pub(crate) fn synchronize_default(&self) -> Result<(), CudaError> {
         // Mostly there is nothing to wait for, which is found out faster by asking.
@@ -302,22 +312,6 @@ impl Cuda {
         // SAFETY: the caller says so.
         let code = unsafe { (self.copies()?.to_host)(to.as_ptr().cast(), from, len, stream) };
         check("cuMemcpyDtoHAsync", code)
-    }
-
-    /// Copies between two places of devices, in the order of the stream.
-    ///
-    /// # Safety
-    /// As for [`to_device`](Self::to_device); the places do not overlap.
-    pub(crate) unsafe fn within_device(
-        &self,
-        to: u64,
-        from: u64,
-        len: usize,
-        stream: RawStream,
-    ) -> Result<(), CudaError> {
-        // SAFETY: the caller says so.
-        let code = unsafe { (self.allocations()?.within_device)(to, from, len, stream) };
-        check("cuMemcpyDtoDAsync", code)
     }
 
     /// Fills memory of a device with a byte, in the order of the stream.

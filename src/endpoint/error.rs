@@ -116,6 +116,15 @@ pub enum SendErrorKind {
         /// Which segment, from 0.
         segment: usize,
     },
+    /// A segment lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path) says why), and this operation
+    /// does not copy it through memory of the host.
+    #[error(
+        "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here (Region::path says why)"
+    )]
+    NotStaged {
+        /// Which segment, from 0.
+        segment: usize,
+    },
     /// The region is registered with the domain, but registering it with this endpoint failed.
     #[error(transparent)]
     Register(#[from] RegisterError),

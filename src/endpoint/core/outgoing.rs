@@ -638,7 +638,7 @@ impl Outgoing {
         iov: &IovList,
         more: bool,
     ) -> Result<(), PostRefused> {
-        let inject = self.inject > 0 && iov.len_bytes() <= self.inject;
+        let inject = self.inject > 0 && iov.may_inject() && iov.len_bytes() <= self.inject;
         let post = SendPost {
             inject,
             more,
@@ -669,6 +669,10 @@ impl Outgoing {
         iov: &mut IovList,
     ) -> Result<(Leases, bool), SendErrorKind> {
         let scope = scoped.scope();
+        // The provider would copy it with the processor.
+        if self.inject > 0 && payload.is_device() {
+            iov.forbid_inject();
+        }
         if let [segment] = payload.segments()
             && let Some(desc) = self.recent.begin(segment.region(), scope)
         {
@@ -780,6 +784,7 @@ fn register_here<C: LinkConn>(
         LeaseError::NotRegistered { segment } => {
             (segment, SendErrorKind::NotRegistered { segment })
         }
+        LeaseError::Staged { segment } => return Err(SendErrorKind::NotStaged { segment }),
     };
     let region = payload
         .segments()
