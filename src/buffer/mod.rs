@@ -11,6 +11,7 @@
 //! Nothing is borrowed, so a handle that is forgotten leaks its piece and does no harm.
 
 mod free_list;
+mod gate;
 mod header_slots;
 mod payload;
 mod ring;
@@ -29,5 +30,6 @@ pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferConfig, SharedBuff
 pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 
+pub(crate) use gate::{Gate, GateError};
 pub(crate) use header_slots::TakenSlot;
 pub(crate) use payload::{FrontError, LeaseError, LeasedPayload, Leases};

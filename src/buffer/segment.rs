@@ -5,9 +5,10 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::gate::Gated;
 use super::ring::RingFragment;
 use super::shared::Buffer;
-use crate::memory::{MemoryError, Region};
+use crate::memory::{MemoryError, Region, Scope};
 
 /// A range of a region, owned: the region lives as long as it does. It gives addresses and no access to bytes.
 ///
@@ -106,7 +107,12 @@ pub(super) enum Kind {
     Buffer(Buffer),
     Slice(RegionSlice),
     Fragment(RingFragment),
+    /// All that a payload has, which is not to be sent yet. Payloads never hand such a segment out.
+    Gated(Box<Gated>),
 }
+
+/// What a `Kind::Gated` would have to be for these calls.
+const HANDED_OUT: &str = "payloads keep what is gated to themselves";
 
 impl Segment {
     /// The length in bytes.
@@ -116,6 +122,7 @@ impl Segment {
             Kind::Buffer(buffer) => buffer.len(),
             Kind::Slice(slice) => slice.len(),
             Kind::Fragment(fragment) => fragment.len(),
+            Kind::Gated(gated) => gated.given().len_bytes(),
         }
     }
 
@@ -132,14 +139,32 @@ impl Segment {
             Kind::Buffer(buffer) => buffer.region(),
             Kind::Slice(slice) => slice.region(),
             Kind::Fragment(fragment) => fragment.region(),
+            Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         }
+    }
+
+    /// The same; none of what is not to be sent yet.
+    #[inline]
+    pub(crate) fn plain_region(&self) -> Option<&Arc<Region>> {
+        match &self.0 {
+            Kind::Buffer(buffer) => Some(buffer.region()),
+            Kind::Slice(slice) => Some(slice.region()),
+            Kind::Fragment(fragment) => Some(fragment.region()),
+            Kind::Gated(_) => None,
+        }
+    }
+
+    /// Keeps its region's registration open, and gives the descriptor. None of what is not to be sent yet.
+    #[inline]
+    pub(super) fn lease(&self, scope: Scope) -> Option<*mut c_void> {
+        self.plain_region()?.lease(scope)
     }
 
     /// The bytes, where the segment is a [`Buffer`]; the others are memory that somebody else may write to.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Buffer(buffer) => Some(buffer),
-            Kind::Slice(_) | Kind::Fragment(_) => None,
+            Kind::Slice(_) | Kind::Fragment(_) | Kind::Gated(_) => None,
         }
     }
 
@@ -187,6 +212,7 @@ impl Segment {
             Kind::Buffer(buffer) => (buffer.offset(), buffer.len()),
             Kind::Slice(slice) => (slice.start, slice.len),
             Kind::Fragment(_) => return self.name_each(desc, out),
+            Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         };
         if len > 0 {
             out(self.region().at(start).as_ptr(), len, desc);
@@ -206,6 +232,7 @@ impl Segment {
             Kind::Buffer(buffer) => usize::from(!buffer.is_empty()),
             Kind::Slice(slice) => usize::from(slice.len > 0),
             Kind::Fragment(_) => self.runs().count(),
+            Kind::Gated(gated) => gated.wire().run_count(),
         }
     }
 
@@ -215,6 +242,7 @@ impl Segment {
             Kind::Buffer(buffer) => (buffer.offset()..buffer.offset() + buffer.len(), 0..0),
             Kind::Slice(slice) => (slice.start..slice.start + slice.len, 0..0),
             Kind::Fragment(fragment) => fragment.ranges(),
+            Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         };
         [first, second].into_iter().filter(|run| !run.is_empty())
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::buffer::Payload;
+use crate::buffer::{GateError, Payload};
 use crate::endpoint::protocol::close_reason::CloseReason;
 use crate::endpoint::windows::destination::Destination;
 use crate::errno::{CompletionError, FabricErrno};
@@ -28,6 +28,8 @@ pub enum Blocked {
     LongMessage,
     /// Shape `Headroom`: a clone of the buffer is on its way with another header in front of it.
     HeaderRoom,
+    /// Messages before it wait for a producer's event or a copy, and this one can't wait behind them.
+    Gate,
 }
 
 impl fmt::Display for Blocked {
@@ -40,6 +42,7 @@ impl fmt::Display for Blocked {
             Self::Connecting => "the connection is not established yet",
             Self::Buffers => "no buffer is free",
             Self::LongMessage => "a long message is under way",
+            Self::Gate => "messages before it wait for an event or a copy",
             Self::HeaderRoom => "another header is in front of this buffer, until its send is over",
         })
     }
@@ -363,6 +366,15 @@ impl CompletionError {
             self.provider_message = format!("the connection ended before it was done: {reason}");
         }
         self
+    }
+
+    /// What a send was to wait for will not be.
+    #[cold]
+    pub(crate) fn gate(error: &GateError) -> Self {
+        Self {
+            provider_message: error.to_string(),
+            ..Self::new(libc::EIO)
+        }
     }
 
     /// The peer takes long messages, but none that is so long.

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use crate::Error;
 use crate::buffer::{
-    FrontError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
+    FrontError, GateError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
     TakenSlot,
 };
 use crate::endpoint::core::pair::HeaderOp;
@@ -50,6 +50,16 @@ pub(crate) struct DataOp {
     recent: bool,
     /// Shape `TwoMessages`: the header that travels in front of it, by its context, until that is over.
     pub(crate) header: Option<NonZeroUsize>,
+}
+
+impl DataOp {
+    /// Whether it may be posted now.
+    ///
+    /// # Errors
+    /// It never may.
+    pub(crate) fn poll_gate(&mut self) -> Result<bool, GateError> {
+        self.payload.poll_gate()
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -303,28 +313,36 @@ impl Outgoing {
             Header::Bytes(header) => self.hold(&mut payload, header, key, &mut lane),
             Header::Prepared(header) => self.hold_prepared(&mut payload, header, key, &mut lane),
         };
-        let Held {
-            slot,
-            leases,
-            recent,
-        } = match held {
-            Ok(held) => held,
-            Err(kind) => return Err((kind, payload)),
+        match held {
+            Ok(held) => Ok(place((slab, wrap), payload, held, key, &lane)),
+            Err(kind) => Err((kind, payload)),
+        }
+    }
+
+    /// As [`load`](Self::load), for a message that may have to wait for a gate: taken is what is sent of it.
+    #[cold]
+    pub(crate) fn load_gated<C: LinkConn, T>(
+        &mut self,
+        slab: (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+        mut payload: Payload,
+        mut header: Header<'_>,
+        key: u64,
+        mut lane: Lane<'_, C>,
+    ) -> Result<usize, (SendErrorKind, Payload)> {
+        let wire = payload.wire_mut();
+        let held = match &mut header {
+            Header::Bytes(header) => self.hold(wire, header, key, &mut lane),
+            Header::Prepared(header) => self.hold_prepared(wire, header, key, &mut lane),
         };
-        let Some(vacant) = slab.vacant() else {
-            unreachable!("the core counts what is in flight, and its slab has room for that");
-        };
-        // SAFETY: the leases were just taken for this payload.
-        let payload = unsafe { LeasedPayload::new(payload, leases) };
-        Ok(vacant.fill(wrap(DataOp {
-            key,
-            payload,
-            slot,
-            sequence: lane.sequence,
-            posted: lane.posted,
-            recent,
-            header: None,
-        })))
+        match held {
+            Ok(mut held) => {
+                if payload.is_gated() {
+                    held.leases = held.leases.of_gated();
+                }
+                Ok(place(slab, payload, held, key, &lane))
+            }
+            Err(kind) => Err((kind, payload)),
+        }
     }
 
     #[inline(always)]
@@ -446,7 +464,7 @@ impl Outgoing {
     ) -> Result<LongOp, (SendErrorKind, Payload)> {
         // Whatever the shape is: it is written as one run.
         let prefix = self.prefix(header);
-        let framed = prefix.0.is_some() || !header.is_empty() || payload.segments().is_empty();
+        let framed = prefix.0.is_some() || !header.is_empty() || payload.parts().is_empty();
         let parts = [prefix.as_slice(), header];
         let slot = match framed.then(|| self.fill_slot(&parts, key)).transpose() {
             Ok(slot) => slot,
@@ -518,7 +536,7 @@ impl Outgoing {
         payload: &Payload,
     ) -> Result<Option<TakenSlot>, SendErrorKind> {
         let prefix = self.prefix(header);
-        if prefix.0.is_none() && header.is_empty() && !payload.segments().is_empty() {
+        if prefix.0.is_none() && header.is_empty() && !payload.parts().is_empty() {
             return Ok(None);
         }
         let prefix = match self.travels_alone(payload) {
@@ -669,8 +687,9 @@ impl Outgoing {
         iov: &mut IovList,
     ) -> Result<(Leases, bool), SendErrorKind> {
         let scope = scoped.scope();
-        if let [segment] = payload.segments()
-            && let Some(desc) = self.recent.begin(segment.region(), scope)
+        if let [segment] = payload.parts()
+            && let Some(region) = segment.plain_region()
+            && let Some(desc) = self.recent.begin(region, scope)
         {
             segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
             return Ok((Leases::elsewhere(scope), true));
@@ -698,6 +717,31 @@ impl Outgoing {
     pub(crate) fn leak(&mut self) {
         self.recent.leak();
     }
+}
+
+/// Puts a message into the slab for which all was taken.
+#[inline(always)]
+fn place<C, T>(
+    (slab, wrap): (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+    payload: Payload,
+    held: Held,
+    key: u64,
+    lane: &Lane<'_, C>,
+) -> usize {
+    let Some(vacant) = slab.vacant() else {
+        unreachable!("the core counts what is in flight, and its slab has room for that");
+    };
+    // SAFETY: the leases were just taken for this payload, or for what is sent of it.
+    let payload = unsafe { LeasedPayload::new(payload, held.leases) };
+    vacant.fill(wrap(DataOp {
+        key,
+        payload,
+        slot: held.slot,
+        sequence: lane.sequence,
+        posted: lane.posted,
+        recent: held.recent,
+        header: None,
+    }))
 }
 
 /// The bytes in front of a header, if the mode has any.
@@ -782,9 +826,9 @@ fn register_here<C: LinkConn>(
         }
     };
     let region = payload
-        .segments()
+        .parts()
         .get(segment)
-        .map(|segment| Arc::clone(segment.region()));
+        .and_then(|segment| segment.plain_region().map(Arc::clone));
     let registrar = conn.and_then(LinkConn::registrar);
     match (region, registrar) {
         (Some(region), Some(registrar)) if scoped.misses(&region) => {

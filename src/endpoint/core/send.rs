@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::endpoint::core::control::{
-    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
+    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, GATE_RETRY, HeldDescriptor,
+    post_control,
 };
 use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing};
@@ -40,6 +41,7 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
+mod gates;
 mod long;
 mod posting;
 mod status;
@@ -134,8 +136,10 @@ pub(crate) struct SendCore<L: Link> {
     blocked: Option<Blocked>,
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
-    /// Messages that were accepted, and that the provider had no room for: at most two.
+    /// Messages that were accepted and are not posted: at most two that the provider had no room for, or those behind a gate.
     stalled: VecDeque<Stalled>,
+    /// How many of them wait for a gate of their own.
+    gates: u32,
     /// When a send was refused because another header was in front of its buffer.
     room_refused: Option<Instant>,
     /// The transport is gone; what it delivered before has still to be read.
@@ -218,6 +222,7 @@ impl<L: Link> SendCore<L> {
             blocked: None,
             unsent: None,
             stalled: VecDeque::new(),
+            gates: 0,
             room_refused: None,
             shut_down: false,
             clock: now,
@@ -290,7 +295,7 @@ impl<L: Link> SendCore<L> {
         );
         self.machine = Connection::initiate(self.link.form(), params, self.clock);
         self.unsent = None;
-        self.stalled.clear();
+        self.clear_stalled();
         self.shut_down = false;
         self.next_late = None;
         self.kernel_bytes = KernelBytes::default();
@@ -352,10 +357,13 @@ impl<L: Link> SendCore<L> {
             Err(SendErrorKind::TooLong { len, .. }) if self.sends_long() => {
                 return self.send_long(payload, header, key, len);
             }
-            Err(kind) => return Err(self.refuse(kind, payload, key)),
+            Err(kind) => return self.send_later(kind, payload, header, key),
         };
         let mut iov = IovList::new();
-        let context = self.load(payload, header, key, &mut iov)?;
+        let context = match self.load(payload, header, key, &mut iov) {
+            Ok(context) => context,
+            Err((kind, payload)) => return self.send_later(kind, payload, header, key),
+        };
         match self.outgoing.shape() {
             Shape::TwoMessages => self.post_pair(context, iov, len),
             Shape::Iov | Shape::Headroom => self.post(context, &iov, len),
@@ -370,7 +378,7 @@ impl<L: Link> SendCore<L> {
         header: &[u8],
         key: u64,
         iov: &mut IovList,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, (SendErrorKind, Payload)> {
         let posted = self.posted_at();
         let lane = Lane {
             conn: self.conn.as_ref(),
@@ -383,7 +391,6 @@ impl<L: Link> SendCore<L> {
         let slab = (&mut self.in_flight, Op::Data);
         self.outgoing
             .load(slab, payload, Header::Bytes(header), key, lane)
-            .map_err(|(kind, payload)| self.refuse(kind, payload, key))
     }
 
     /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
@@ -529,13 +536,13 @@ impl<L: Link> SendCore<L> {
 
     /// Everything but the completion queue.
     fn look_around(&mut self, found: usize, look_at_cm: bool, events: &mut Vec<SendEvent>) {
-        let eventful = std::mem::take(&mut self.eventful);
         if look_at_cm {
             self.read_cm();
         }
         if !self.stalled.is_empty() {
-            self.post_stalled();
+            self.post_stalled(events);
         }
+        let eventful = std::mem::take(&mut self.eventful);
         if std::mem::take(&mut self.shut_down) {
             // The peer's goodbye may still be in the queue.
             while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
@@ -1001,7 +1008,8 @@ impl<L: Link> SendCore<L> {
             return;
         }
         // Told too early, it would be refused again and again.
-        if !self.stalled.is_empty() || self.room_retry().is_some_and(|at| Instant::now() < at) {
+        let queue = !self.stalled.is_empty() && (self.gates == 0 || blocked == Blocked::Gate);
+        if queue || self.room_retry().is_some_and(|at| Instant::now() < at) {
             return;
         }
         // A slot that woke us may be another endpoint's again: then wait for the next one.
@@ -1021,7 +1029,11 @@ impl<L: Link> SendCore<L> {
         let late = self.next_late;
         let long = self.long.as_ref().is_some_and(|long| long.retry);
         let waits = self.unsent.is_some() || !self.stalled.is_empty() || long;
-        let retry = waits.then(|| Instant::now() + CONTROL_RETRY);
+        let pause = match self.gates {
+            0 => CONTROL_RETRY,
+            _ => GATE_RETRY,
+        };
+        let retry = waits.then(|| Instant::now() + pause);
         let all = [machine, late, retry, self.room_retry()];
         self.wait.set_deadline(all.into_iter().flatten().min());
     }
