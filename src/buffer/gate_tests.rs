@@ -70,11 +70,7 @@ fn buffer(pool: &SharedBufferManager, len: usize) -> Buffer {
 #[test]
 fn a_payload_stays_as_small_as_it_was() {
     assert_eq!(size_of::<Segment>(), size_of::<Option<Segment>>());
-    assert!(
-        size_of::<Payload>() <= 56,
-        "{} bytes",
-        size_of::<Payload>()
-    );
+    assert!(size_of::<Payload>() <= 56, "{} bytes", size_of::<Payload>());
 }
 
 #[test]

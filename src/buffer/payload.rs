@@ -90,10 +90,7 @@ impl Payload {
         self.into_single(Segment::into_fragment)
     }
 
-    fn into_single<T>(
-        mut self,
-        open: fn(Segment) -> Result<T, Segment>,
-    ) -> Result<T, Self> {
+    fn into_single<T>(mut self, open: fn(Segment) -> Result<T, Segment>) -> Result<T, Self> {
         if self.0.len() != 1 {
             return Err(self);
         }

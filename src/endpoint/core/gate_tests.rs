@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use crate::buffer::Payload;
-use crate::endpoint::core::rig::{FakeGate, PAYLOAD_MEMORY, Rig, Setup, far_future, pool_with_room};
+use crate::endpoint::core::hubs::{HubSetup, Hubs};
+use crate::endpoint::core::rig::{
+    FakeGate, PAYLOAD_MEMORY, Rig, Setup, far_future, pool_with_room,
+};
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::NetConfig;
@@ -150,7 +153,11 @@ fn as_many_wait_as_may_be_in_flight() {
     assert_eq!(rig.writable, 0);
     gates[0].open();
     rig.settle();
-    assert_eq!((rig.received.len(), rig.writable), (1, 1), "though others wait");
+    assert_eq!(
+        (rig.received.len(), rig.writable),
+        (1, 1),
+        "though others wait"
+    );
     rig.send(3).unwrap();
     gates.iter().for_each(FakeGate::open);
     rig.settle();
@@ -313,4 +320,79 @@ fn an_empty_message_can_wait() {
     }
     assert_eq!(events.len(), 1);
     assert!(gate.is_settled());
+}
+
+// ---- endpoints with many connections -----------------------------------------------------------------------------
+
+#[test]
+fn a_gate_holds_back_its_own_connection_only() {
+    for form in [Form::Msg, Form::Rdm] {
+        let (mut hubs, ids) = Hubs::star(&HubSetup::of(form), 3);
+        let gate = hubs.hubs[0].send_gated(ids[0], 1).unwrap();
+        hubs.hubs[0].send(ids[0], 2).unwrap();
+        hubs.hubs[0].send(ids[1], 3).unwrap();
+        hubs.settle();
+        assert_eq!(hubs.hubs[1].received, []);
+        assert_eq!(hubs.hubs[2].received, [3]);
+        gate.open();
+        hubs.settle();
+        assert_eq!(hubs.hubs[1].received, [1, 2]);
+        hubs.hubs[0].send(ids[0], 4).unwrap();
+        hubs.settle();
+        assert_eq!(hubs.hubs[1].received, [1, 2, 4]);
+        hubs.hubs[0].check_all_back();
+        hubs.end();
+    }
+}
+
+#[test]
+fn of_many_sends_that_wait_the_one_whose_gate_fails_is_over() {
+    for form in [Form::Msg, Form::Rdm] {
+        for failing in 0..3 {
+            let (mut hubs, ids) = Hubs::star(&HubSetup::of(form), 2);
+            let gates: Vec<_> = (0..3)
+                .map(|key| hubs.hubs[0].send_gated(ids[0], key).unwrap())
+                .collect();
+            hubs.hubs[0].send(ids[0], 3).unwrap();
+            assert_eq!(
+                hubs.hubs[0].send(ids[0], 9),
+                Err(SendErrorKind::WouldBlock(Blocked::Depth))
+            );
+            gates[failing].fail();
+            hubs.settle();
+            assert_eq!(hubs.hubs[0].failed, [failing as u64]);
+            assert_eq!(hubs.hubs[0].writable, ids, "one place is free");
+            hubs.hubs[0].send(ids[0], 4).unwrap();
+            gates.iter().for_each(FakeGate::open);
+            hubs.settle();
+            let rest: Vec<_> = (0..5).filter(|&key| key != failing as u64).collect();
+            assert_eq!(hubs.hubs[1].received, rest);
+            assert!(hubs.hubs[0].ended.is_empty());
+            hubs.hubs[0].check_all_back();
+            hubs.end();
+        }
+    }
+}
+
+#[test]
+fn a_connection_that_ends_gives_back_what_waited_on_it() {
+    for form in [Form::Msg, Form::Rdm] {
+        let (mut hubs, ids) = Hubs::star(&HubSetup::of(form), 2);
+        hubs.hubs[0].send(ids[0], 1).unwrap();
+        let gate = hubs.hubs[0].send_gated(ids[0], 2).unwrap();
+        hubs.hubs[0].send(ids[0], 3).unwrap();
+        hubs.hubs[1].core = None;
+        hubs.settle();
+        if hubs.hubs[0].ended.is_empty() {
+            hubs.hubs[0]
+                .core()
+                .begin_close(ids[0], std::time::Instant::now());
+            hubs.settle();
+        }
+        assert!(gate.is_settled(), "{form:?}");
+        assert!(hubs.hubs[0].failed.ends_with(&[2, 3]));
+        assert!(!hubs.hubs[0].kept.contains_key(&2));
+        assert!(!hubs.hubs[0].kept.contains_key(&3));
+        hubs.end();
+    }
 }

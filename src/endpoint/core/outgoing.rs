@@ -16,8 +16,8 @@ use std::time::Instant;
 
 use crate::Error;
 use crate::buffer::{
-    FrontError, GateError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
-    TakenSlot,
+    FrontError, GateError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases,
+    Payload, TakenSlot,
 };
 use crate::endpoint::core::pair::HeaderOp;
 use crate::endpoint::core::recent_lease::RecentLease;
@@ -130,6 +130,14 @@ impl Header<'_> {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Prepared(header) => header.len(),
+        }
+    }
+
+    /// The same, to be given twice.
+    pub(crate) fn again(&mut self) -> Header<'_> {
+        match self {
+            Self::Bytes(bytes) => Header::Bytes(bytes),
+            Self::Prepared(header) => Header::Prepared(header),
         }
     }
 }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::buffer::{
-    Buffer, Gate, GateError, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig, SharedBufferManager,
+    Buffer, Gate, GateError, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig,
+    SharedBufferManager,
 };
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};

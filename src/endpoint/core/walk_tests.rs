@@ -261,7 +261,10 @@ impl Walk {
 
     fn send_gated(&mut self, staged: bool) {
         let free = match staged {
-            true => self.staging.free_count().min(self.rig.payloads.free_count()),
+            true => self
+                .staging
+                .free_count()
+                .min(self.rig.payloads.free_count()),
             false => self.rig.payloads.free_count(),
         };
         if self.rig.sender.is_none() || free == 0 {
