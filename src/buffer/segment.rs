@@ -154,6 +154,15 @@ impl Segment {
         }
     }
 
+    /// Another handle on the same bytes, where there can be one.
+    pub(crate) fn share(&self) -> Option<Self> {
+        match &self.0 {
+            Kind::Buffer(buffer) => Some(buffer.clone().into()),
+            Kind::Slice(slice) => Some(slice.clone().into()),
+            Kind::Fragment(_) | Kind::Gated(_) => None,
+        }
+    }
+
     /// Keeps its region's registration open, and gives the descriptor. None of what is not to be sent yet.
     #[inline]
     pub(super) fn lease(&self, scope: Scope) -> Option<*mut c_void> {

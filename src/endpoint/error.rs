@@ -28,6 +28,8 @@ pub enum Blocked {
     LongMessage,
     /// Shape `Headroom`: a clone of the buffer is on its way with another header in front of it.
     HeaderRoom,
+    /// No slot of the staging ring is free.
+    Staging,
     /// Messages before it wait for a producer's event or a copy, and this one can't wait behind them.
     Gate,
 }
@@ -42,6 +44,7 @@ impl fmt::Display for Blocked {
             Self::Connecting => "the connection is not established yet",
             Self::Buffers => "no buffer is free",
             Self::LongMessage => "a long message is under way",
+            Self::Staging => "no slot of the staging ring is free",
             Self::Gate => "messages before it wait for an event or a copy",
             Self::HeaderRoom => "another header is in front of this buffer, until its send is over",
         })
@@ -116,6 +119,28 @@ pub enum SendErrorKind {
     /// A segment's region is not registered.
     #[error("segment {segment} belongs to a region that is not registered (call Region::register)")]
     NotRegistered {
+        /// Which segment, from 0.
+        segment: usize,
+    },
+    /// A segment lies in a GPU's memory, of which the provider takes copies only, and the endpoint has no ring for them.
+    #[error(
+        "segment {segment} lies in a GPU's memory, which this fabric takes only by way of the host: give the endpoint a StagingRing"
+    )]
+    NoStaging {
+        /// Which segment, from 0.
+        segment: usize,
+    },
+    /// The message is longer than the whole staging ring.
+    #[error("{len} bytes in a GPU's memory, the staging ring has {max} (`StagingConfig`)")]
+    StagingTooLong {
+        /// Bytes of the payload.
+        len: usize,
+        /// Bytes of all slots.
+        max: usize,
+    },
+    /// A fragment of a ring can't be part of a payload that is staged: it has one owner.
+    #[error("segment {segment} is a fragment of a ring, in a payload that has to be staged")]
+    MixedStaging {
         /// Which segment, from 0.
         segment: usize,
     },

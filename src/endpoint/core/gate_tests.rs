@@ -349,7 +349,11 @@ fn a_gate_holds_back_its_own_connection_only() {
 fn of_many_sends_that_wait_the_one_whose_gate_fails_is_over() {
     for form in [Form::Msg, Form::Rdm] {
         for failing in 0..3 {
-            let (mut hubs, ids) = Hubs::star(&HubSetup::of(form), 2);
+            let setup = HubSetup {
+                receive_depth: 8,
+                ..HubSetup::of(form)
+            };
+            let (mut hubs, ids) = Hubs::star(&setup, 2);
             let gates: Vec<_> = (0..3)
                 .map(|key| hubs.hubs[0].send_gated(ids[0], key).unwrap())
                 .collect();

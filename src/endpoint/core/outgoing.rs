@@ -28,6 +28,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, LinkConn, LinkLimits, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{self, CloseReason, Connection};
 use crate::endpoint::protocol::wire::{self, HeaderMode};
+use crate::endpoint::staging::{self, StagingRing};
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{Blocked, FabricErrno, MessageLimit, SendErrorKind};
 use crate::fabric::Shape;
@@ -177,6 +178,8 @@ pub(crate) struct Outgoing {
     inject: usize,
     uses_more: bool,
     recent: RecentLease,
+    /// Where a GPU's memory goes out by way of the host, with the endpoint's waker at it.
+    staging: Option<(StagingRing, WakerId)>,
 }
 
 /// The shape of messages over such a link: the one asked for, or the first that the limit on segments allows.
@@ -200,6 +203,7 @@ impl Outgoing {
         level: Level,
         (shape, inject): (Shape, Inject),
         limits: &LinkLimits,
+        staging: Option<(StagingRing, WakerId)>,
     ) -> Self {
         let segments = limits.iov_limit.min(IOV_MAX);
         let inject = match inject {
@@ -225,6 +229,53 @@ impl Outgoing {
             inject,
             uses_more: limits.uses_more,
             recent: RecentLease::default(),
+            staging,
+        }
+    }
+
+    // ---- staging -------------------------------------------------------------------------------------------------
+
+    /// Whether a payload goes out only as a copy.
+    ///
+    /// # Errors
+    /// It does, and there is no ring for it.
+    pub(crate) fn must_stage(&self, payload: &Payload, scope: Scope) -> Result<bool, SendErrorKind> {
+        match staging::staged_segment(payload, scope) {
+            None => Ok(false),
+            Some(_) if self.staging.is_some() => Ok(true),
+            Some(segment) => Err(SendErrorKind::NoStaging { segment }),
+        }
+    }
+
+    /// The payload, with slots of the ring to be sent in its place, where it has to be.
+    pub(crate) fn stage(
+        &self,
+        payload: Payload,
+        scope: Scope,
+    ) -> Result<Payload, (SendErrorKind, Payload)> {
+        match (self.must_stage(&payload, scope), &self.staging) {
+            (Ok(true), Some((ring, _))) => ring.stage(payload, scope),
+            (Err(kind), _) => Err((kind, payload)),
+            _ => Ok(payload),
+        }
+    }
+
+    /// Asks the ring to wake the endpoint when a slot is free; true if one is already.
+    pub(crate) fn arm_staging(&self) -> bool {
+        let ring = self.staging.as_ref();
+        ring.is_some_and(|(ring, waker)| ring.arm(*waker))
+    }
+
+    /// Whether a slot of the ring is free.
+    pub(crate) fn has_staging(&self) -> bool {
+        let ring = self.staging.as_ref();
+        ring.is_some_and(|(ring, _)| ring.free_slots() > 0)
+    }
+
+    /// The endpoint is dropped.
+    pub(crate) fn leave_staging(&mut self) {
+        if let Some((ring, waker)) = self.staging.take() {
+            ring.remove_waker(waker);
         }
     }
 

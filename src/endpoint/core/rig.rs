@@ -605,6 +605,7 @@ pub(crate) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         windows: 16,
         patience: setup.patience,
         watch: TcpWatch::default(),
+        staging: None,
         on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
     }
 }

@@ -33,6 +33,7 @@ use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
 };
+use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
@@ -76,6 +77,8 @@ pub(crate) struct SendSettings {
     pub(crate) windows: u32,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
+    /// For payloads in a GPU's memory that the provider can't read.
+    pub(crate) staging: Option<StagingRing>,
     pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -206,7 +209,12 @@ impl<L: Link> SendCore<L> {
         let id = EndpointId::next();
         let (mode, level) = (settings.header_mode, settings.level);
         let how = (shape, settings.inject);
-        let outgoing = Outgoing::new(id, headers, mode, level, how, link.limits());
+        let staging = settings.staging.clone().map(|ring| {
+            let waker = Arc::clone(&wait);
+            let waker = ring.add_waker(Arc::new(move || waker.wake()));
+            (ring, waker)
+        });
+        let outgoing = Outgoing::new(id, headers, mode, level, how, link.limits(), staging);
         let sends = settings.depth * (1 + u32::from(shape == Shape::TwoMessages));
         let capacity = sends + CONTROL_RECEIVES + CONTROL_SENDS;
         let mut core = Self {
@@ -475,6 +483,9 @@ impl<L: Link> SendCore<L> {
             // Another endpoint may hold all the slots: its release must wake us. Released between the refusal and the
             // arming: nobody would.
             if blocked == Blocked::HeaderSlots && self.outgoing.headers().arm(self.headers_waker) {
+                self.wait.wake();
+            }
+            if blocked == Blocked::Staging && self.outgoing.arm_staging() {
                 self.wait.wake();
             }
             if blocked == Blocked::HeaderRoom {
@@ -1019,6 +1030,12 @@ impl<L: Link> SendCore<L> {
         {
             return;
         }
+        if blocked == Blocked::Staging
+            && !self.outgoing.has_staging()
+            && !self.outgoing.arm_staging()
+        {
+            return;
+        }
         self.blocked = None;
         events.push(SendEvent::Writable);
     }
@@ -1242,6 +1259,7 @@ impl<L: Link> Drop for SendCore<L> {
     /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
     fn drop(&mut self) {
         self.outgoing.headers().remove_waker(self.headers_waker);
+        self.outgoing.leave_staging();
         self.tell_peer();
         let closed = self.conn.take().map_or(Ok(()), |conn| {
             self.release_drained();

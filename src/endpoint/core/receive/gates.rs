@@ -17,6 +17,7 @@ use crate::endpoint::protocol::connection::{Form, State};
 use crate::endpoint::protocol::wire;
 use crate::error::{Blocked, CompletionError, SendErrorKind};
 use crate::in_flight::InFlight;
+use crate::memory::Scope;
 
 /// As at an endpoint with one connection.
 const GATES_AHEAD: usize = 16;
@@ -53,8 +54,14 @@ impl<L: Link> ReceiveCore<L> {
         header: Header<'_>,
         key: u64,
     ) -> Result<(), (SendErrorKind, Payload)> {
-        let own = self.conns.get(id).and_then(|conn| conn.sends.as_ref());
-        if !payload.is_gated() && !own.is_some_and(|own| own.has_queue()) {
+        let Some((behind, scope)) = self.queue_of(id) else {
+            return Err((kind, payload));
+        };
+        let staged = match &self.sends {
+            Some(sends) => sends.outgoing().must_stage(&payload, scope),
+            None => Ok(false),
+        };
+        if !behind && !payload.is_gated() && staged == Ok(false) {
             return Err((kind, payload));
         }
         if let Err(kind) = self.may_send(id) {
@@ -67,9 +74,10 @@ impl<L: Link> ReceiveCore<L> {
             return Err((kind, payload));
         };
         let peer_max = conn.machine.peer_receive_size();
+        let payload = sends.outgoing().stage(payload, scope)?;
         let len = match sends.outgoing().measure(&payload, header.len(), peer_max) {
             Ok(len) => len,
-            Err(kind) => return Err((kind, payload)),
+            Err(kind) => return Err((kind, payload.unstaged())),
         };
         let mut iov = IovList::new();
         let gated = payload.is_gated();
@@ -84,7 +92,9 @@ impl<L: Link> ReceiveCore<L> {
         let slab = (&mut self.operations, |op| {
             (id, Operation::Data { told: false, op })
         });
-        let context = sends.load_gated(slab, payload, header, key, lane)?;
+        let context = sends
+            .load_gated(slab, payload, header, key, lane)
+            .map_err(|(kind, payload)| (kind, payload.unstaged()))?;
         let number = conn.machine.on_data_posted();
         debug_assert!(number.is_ok(), "`may_send` asked the same");
         let message = Stalled {
@@ -105,6 +115,13 @@ impl<L: Link> ReceiveCore<L> {
         // The next poll looks at the gate, and sets the timer.
         self.wait.wake();
         Ok(())
+    }
+
+    /// Whether sends wait on a connection, and where it has its registrations.
+    fn queue_of(&self, id: ConnectionId) -> Option<(bool, Scope)> {
+        let conn = self.conns.get(id)?;
+        let own = conn.sends.as_ref()?;
+        Some((own.has_queue(), conn.scoped.scope()))
     }
 
     // ---- waiting -------------------------------------------------------------------------------------------------

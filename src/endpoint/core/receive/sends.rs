@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Operation, ReceiveCore};
@@ -22,6 +23,7 @@ use crate::endpoint::link::{Link, LinkConn, LinkLimits, PostRefused};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::protocol::wire::HeaderMode;
+use crate::endpoint::staging::StagingRing;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
 use crate::in_flight::InFlight;
 use crate::memory::Registrar;
@@ -45,6 +47,8 @@ pub(crate) struct SendsSettings {
     pub(crate) level: Level,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
+    /// For payloads in a GPU's memory that the provider can't read.
+    pub(crate) staging: Option<StagingRing>,
     /// Called with each key whose outcome nobody hears, because the endpoint is dropped.
     pub(crate) on_abandoned: Option<OnAbandoned>,
 }
@@ -159,6 +163,10 @@ impl Sends {
             Form::Msg => None,
             Form::Rdm => Some(HeldDescriptor::new(headers.region(), registrar)?),
         };
+        let staging = settings.staging.clone().map(|ring| {
+            let waker = ring.add_waker(Arc::clone(&wake));
+            (ring, waker)
+        });
         let headers_waker = headers.add_waker(wake);
         let (mode, level) = (settings.header_mode, settings.level);
         Ok(Self {
@@ -169,6 +177,7 @@ impl Sends {
                 level,
                 (shape, Inject::Auto),
                 limits,
+                staging,
             ),
             settings,
             held: 0,
@@ -498,6 +507,9 @@ impl<L: Link> ReceiveCore<L> {
         if blocked == Blocked::HeaderSlots {
             self.arm_headers();
         }
+        if blocked == Blocked::Staging && sends.outgoing.arm_staging() {
+            self.wait.wake();
+        }
         if blocked == Blocked::HeaderRoom {
             // Another endpoint may hold the room, which tells nobody when it is free.
             self.retry = true;
@@ -753,6 +765,13 @@ impl<L: Link> ReceiveCore<L> {
         own.listed = match may {
             // A slot that woke us may be another endpoint's again: then wait for the next one.
             Ok(()) if own.blocked == Some(Blocked::HeaderSlots) && !slots => true,
+            Ok(())
+                if own.blocked == Some(Blocked::Staging)
+                    && !sends.outgoing.has_staging()
+                    && !sends.outgoing.arm_staging() =>
+            {
+                true
+            }
             Ok(()) => {
                 own.blocked = None;
                 events.push(ReceiveEvent::Writable { connection: id });
@@ -844,8 +863,9 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(super) fn stop_sends(&mut self) {
-        if let Some(sends) = &self.sends {
+        if let Some(sends) = &mut self.sends {
             sends.outgoing.headers().remove_waker(sends.headers_waker);
+            sends.outgoing.leave_staging();
         }
     }
 }

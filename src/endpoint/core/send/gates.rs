@@ -34,12 +34,13 @@ impl<L: Link> SendCore<L> {
         key: u64,
     ) -> Result<(), SendError> {
         let behind = self.gates > 0 && kind == SendErrorKind::WouldBlock(Blocked::Provider);
-        if !behind && !payload.is_gated() {
+        let staged = self.outgoing.must_stage(&payload, self.scoped.scope());
+        if !behind && !payload.is_gated() && staged == Ok(false) {
             return Err(self.refuse(kind, payload, key));
         }
-        let len = match self.admit_later(&payload, header.len()) {
-            Ok(len) => len,
-            Err(kind) => return Err(self.refuse(kind, payload, key)),
+        let (payload, len) = match self.admit_later(payload, header.len()) {
+            Ok(admitted) => admitted,
+            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
         };
         let mut iov = IovList::new();
         let gated = payload.is_gated();
@@ -58,7 +59,7 @@ impl<L: Link> SendCore<L> {
             .load_gated(slab, payload, Header::Bytes(header), key, lane);
         let context = match loaded {
             Ok(context) => context,
-            Err((kind, payload)) => return Err(self.refuse(kind, payload, key)),
+            Err((kind, payload)) => return Err(self.refuse(kind, payload.unstaged(), key)),
         };
         self.queue(context, iov, gated);
         self.count_posted(len);
@@ -67,26 +68,29 @@ impl<L: Link> SendCore<L> {
         Ok(())
     }
 
-    /// As `admit`, of a message that may wait behind others.
-    fn admit_later(&self, payload: &Payload, header_len: usize) -> Result<u64, SendErrorKind> {
-        self.machine
-            .may_send()
-            .map_err(|blocked| self.blocked(blocked))?;
-        let peer_max = self.machine.peer_receive_size();
-        let len = self
-            .outgoing
-            .measure(payload, header_len, peer_max)
-            .map_err(|kind| match kind {
-                // It would overtake them: it waits until they are gone.
-                SendErrorKind::TooLong { .. } if self.sends_long() && !self.stalled.is_empty() => {
-                    SendErrorKind::WouldBlock(Blocked::Gate)
-                }
-                kind => kind,
-            })?;
-        if self.data_in_flight >= self.settings.depth {
-            return Err(SendErrorKind::WouldBlock(Blocked::Depth));
+    /// As `admit`, of a message that may wait behind others; with what it is staged in.
+    fn admit_later(
+        &mut self,
+        payload: Payload,
+        header_len: usize,
+    ) -> Result<(Payload, u64), (SendErrorKind, Payload)> {
+        if let Err(blocked) = self.machine.may_send() {
+            return Err((self.blocked(blocked), payload));
         }
-        Ok(len)
+        if self.data_in_flight >= self.settings.depth {
+            return Err((SendErrorKind::WouldBlock(Blocked::Depth), payload));
+        }
+        let payload = self.outgoing.stage(payload, self.scoped.scope())?;
+        let peer_max = self.machine.peer_receive_size();
+        match self.outgoing.measure(&payload, header_len, peer_max) {
+            Ok(len) => Ok((payload, len)),
+            Err(SendErrorKind::TooLong { .. }) if self.sends_long() && !self.stalled.is_empty() => {
+                // It would overtake them: it waits until they are gone.
+                let kind = SendErrorKind::WouldBlock(Blocked::Gate);
+                Err((kind, payload.unstaged()))
+            }
+            Err(kind) => Err((kind, payload.unstaged())),
+        }
     }
 
     /// Takes the credit of a message that is in the slab, and has it wait. Its gate is asked at once, so that a copy begins.
