@@ -3,6 +3,7 @@
 //! ```text
 //! SharedBufferManager ─ try_acquire ─► BufferMut ─ freeze(len) ─► Buffer ─┐
 //! Region ─ slice(range) ───────────────────────────────► RegionSlice ─────┼─► Payload ─► endpoint ─► Payload
+//! DeviceBufferManager ─ try_acquire ─► DeviceBuffer ─────────────────────┤
 //! RingRegion ─ reserve ─► Reservation ─ commit(len) ──► RingFragment ─────┘
 //! HeaderSlotManager ─ acquire(header, key) ─► HeaderSlot ──────────────────► endpoint ─► key
 //! ```
@@ -10,6 +11,7 @@
 //! Each handle owns its piece: dropping the last one gives the piece back, on any thread, without a lock unless somebody sleeps for it.
 //! Nothing is borrowed, so a handle that is forgotten leaks its piece and does no harm.
 
+mod device;
 mod free_list;
 mod gate;
 mod header_slots;
@@ -22,6 +24,7 @@ mod slot_table;
 mod wake_list;
 mod zero_copy;
 
+pub use device::{DeviceBuffer, DeviceBufferManager};
 pub use header_slots::{HeaderError, HeaderSlot, HeaderSlotConfig, HeaderSlotManager};
 pub use payload::Payload;
 pub use ring::{Reservation, RingConfig, RingError, RingFragment, RingRegion};

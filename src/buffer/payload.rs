@@ -6,11 +6,12 @@ use std::ffi::c_void;
 
 use smallvec::SmallVec;
 
+use super::device::DeviceBuffer;
 use super::gate::{Gate, GateError, Gated};
 use super::ring::RingFragment;
 use super::segment::{Kind, RegionSlice, Segment};
 use super::shared::Buffer;
-use crate::memory::Scope;
+use crate::memory::{Region, Scope};
 
 /// Segments that lie in the payload itself. A payload moves some ten times on its way to the provider and back, and is small for that.
 const INLINE_SEGMENTS: usize = 1;
@@ -88,6 +89,19 @@ impl Payload {
     /// Gives the payload back when it is something else.
     pub fn into_fragment(self) -> Result<RingFragment, Self> {
         self.into_single(Segment::into_fragment)
+    }
+
+    /// The buffer in a device's memory, if the payload is exactly one.
+    ///
+    /// # Errors
+    /// Gives the payload back when it is something else.
+    pub fn into_device_buffer(self) -> Result<DeviceBuffer, Self> {
+        self.into_single(Segment::into_device_buffer)
+    }
+
+    /// Whether any of its bytes lie in a device's memory.
+    pub fn is_device(&self) -> bool {
+        self.0.iter().any(Segment::is_device)
     }
 
     fn into_single<T>(mut self, open: fn(Segment) -> Result<T, Segment>) -> Result<T, Self> {
@@ -202,7 +216,7 @@ impl Payload {
         let room = match self.front() {
             Some(Kind::Buffer(buffer)) => buffer.headroom(),
             Some(Kind::Fragment(fragment)) => fragment.headroom(),
-            Some(Kind::Slice(_) | Kind::Gated(_)) | None => 0,
+            Some(Kind::Slice(_) | Kind::Device(_) | Kind::Gated(_)) | None => 0,
         };
         if len > room {
             return Err(FrontError::NoRoom { len, room });
@@ -213,7 +227,7 @@ impl Payload {
                 .map_err(|_| FrontError::Taken)?,
             // SAFETY: a fragment has one owner, this payload, which is borrowed mutably and in no operation.
             Some(Kind::Fragment(fragment)) => unsafe { fragment.put_in_front(header, len) },
-            Some(Kind::Slice(_) | Kind::Gated(_)) | None => {}
+            Some(Kind::Slice(_) | Kind::Device(_) | Kind::Gated(_)) | None => {}
         }
         Ok(len)
     }
@@ -251,9 +265,12 @@ impl Payload {
         };
         for segment in &self.0 {
             let Some(desc) = segment.lease(scope) else {
-                let region = segment.plain_region();
-                let elsewhere = region.is_some_and(|region| region.is_registered_anywhere());
-                let error = LeaseError::of(elsewhere, leases.count as usize);
+                let at = leases.count as usize;
+                let error = match segment.plain_region() {
+                    Some(region) => LeaseError::of(region, scope, at),
+                    // What is gated is leased by itself.
+                    None => LeaseError::NotRegistered { segment: at },
+                };
                 leases.end_parts(self);
                 return Err(error);
             };
@@ -301,11 +318,19 @@ pub(crate) enum LeaseError {
         /// Its place in the payload, from 0.
         segment: usize,
     },
+    /// The segment is a device's memory, which the provider can't reach: it has to be copied to memory of the host first.
+    #[error("segment {segment} lies in a device's memory, and has to be staged")]
+    Staged {
+        /// Its place in the payload, from 0.
+        segment: usize,
+    },
 }
 
 impl LeaseError {
-    fn of(registered_anywhere: bool, segment: usize) -> Self {
-        if registered_anywhere {
+    fn of(region: &Region, scope: Scope, segment: usize) -> Self {
+        if region.is_staged(scope) {
+            Self::Staged { segment }
+        } else if region.is_registered_anywhere() {
             Self::ForeignBuffer { segment }
         } else {
             Self::NotRegistered { segment }

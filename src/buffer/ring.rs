@@ -146,6 +146,10 @@ impl RingRegion {
                 have_bytes: region.len(),
             });
         }
+        // Its fragments are headers' and files', too.
+        if region.is_device() {
+            return Err(MemoryError::NotHost { what: "rings" });
+        }
         if headroom > 0 && !region.is_host() {
             return Err(MemoryError::NotHost {
                 what: "a ring with headroom",

@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::device::DeviceBuffer;
 use super::gate::Gated;
 use super::ring::RingFragment;
 use super::shared::Buffer;
@@ -59,9 +60,15 @@ impl RegionSlice {
         self.start
     }
 
-    /// Its first byte. Reading or writing there is up to the caller, who has to know that nobody else does.
+    /// Its first byte. Reading or writing there is up to the caller, who has to know that nobody else does; of a device's memory it is a number
+    /// that the host can't reach anything by.
     pub fn as_ptr(&self) -> *mut u8 {
         self.region.at(self.start).as_ptr()
+    }
+
+    /// Its first byte, as CUDA has it (`CUdeviceptr`); for memory of the host, its address.
+    pub fn address(&self) -> u64 {
+        self.region.address() + self.start as u64
     }
 
     /// The region that it is a part of.
@@ -98,7 +105,7 @@ impl fmt::Debug for RegionSlice {
     }
 }
 
-/// One owned piece of a payload: a [`Buffer`], a [`RegionSlice`] or a [`RingFragment`].
+/// One owned piece of a payload: a [`Buffer`], a [`RegionSlice`], a [`RingFragment`] or a [`DeviceBuffer`].
 #[derive(Debug)]
 pub struct Segment(pub(super) Kind);
 
@@ -107,6 +114,7 @@ pub(super) enum Kind {
     Buffer(Buffer),
     Slice(RegionSlice),
     Fragment(RingFragment),
+    Device(DeviceBuffer),
     /// All that a payload has, which is not to be sent yet. Payloads never hand such a segment out.
     Gated(Box<Gated>),
 }
@@ -122,6 +130,7 @@ impl Segment {
             Kind::Buffer(buffer) => buffer.len(),
             Kind::Slice(slice) => slice.len(),
             Kind::Fragment(fragment) => fragment.len(),
+            Kind::Device(buffer) => buffer.len(),
             Kind::Gated(gated) => gated.given().len_bytes(),
         }
     }
@@ -139,6 +148,7 @@ impl Segment {
             Kind::Buffer(buffer) => buffer.region(),
             Kind::Slice(slice) => slice.region(),
             Kind::Fragment(fragment) => fragment.region(),
+            Kind::Device(buffer) => buffer.region(),
             Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         }
     }
@@ -150,6 +160,7 @@ impl Segment {
             Kind::Buffer(buffer) => Some(buffer.region()),
             Kind::Slice(slice) => Some(slice.region()),
             Kind::Fragment(fragment) => Some(fragment.region()),
+            Kind::Device(buffer) => Some(buffer.region()),
             Kind::Gated(_) => None,
         }
     }
@@ -159,7 +170,7 @@ impl Segment {
         match &self.0 {
             Kind::Buffer(buffer) => Some(buffer.clone().into()),
             Kind::Slice(slice) => Some(slice.clone().into()),
-            Kind::Fragment(_) | Kind::Gated(_) => None,
+            Kind::Fragment(_) | Kind::Device(_) | Kind::Gated(_) => None,
         }
     }
 
@@ -169,11 +180,22 @@ impl Segment {
         self.plain_region()?.lease(scope)
     }
 
-    /// The bytes, where the segment is a [`Buffer`]; the others are memory that somebody else may write to.
+    /// Whether its bytes lie in a device's memory: a [`DeviceBuffer`], or a slice of such a region.
+    #[inline]
+    pub fn is_device(&self) -> bool {
+        match &self.0 {
+            Kind::Device(_) => true,
+            Kind::Slice(slice) => slice.region.is_device(),
+            Kind::Buffer(_) | Kind::Fragment(_) => false,
+            Kind::Gated(gated) => gated.given().is_device(),
+        }
+    }
+
+    /// The bytes, where the segment is a [`Buffer`]; the others are memory that somebody else may write to, or that the host can't touch.
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Buffer(buffer) => Some(buffer),
-            Kind::Slice(_) | Kind::Fragment(_) | Kind::Gated(_) => None,
+            Kind::Slice(_) | Kind::Fragment(_) | Kind::Device(_) | Kind::Gated(_) => None,
         }
     }
 
@@ -210,6 +232,17 @@ impl Segment {
         }
     }
 
+    /// The buffer in a device's memory, if it is one.
+    ///
+    /// # Errors
+    /// Gives the segment back when it is something else.
+    pub fn into_device_buffer(self) -> Result<DeviceBuffer, Self> {
+        match self.0 {
+            Kind::Device(buffer) => Ok(buffer),
+            kind => Err(Self(kind)),
+        }
+    }
+
     /// Names each of its runs: address, length in bytes, and the region's descriptor.
     #[inline]
     pub(crate) fn name_runs(
@@ -220,6 +253,7 @@ impl Segment {
         let (start, len) = match &self.0 {
             Kind::Buffer(buffer) => (buffer.offset(), buffer.len()),
             Kind::Slice(slice) => (slice.start, slice.len),
+            Kind::Device(buffer) => (buffer.offset(), buffer.len()),
             Kind::Fragment(_) => return self.name_each(desc, out),
             Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         };
@@ -240,6 +274,7 @@ impl Segment {
         match &self.0 {
             Kind::Buffer(buffer) => usize::from(!buffer.is_empty()),
             Kind::Slice(slice) => usize::from(slice.len > 0),
+            Kind::Device(buffer) => usize::from(!buffer.is_empty()),
             Kind::Fragment(_) => self.runs().count(),
             Kind::Gated(gated) => gated.wire().run_count(),
         }
@@ -250,6 +285,7 @@ impl Segment {
         let (first, second) = match &self.0 {
             Kind::Buffer(buffer) => (buffer.offset()..buffer.offset() + buffer.len(), 0..0),
             Kind::Slice(slice) => (slice.start..slice.start + slice.len, 0..0),
+            Kind::Device(buffer) => (buffer.offset()..buffer.offset() + buffer.len(), 0..0),
             Kind::Fragment(fragment) => fragment.ranges(),
             Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         };
@@ -272,5 +308,11 @@ impl From<RegionSlice> for Segment {
 impl From<RingFragment> for Segment {
     fn from(fragment: RingFragment) -> Self {
         Self(Kind::Fragment(fragment))
+    }
+}
+
+impl From<DeviceBuffer> for Segment {
+    fn from(buffer: DeviceBuffer) -> Self {
+        Self(Kind::Device(buffer))
     }
 }

@@ -120,7 +120,7 @@ impl SharedBufferManager {
     /// Cuts memory that somebody else owns into slots.
     ///
     /// # Errors
-    /// As [`new`](Self::new), without `NotHost`.
+    /// As [`new`](Self::new); `NotHost` for a device's memory.
     ///
     /// # Safety
     /// As long as the pool or one of its buffers lives:
@@ -170,6 +170,11 @@ impl SharedBufferManager {
     }
 
     fn over(region: &Arc<Region>, config: SharedBufferConfig) -> Result<Self, MemoryError> {
+        if region.is_device() {
+            return Err(MemoryError::NotHost {
+                what: "shared buffers",
+            });
+        }
         let SharedBufferConfig {
             slot_size,
             headroom,

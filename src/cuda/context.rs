@@ -121,7 +121,7 @@ impl Cuda {
     }
 
     /// The context that is current in this thread.
-    pub(super) fn current_context(&self) -> Result<Option<Context>, CudaError> {
+    pub(crate) fn current_context(&self) -> Result<Option<Context>, CudaError> {
         self.current().map(Context::new)
     }
 

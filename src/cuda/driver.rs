@@ -42,6 +42,7 @@ pub(crate) struct Cuda {
         Option<unsafe extern "C" fn(RawStream, *mut RawContext) -> c_int>,
     pub(super) handle_for_range:
         Option<unsafe extern "C" fn(*mut c_void, Address, usize, c_int, c_ulonglong) -> c_int>,
+    pub(super) context_synchronize: Option<unsafe extern "C" fn() -> c_int>,
     pub(super) flush_writes: Option<unsafe extern "C" fn(c_int, c_int) -> c_int>,
     get_error_name: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>,
 }
@@ -195,6 +196,8 @@ impl Cuda {
             stream_get_context: unsafe { find(object, "cuStreamGetCtx") }.ok(),
             // SAFETY: the type of the field is that of the function.
             handle_for_range: unsafe { find(object, "cuMemGetHandleForAddressRange") }.ok(),
+            // SAFETY: the type of the field is that of the function.
+            context_synchronize: unsafe { find(object, "cuCtxSynchronize") }.ok(),
             // SAFETY: the type of the field is that of the function.
             flush_writes: unsafe { find(object, "cuFlushGPUDirectRDMAWrites") }.ok(),
             // SAFETY: the type of the field is that of the function.

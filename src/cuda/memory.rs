@@ -122,7 +122,7 @@ impl Cuda {
         check("cuPointerGetAttribute", code)
     }
 
-    fn ordinal_of(&self, address: u64) -> Result<u32, CudaError> {
+    pub(crate) fn ordinal_of(&self, address: u64) -> Result<u32, CudaError> {
         let mut ordinal: c_int = 0;
         // SAFETY: the attribute is an int, which is ours.
         unsafe { self.pointer_attribute(attribute::DEVICE_ORDINAL, address, &raw mut ordinal) }?;
@@ -259,6 +259,16 @@ impl Cuda {
             CudaCode::NOT_READY => Ok(false),
             CudaCode(code) => check("cuStreamQuery", code).map(|()| true),
         }
+    }
+
+    /// Waits for all that the current context was given.
+    pub(crate) fn synchronize_context(&self) -> Result<(), CudaError> {
+        let function = "cuCtxSynchronize";
+        let synchronize = self
+            .context_synchronize
+            .ok_or(CudaError::Lacks { function })?;
+        // SAFETY: takes no memory.
+        check(function, unsafe { synchronize() })
     }
 
     /// Waits for the default stream of the current context.

@@ -23,7 +23,7 @@ use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
-use crate::memory::Region;
+use crate::memory::{MemoryError, Region};
 use crate::stats;
 
 /// Where a [`ReceiveEndpoint`](crate::ReceiveEndpoint) puts the payloads of messages: buffers in a GPU's memory.
@@ -115,20 +115,99 @@ enum Held {
     Copying(Copying),
     /// Of a connection whose messages are in front.
     Event(ReceiveEvent),
+    Nothing,
 }
 
 /// A message on its way to a device buffer.
 struct Copying {
-    message: Message,
     buffer: DeviceBuffer,
     landing: Landing,
+}
+
+impl Copying {
+    /// Begins the copy, behind which `waits` waits.
+    fn begin(
+        stream: &Stream,
+        waits: Option<&Stream>,
+        message: Message,
+        mut buffer: DeviceBuffer,
+    ) -> Result<Self, Box<ReceiveEvent>> {
+        let bytes = message.payload();
+        buffer.set_len(bytes.len());
+        let from = NonNull::from(bytes).cast();
+        let begun = match bytes.len() {
+            0 => Ok(()),
+            // SAFETY: the buffer has one owner and room for the bytes (`set_len` checked it); its region and the message, which nobody writes
+            // to, stay until the landing has waited for the copy.
+            len => unsafe { stream.copy_to_device(buffer.address(), from, len) },
+        };
+        let recorded = begun.and_then(|()| stream.record());
+        let waited = recorded.and_then(|event| match waits {
+            Some(waits) => waits.wait_for(&event).map(|()| event),
+            None => Ok(event),
+        });
+        match waited {
+            Ok(event) => Ok(Self {
+                landing: Landing {
+                    event: Some(event),
+                    region: Some(Arc::clone(buffer.region())),
+                    message: Some(message),
+                },
+                buffer,
+            }),
+            Err(error) => Err(Box::new(undone(stream, message, buffer, error))),
+        }
+    }
+
+    /// The message, with its payload where it is or will be, and what the copy needs until then.
+    fn hand_out(mut self) -> (DeviceMessage, Option<Landing>) {
+        let Some(message) = &self.landing.message else {
+            unreachable!("taken by the drop only");
+        };
+        let message = DeviceMessage {
+            connection: message.connection(),
+            sequence: message.sequence(),
+            header: message.header().into(),
+            payload: self.buffer,
+        };
+        if self.landing.is_over() == Ok(true) {
+            self.landing.event = None;
+            return (message, None);
+        }
+        (message, Some(self.landing))
+    }
+
+    /// The copy failed.
+    fn fail(mut self, error: CudaError) -> ReceiveEvent {
+        self.landing.event = None;
+        match self.landing.message.take() {
+            Some(message) => ReceiveEvent::Undelivered { message, error },
+            None => unreachable!("taken by the drop only"),
+        }
+    }
+}
+
+/// Something failed behind the beginning of a copy: gives the message back when that is over.
+fn undone(
+    stream: &Stream,
+    message: Message,
+    buffer: DeviceBuffer,
+    error: CudaError,
+) -> ReceiveEvent {
+    if let Err(error) = stream.synchronize() {
+        tracing::error!(%error, "a device buffer is leaked: a copy may be under way");
+        mem::forget(buffer);
+        stats::count_leaked(1);
+    }
+    // The slot is only read by a copy, and nobody writes there while the message lives.
+    ReceiveEvent::Undelivered { message, error }
 }
 
 /// A copy, and what it reads and writes.
 struct Landing {
     event: Option<Event>,
-    /// The slot that is read, while it belongs to nobody else.
-    slot: Option<Message>,
+    /// Its slot is read.
+    message: Option<Message>,
     region: Option<Arc<Region>>,
 }
 
@@ -146,9 +225,18 @@ impl Drop for Landing {
         };
         if let Err(error) = event.synchronize() {
             tracing::error!(%error, "a receive slot is leaked: a copy may be under way");
-            mem::forget((self.slot.take(), self.region.take()));
+            mem::forget((self.message.take(), self.region.take()));
             stats::count_leaked(1);
         }
+    }
+}
+
+impl fmt::Debug for Deliveries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deliveries")
+            .field("queued", &self.queue.len())
+            .field("landing", &self.landing.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -163,7 +251,10 @@ impl Deliveries {
             });
         };
         Ok(Self {
-            stream: Stream::new(device)?,
+            stream: Stream::new(device).map_err(|source| MemoryError::Cuda {
+                what: "a stream for received messages",
+                source,
+            })?,
             settings,
             queue: VecDeque::new(),
             landing: VecDeque::new(),
@@ -182,10 +273,14 @@ impl Deliveries {
                 }
             }
         }
-        while self.landing.front().is_some_and(|it| it.is_over().unwrap_or(true)) {
+        while self
+            .landing
+            .front()
+            .is_some_and(|it| it.is_over().unwrap_or(true))
+        {
             self.landing.pop_front();
         }
-        self.begin(events);
+        self.begin();
         self.hand_out(events);
     }
 
@@ -200,35 +295,35 @@ impl Deliveries {
     }
 
     /// Begins the copies for which there are buffers.
-    fn begin(&mut self, events: &mut Vec<ReceiveEvent>) {
+    fn begin(&mut self) {
+        let stream = self.settings.stream.as_ref();
         for held in &mut self.queue {
-            let Held::Message(_) = held else { continue };
+            if !matches!(held, Held::Message(_)) {
+                continue;
+            }
             let Some(buffer) = self.settings.pool.try_acquire() else {
                 return;
             };
-            let Held::Message(message) = mem::replace(held, Held::Event(ReceiveEvent::NONE)) else {
+            let Held::Message(message) = mem::replace(held, Held::Nothing) else {
                 unreachable!("just looked at");
             };
-            let stream = self.settings.stream.as_ref();
-            *held = match copy(&self.stream, stream, message, buffer) {
+            *held = match Copying::begin(&self.stream, stream, message, buffer) {
                 Ok(copying) => Held::Copying(copying),
-                Err((message, error)) => {
-                    Held::Event(ReceiveEvent::Undelivered { message, error })
-                }
+                Err(undelivered) => Held::Event(*undelivered),
             };
         }
-        let _ = events;
     }
 
     fn hand_out(&mut self, events: &mut Vec<ReceiveEvent>) {
         while let Some(held) = self.queue.pop_front() {
             match held {
+                Held::Nothing => {}
                 Held::Message(_) => return self.queue.push_front(held),
                 Held::Event(event) => events.push(event),
                 Held::Copying(copying) if self.settings.stream.is_some() => {
                     let (message, landing) = copying.hand_out();
                     events.push(ReceiveEvent::DeviceMessage(message));
-                    self.landing.push_back(landing);
+                    self.landing.extend(landing);
                 }
                 Held::Copying(copying) => match copying.landing.is_over() {
                     Ok(false) => return self.queue.push_front(Held::Copying(copying)),
@@ -264,6 +359,7 @@ impl Deliveries {
         }
         for held in mem::take(&mut self.queue) {
             match held {
+                Held::Nothing => {}
                 Held::Message(message) => events.push(ReceiveEvent::Message(message)),
                 Held::Event(event) => events.push(event),
                 Held::Copying(copying) => {

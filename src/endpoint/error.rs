@@ -122,11 +122,12 @@ pub enum SendErrorKind {
         /// Which segment, from 0.
         segment: usize,
     },
-    /// A segment lies in a GPU's memory, of which the provider takes copies only, and the endpoint has no ring for them.
+    /// A segment lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path) says why), and the endpoint has
+    /// no [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host, or this operation does not.
     #[error(
-        "segment {segment} lies in a GPU's memory, which this fabric takes only by way of the host: give the endpoint a StagingRing"
+        "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here (Region::path says why; give the endpoint a StagingRing)"
     )]
-    NoStaging {
+    NotStaged {
         /// Which segment, from 0.
         segment: usize,
     },

@@ -25,6 +25,7 @@ use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
+use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,

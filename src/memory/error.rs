@@ -1,8 +1,10 @@
 //! Why memory could not be had, or not be used so.
 
 use std::io;
+use std::sync::Arc;
 
-use super::Purpose;
+use super::{Purpose, RegionKind};
+use crate::cuda::CudaError;
 use crate::errno::FabricErrno;
 
 /// Why a region, or a user of a region, could not be made.
@@ -93,11 +95,37 @@ pub enum MemoryError {
         /// What it was asked for.
         wanted: Purpose,
     },
-    /// Safe access was asked for to memory that somebody else owns.
-    #[error("{what} need a host region: others may write to an external one")]
+    /// Access by the host was asked for, to memory that somebody else owns, or that is a device's.
+    #[error(
+        "{what} need a host region: others may write to an external one, and the host can't touch a device's memory"
+    )]
     NotHost {
         /// Who asked.
         what: &'static str,
+    },
+    /// CUDA is missing, or refused.
+    #[error("{what}: {source}")]
+    Cuda {
+        /// What was asked for.
+        what: &'static str,
+        /// What is missing, or what CUDA answered.
+        source: CudaError,
+    },
+    /// CUDA does not know the address, or not so many bytes from there on.
+    #[error("{len} bytes at {address:#x} are not in one allocation of CUDA's")]
+    NotDevice {
+        /// The address.
+        address: u64,
+        /// How many bytes.
+        len: usize,
+    },
+    /// A region of a device's memory was asked for, and this is another.
+    #[error("{what} need a region of a device's memory, this is {kind}")]
+    NotDeviceRegion {
+        /// Who asked.
+        what: &'static str,
+        /// What it is.
+        kind: RegionKind,
     },
     /// `/proc/self/smaps` could not be read.
     #[error("/proc/self/smaps")]
@@ -136,6 +164,14 @@ pub enum RegisterError {
     /// The last deregistration still waits for operations in flight.
     #[error("this region is still being deregistered: operations that use it are in flight")]
     Closing,
+    /// A device's memory can't be reached by the provider, and has to be: it was required, or the use leaves no other way.
+    #[error("{kind} can't be registered for direct access: {reason}")]
+    Device {
+        /// What the memory is.
+        kind: RegionKind,
+        /// Why not, in words.
+        reason: Arc<str>,
+    },
     /// libfabric refused for another reason.
     #[error("{call}: {errno}")]
     Fabric {

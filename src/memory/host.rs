@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use super::device::Pin;
 use super::{MemoryError, Region, round_up};
 
 /// The only size of huge page that we ask for, in bytes.
@@ -62,6 +63,7 @@ pub struct HostRegionBuilder {
     numa_node: Option<u32>,
     alignment: Option<usize>,
     populate: bool,
+    pinned: bool,
 }
 
 impl HostRegionBuilder {
@@ -72,6 +74,7 @@ impl HostRegionBuilder {
             numa_node: None,
             alignment: None,
             populate: true,
+            pinned: false,
         }
     }
 
@@ -99,10 +102,18 @@ impl HostRegionBuilder {
         self
     }
 
+    /// Whether to pin the memory for CUDA (`cuMemHostRegister`), in the context that is current, else in that of device 0: copies from and to all
+    /// devices are asynchronous then. Default: false.
+    pub fn pinned(mut self, pinned: bool) -> Self {
+        self.pinned = pinned;
+        self
+    }
+
     /// Maps the memory, zeroed.
     ///
     /// # Errors
-    /// [`MemoryError`]: no bytes, too many, an alignment that is none, no memory, no huge pages where they are required, no such NUMA node.
+    /// [`MemoryError`]: no bytes, too many, an alignment that is none, no memory, no huge pages where they are required, no such NUMA node;
+    /// no CUDA where the memory is to be [pinned](Self::pinned).
     pub fn build(self) -> Result<Arc<Region>, MemoryError> {
         let page = rustix::param::page_size();
         let alignment = self.alignment.unwrap_or(page);
@@ -142,7 +153,11 @@ impl HostRegionBuilder {
                 self.ordinary(page, alignment)?
             }
         };
-        Ok(Region::from_mapping(mapping, self.len))
+        // SAFETY: the mapping is the region's, which drops it behind the pin.
+        let pin = self
+            .pinned
+            .then(|| unsafe { Pin::new(mapping.base(), mapping.len) });
+        Ok(Region::from_mapping(mapping, pin.transpose()?, self.len))
     }
 
     fn reserved(&self, alignment: usize) -> Result<HostMapping, MemoryError> {

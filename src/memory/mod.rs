@@ -14,20 +14,29 @@
 //!
 //! The first user claims the region, the claim ends with the last buffer, slot or fragment of that user (slices keep it for good), and
 //! another use is refused with [`MemoryError::Claimed`]. So no `&mut [u8]` can meet another handle on the same bytes.
+//!
+//! Memory of a GPU ([`Region::device`], [`Region::external_device`]) is a region, too, of which there are slices and
+//! [`DeviceBufferManager`](crate::buffer::DeviceBufferManager)s: its bytes never become `&[u8]`, and the host never touches them. Where a
+//! provider reaches it by itself or it is staged through the host, [`Region::path`] says.
 
 mod access;
+mod device;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod host;
+mod path;
 mod region;
 mod registration;
 
 pub use access::Access;
+pub use device::{DeviceRegionBuilder, RegionKind};
 pub use error::{MemoryError, RegisterError};
 pub use host::{HostRegionBuilder, HugePages, Pages};
+pub use path::{DevicePaths, DirectBy, Path};
 pub use region::{Purpose, Region};
 
+pub(crate) use device::DeviceRange;
 pub(crate) use region::Claim;
 pub(crate) use registration::{MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
 

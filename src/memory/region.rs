@@ -10,8 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::MemoryError;
+use super::device::{Allocated, Pin, RegionKind};
 use super::host::{HostMapping, HostRegionBuilder, Pages};
+use super::path::Path;
 use super::registration::{Registrar, RegistrationTable, Scope};
+use crate::cuda::DeviceAllocation;
 use crate::fabric::Domain;
 use crate::memory::RegisterError;
 use crate::process::Here;
@@ -53,8 +56,15 @@ impl fmt::Display for Purpose {
 }
 
 /// Who owns the bytes.
-enum Memory {
-    Host(HostMapping),
+pub(super) enum Memory {
+    Host {
+        /// Of pinned memory; it goes before the mapping does (field order).
+        #[expect(dead_code, reason = "held for its drop")]
+        pin: Option<Pin>,
+        mapping: HostMapping,
+    },
+    /// Memory of a device, ours.
+    Device(#[expect(dead_code, reason = "held for its drop")] Allocated),
     /// Only kept: dropping it is the owner's business.
     External(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
 }
@@ -68,6 +78,9 @@ pub struct Region {
     registrations: RegistrationTable,
     base: NonNull<u8>,
     len: usize,
+    pub(super) kind: RegionKind,
+    /// How memory of a device was allocated.
+    pub(super) allocation: Option<DeviceAllocation>,
     purpose: AtomicU8,
     /// Not given back by a child: a keep-alive may tell a device.
     memory: Here<Memory>,
@@ -84,14 +97,31 @@ impl Region {
         HostRegionBuilder::new(len)
     }
 
-    pub(super) fn from_mapping(mapping: HostMapping, len: usize) -> Arc<Self> {
+    pub(super) fn new(
+        base: NonNull<u8>,
+        len: usize,
+        kind: RegionKind,
+        allocation: Option<DeviceAllocation>,
+        memory: Memory,
+    ) -> Arc<Self> {
         Arc::new(Self {
             registrations: RegistrationTable::new(),
-            base: mapping.base(),
+            base,
             len,
+            kind,
+            allocation,
             purpose: AtomicU8::new(UNCLAIMED),
-            memory: Here::new(Memory::Host(mapping)),
+            memory: Here::new(memory),
         })
+    }
+
+    pub(super) fn from_mapping(mapping: HostMapping, pin: Option<Pin>, len: usize) -> Arc<Self> {
+        let kind = match pin {
+            Some(_) => RegionKind::PinnedHost,
+            None => RegionKind::Host,
+        };
+        let base = mapping.base();
+        Self::new(base, len, kind, None, Memory::Host { pin, mapping })
     }
 
     /// A region over memory that a DMA engine, a driver or another library owns.
@@ -116,16 +146,19 @@ impl Region {
         if len > isize::MAX as usize || base.addr().get().checked_add(len).is_none() {
             return Err(MemoryError::TooLarge { asked_bytes: len });
         }
-        Ok(Arc::new(Self {
-            registrations: RegistrationTable::new(),
-            base,
-            len,
-            purpose: AtomicU8::new(UNCLAIMED),
-            memory: Here::new(Memory::External(keep_alive)),
-        }))
+        let memory = Memory::External(keep_alive);
+        Ok(Self::new(base, len, RegionKind::External, None, memory))
     }
 
-    /// Where the region starts. Reading or writing there is up to the caller, who has to know that nobody else does.
+    /// Starts to describe `len` bytes of host memory of our own that are pinned for CUDA: copies from and to devices are asynchronous.
+    ///
+    /// Where there is no CUDA, `build` says so ([`MemoryError::Cuda`]).
+    pub fn pinned(len: usize) -> HostRegionBuilder {
+        HostRegionBuilder::new(len).pinned(true)
+    }
+
+    /// Where the region starts. Reading or writing there is up to the caller, who has to know that nobody else does; of a device's memory
+    /// ([`is_device`](Self::is_device)) it is a number that the host can't reach anything by.
     pub fn as_ptr(&self) -> *mut u8 {
         self.base.as_ptr()
     }
@@ -156,14 +189,14 @@ impl Region {
 
     /// Whether the memory is our own host memory, not somebody else's.
     pub fn is_host(&self) -> bool {
-        matches!(*self.memory, Memory::Host(_))
+        matches!(*self.memory, Memory::Host { .. })
     }
 
-    /// Which pages were mapped; `None` for an external region, whose owner knows.
+    /// Which pages were mapped; `None` for memory of a device, and for an external region, whose owner knows.
     pub fn pages(&self) -> Option<Pages> {
         match &*self.memory {
-            Memory::Host(mapping) => Some(mapping.pages()),
-            Memory::External(_) => None,
+            Memory::Host { mapping, .. } => Some(mapping.pages()),
+            Memory::Device(_) | Memory::External(_) => None,
         }
     }
 
@@ -190,7 +223,22 @@ impl Region {
 
     /// Registers the region with a domain or an endpoint; again is no change. Blocks while the kernel locks the pages.
     pub(crate) fn register_with(&self, registrar: &dyn Registrar) -> Result<(), RegisterError> {
-        self.registrations.register(registrar, self.base, self.len)
+        self.registrations
+            .register(registrar.scope(), || match self.device_range() {
+                // The address of a device's memory never gets into a call for the host's.
+                Some(range) => registrar.register_device(&range, None),
+                None => registrar.register(self.base, self.len),
+            })
+    }
+
+    /// Which way the bytes go between the region and that domain's network; `None` where it is not registered with it.
+    pub fn path(&self, domain: &Domain) -> Option<Path> {
+        self.registrations.path(domain.scope())
+    }
+
+    /// Whether the region is registered there, and its bytes have to be copied through memory of the host.
+    pub(crate) fn is_staged(&self, scope: Scope) -> bool {
+        self.registrations.is_staged(scope)
     }
 
     /// Refuses new leases at once; the registration closes when the last lease ends, here if there is none.
@@ -208,7 +256,8 @@ impl Region {
         self.registrations.count() > 0
     }
 
-    /// Keeps the registration open for one operation, and gives its descriptor; `None` when it is not registered there.
+    /// Keeps the registration open for one operation, and gives its descriptor; `None` when it is not registered there, or is
+    /// [staged](Self::is_staged): no provider gets its address then.
     ///
     /// Each lease is ended by [`release`](Self::release), once.
     pub(crate) fn lease(&self, scope: Scope) -> Option<*mut c_void> {
@@ -237,8 +286,10 @@ impl Region {
             "offset {offset} is outside a region of {} bytes",
             self.len
         );
-        // SAFETY: `offset <= len`, just asserted, and `base .. base + len` is one mapping (host: mmap; external: the maker's promise).
-        unsafe { self.base.add(offset) }
+        // Memory of a device is a number only, so nothing is said here of an allocation.
+        let at = self.base.as_ptr().wrapping_add(offset);
+        // SAFETY: `offset <= len`, just asserted, and `base + len` does not wrap around (`external`, `device::address_of`; mappings don't).
+        unsafe { NonNull::new_unchecked(at) }
     }
 
     /// Takes the region for a use that shares it with nobody; it ends when the claim is dropped.
@@ -286,6 +337,7 @@ impl fmt::Debug for Region {
         f.debug_struct("Region")
             .field("base", &self.base)
             .field("len", &self.len)
+            .field("kind", &self.kind)
             .field("pages", &self.pages())
             .field("purpose", &self.purpose())
             .field("registrations", &self.registration_count())

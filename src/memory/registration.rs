@@ -8,6 +8,8 @@
 //!    └───────────── no leases: the caller ──────────┘                                                              │
 //! ```
 //!
+//! An entry that is `STAGED` besides has no registration behind it, and is never leased.
+//!
 //! While `REGISTERED` is set and there are leases or no `CLOSING`, the registration is only read. `CLOSING` without leases is reached by
 //! exactly one atomic step, and whoever made that step takes the registration out; nobody leases or registers there meanwhile.
 
@@ -17,9 +19,12 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as StdAtomicU64;
 
 use super::Access;
+use super::device::DeviceRange;
+use super::path::{DirectBy, Path};
 use crate::errno::FabricErrno;
 use crate::memory::RegisterError;
 use crate::sync::{AtomicU32, Mutex, Ordering, UnsafeCell, lock, yield_now};
@@ -30,8 +35,10 @@ pub(crate) const MAX_SCOPES: usize = 64;
 const EMPTY: u32 = 0;
 const REGISTERED: u32 = 1 << 31;
 const CLOSING: u32 = 1 << 30;
+/// There is no registration behind it: the bytes are copied through other memory. Never leased, so that no provider gets the address.
+const STAGED: u32 = 1 << 29;
 /// Leases are counted in the bits below; a lease is refused above half of them, far from the flags.
-const LEASES: u32 = CLOSING - 1;
+const LEASES: u32 = STAGED - 1;
 const LEASES_MAX: u32 = LEASES / 2;
 
 /// Where a registration is valid: a domain, or an endpoint whose provider demands FI_MR_ENDPOINT (`fi_mr.3`).
@@ -91,6 +98,23 @@ pub(crate) trait Registrar {
     fn scope(&self) -> Scope;
     /// Registers `len` bytes from `base`; the region outlives the returned handle.
     fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError>;
+    /// Registers memory of a device: for this side's operations, or for those of a peer (`rights`). The region outlives the returned handle.
+    ///
+    /// What can't be registered is staged, unless a peer is to reach it, or it was required.
+    fn register_device(
+        &self,
+        memory: &DeviceRange,
+        rights: Option<Access>,
+    ) -> Result<RawRegistration, RegisterError> {
+        let why: Arc<str> = "this provider is not asked for it".into();
+        match rights {
+            None => Ok(RawRegistration::staged(why)),
+            Some(_) => Err(RegisterError::Device {
+                kind: memory.kind(),
+                reason: why,
+            }),
+        }
+    }
     /// Registers `len` bytes from `base` for one-sided operations of a peer, with a key of its own and these rights alone; the
     /// memory outlives the returned handle. Dropping that refuses new operations; it does not end those under way.
     fn register_window(
@@ -112,6 +136,8 @@ pub(crate) struct RawRegistration {
     pub(crate) desc: *mut c_void,
     /// What `fi_mr_key` gave.
     pub(crate) key: u64,
+    /// Which way the bytes go.
+    path: Path,
     /// Owns the registration, and whatever that needs: its domain, and the guard of its scope.
     _handle: Box<dyn Any + Send + Sync>,
 }
@@ -121,7 +147,24 @@ impl RawRegistration {
         Self {
             desc,
             key,
+            path: Path::Host,
             _handle: handle,
+        }
+    }
+
+    /// The provider reaches a device's memory by itself.
+    pub(crate) fn direct(mut self, by: DirectBy) -> Self {
+        self.path = Path::Direct(by);
+        self
+    }
+
+    /// No registration: the bytes are copied through other memory, for that reason.
+    pub(crate) fn staged(why: Arc<str>) -> Self {
+        Self {
+            desc: std::ptr::null_mut(),
+            key: 0,
+            path: Path::Staged(why),
+            _handle: Box::new(()),
         }
     }
 }
@@ -192,11 +235,16 @@ impl Entry {
             }
         }
         let registration = register()?;
+        let staged = if registration.path.is_staged() {
+            STAGED
+        } else {
+            0
+        };
         // SAFETY: the state is EMPTY and only the holder of the table's lock, the caller, leaves it: nobody else touches the cell.
         self.cell
             .with_mut(|cell| unsafe { *cell = Some(registration) });
         // Release pairs with the Acquire of `lease`: who sees REGISTERED sees the cell.
-        self.state.store(REGISTERED, Ordering::Release);
+        self.state.store(REGISTERED | staged, Ordering::Release);
         Ok(())
     }
 
@@ -219,11 +267,21 @@ impl Entry {
         None
     }
 
+    /// Which way the bytes go, where it is live. The caller holds the table's lock.
+    fn path(&self) -> Option<Path> {
+        if !self.is_live() {
+            return None;
+        }
+        // SAFETY: it is live, and only who holds the table's lock, the caller, makes it otherwise; until then the cell is only read.
+        self.cell
+            .with(|cell| unsafe { (*cell).as_ref().map(|r| r.path.clone()) })
+    }
+
     /// Counts a lease and gives the descriptor and the key, when live.
     fn lease(&self) -> Option<(*mut c_void, u64)> {
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
-            if !is_live(state) || state & LEASES >= LEASES_MAX {
+            if !is_leasable(state) || state & LEASES >= LEASES_MAX {
                 return None;
             }
             match self.state.compare_exchange_weak(
@@ -273,6 +331,10 @@ fn is_live(state: u32) -> bool {
     state & (REGISTERED | CLOSING) == REGISTERED
 }
 
+fn is_leasable(state: u32) -> bool {
+    state & (REGISTERED | CLOSING | STAGED) == REGISTERED
+}
+
 /// The registrations of a region.
 pub(super) struct RegistrationTable {
     entries: Box<[Entry]>,
@@ -290,12 +352,21 @@ impl RegistrationTable {
 
     pub(super) fn register(
         &self,
-        registrar: &dyn Registrar,
-        base: NonNull<u8>,
-        len: usize,
+        scope: Scope,
+        register: impl FnOnce() -> Result<RawRegistration, RegisterError>,
     ) -> Result<(), RegisterError> {
         let _control = lock(&self.control);
-        self.entries[registrar.scope().index()].register(|| registrar.register(base, len))
+        self.entries[scope.index()].register(register)
+    }
+
+    pub(super) fn path(&self, scope: Scope) -> Option<Path> {
+        let _control = lock(&self.control);
+        self.entries[scope.index()].path()
+    }
+
+    pub(super) fn is_staged(&self, scope: Scope) -> bool {
+        let state = self.entries[scope.index()].state.load(Ordering::Acquire);
+        is_live(state) && state & STAGED != 0
     }
 
     pub(super) fn deregister(&self, scope: Scope) {

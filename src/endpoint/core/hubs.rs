@@ -76,6 +76,7 @@ impl HubSetup {
                 level: Level::Sent,
                 deadline: self.deadline,
                 policy: self.policy,
+                staging: None,
                 on_abandoned: Some(Box::new(on_abandoned)),
             }),
             close_timeout: LONG,

@@ -17,7 +17,7 @@ use std::time::Instant;
 use crate::Error;
 use crate::buffer::{
     FrontError, GateError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases,
-    Payload, TakenSlot,
+    Payload, TakenSlot, WakerId,
 };
 use crate::endpoint::core::pair::HeaderOp;
 use crate::endpoint::core::recent_lease::RecentLease;
@@ -239,11 +239,15 @@ impl Outgoing {
     ///
     /// # Errors
     /// It does, and there is no ring for it.
-    pub(crate) fn must_stage(&self, payload: &Payload, scope: Scope) -> Result<bool, SendErrorKind> {
+    pub(crate) fn must_stage(
+        &self,
+        payload: &Payload,
+        scope: Scope,
+    ) -> Result<bool, SendErrorKind> {
         match staging::staged_segment(payload, scope) {
             None => Ok(false),
             Some(_) if self.staging.is_some() => Ok(true),
-            Some(segment) => Err(SendErrorKind::NoStaging { segment }),
+            Some(segment) => Err(SendErrorKind::NotStaged { segment }),
         }
     }
 
@@ -715,7 +719,7 @@ impl Outgoing {
         iov: &IovList,
         more: bool,
     ) -> Result<(), PostRefused> {
-        let inject = self.inject > 0 && iov.len_bytes() <= self.inject;
+        let inject = self.inject > 0 && iov.may_inject() && iov.len_bytes() <= self.inject;
         let post = SendPost {
             inject,
             more,
@@ -746,6 +750,10 @@ impl Outgoing {
         iov: &mut IovList,
     ) -> Result<(Leases, bool), SendErrorKind> {
         let scope = scoped.scope();
+        // The provider would copy it with the processor.
+        if self.inject > 0 && payload.is_device() {
+            iov.forbid_inject();
+        }
         if let [segment] = payload.parts()
             && let Some(region) = segment.plain_region()
             && let Some(desc) = self.recent.begin(region, scope)
@@ -883,6 +891,7 @@ fn register_here<C: LinkConn>(
         LeaseError::NotRegistered { segment } => {
             (segment, SendErrorKind::NotRegistered { segment })
         }
+        LeaseError::Staged { segment } => return Err(SendErrorKind::NotStaged { segment }),
     };
     let region = payload
         .parts()

@@ -13,6 +13,8 @@ pub(crate) struct IovList {
     iov: [MaybeUninit<libc::iovec>; IOV_MAX],
     desc: [MaybeUninit<*mut c_void>; IOV_MAX],
     len: usize,
+    /// A segment is a device's memory.
+    no_inject: bool,
 }
 
 impl IovList {
@@ -22,6 +24,7 @@ impl IovList {
             iov: [const { MaybeUninit::uninit() }; IOV_MAX],
             desc: [const { MaybeUninit::uninit() }; IOV_MAX],
             len: 0,
+            no_inject: false,
         }
     }
 
@@ -49,6 +52,16 @@ impl IovList {
     #[inline]
     pub(crate) fn len_bytes(&self) -> usize {
         self.iov().iter().map(|segment| segment.iov_len).sum()
+    }
+
+    /// None of it may be copied by the processor.
+    pub(crate) fn forbid_inject(&mut self) {
+        self.no_inject = true;
+    }
+
+    #[inline]
+    pub(crate) fn may_inject(&self) -> bool {
+        !self.no_inject
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {

@@ -14,9 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Error;
-use crate::buffer::{
-    Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId,
-};
+use crate::buffer::{Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId};
 use crate::cuda::{CudaError, Device, Stream};
 use crate::endpoint::limits::check_count;
 use crate::error::{Blocked, SendErrorKind};
@@ -119,9 +117,7 @@ impl StagingRing {
             .ok_or(MemoryError::TooLarge {
                 asked_bytes: config.slot_bytes,
             })?;
-        let region = Region::pinned(bytes)
-            .huge_pages(HugePages::Prefer)
-            .build()?;
+        let region = Region::pinned(bytes).huge_pages(HugePages::Try).build()?;
         Ok(Self(Arc::new(Inner {
             pool: SharedBufferManager::new(region, slots)?,
             streams: Mutex::default(),
@@ -137,10 +133,7 @@ impl StagingRing {
     /// # Errors
     /// As [`Region::register`].
     pub fn register(&self, domain: &Domain) -> Result<(), RegisterError> {
-        match self.0.pool.region().is_registered(domain.scope()) {
-            true => Ok(()),
-            false => self.0.pool.region().register(domain),
-        }
+        self.0.pool.region().register(domain)
     }
 
     /// The memory of the slots.
@@ -270,9 +263,17 @@ impl Plan<'_> {
             .try_for_each(|(from, len)| self.add_run(device, from, len))
     }
 
-    fn add_run(&mut self, device: Device, mut from: u64, mut len: usize) -> Result<(), SendErrorKind> {
+    fn add_run(
+        &mut self,
+        device: Device,
+        mut from: u64,
+        mut len: usize,
+    ) -> Result<(), SendErrorKind> {
         while len > 0 {
-            let full = self.open.as_ref().is_some_and(|(slot, used)| *used == slot.len());
+            let full = self
+                .open
+                .as_ref()
+                .is_some_and(|(slot, used)| *used == slot.len());
             if full {
                 self.close();
             }
@@ -285,7 +286,8 @@ impl Plan<'_> {
                 unreachable!("just opened");
             };
             let bytes = len.min(slot.len() - *used);
-            self.copies.push(Copy::new(device, from, &mut slot[*used..][..bytes]));
+            self.copies
+                .push(Copy::new(device, from, &mut slot[*used..][..bytes]));
             *used += bytes;
             from += bytes as u64;
             len -= bytes;

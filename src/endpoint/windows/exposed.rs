@@ -110,7 +110,10 @@ impl ExposedWindows {
         let mark = self
             .draw_mark()
             .ok_or(WindowError::TooManyWindows { limit: self.limit })?;
-        let registration = registrar.register_window(base, len, access)?;
+        let registration = match memory.device_range().filter(|_| len > 0) {
+            Some(range) => registrar.register_device(&range, Some(access))?,
+            None => registrar.register_window(base, len, access)?,
+        };
         // Numbered last: the peer's account of revoked windows has no gap for one that never was.
         let window = machine.expose_window().ok_or(WindowError::NotConnected)?;
         tracing::debug!(%connection, %window, len_bytes = len, %access, "window exposed");

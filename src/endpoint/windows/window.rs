@@ -23,7 +23,7 @@ use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 use crate::errno::CompletionError;
-use crate::memory::Access;
+use crate::memory::{Access, DeviceRange};
 
 /// The memory behind a window. It moves into the endpoint and comes back when no peer can reach it any more.
 ///
@@ -92,6 +92,18 @@ impl WindowMemory {
             // Others read it.
             Memory::Shared(_) => !access.contains(Access::WRITE),
         }
+    }
+
+    /// Where it lies, if that is a device's memory.
+    pub(crate) fn device_range(&self) -> Option<DeviceRange> {
+        let Memory::Slice(slice) = &self.0 else {
+            return None;
+        };
+        slice.region().device_range().map(|region| DeviceRange {
+            address: slice.address(),
+            len: slice.len(),
+            ..region
+        })
     }
 
     /// Its first byte.

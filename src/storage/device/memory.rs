@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::buffer::{DeviceBuffer, RegionSlice};
 use crate::storage::{IoBuf, IoBufMut, Place};
 
 /// A part of an allocation in a GPU's memory, and what keeps it allocated.
@@ -39,6 +40,44 @@ impl<K: Send + 'static> DeviceMemory<K> {
     /// What it kept; the memory is no longer spoken for.
     pub fn into_keep(self) -> K {
         self.keep
+    }
+}
+
+impl DeviceMemory<RegionSlice> {
+    /// The bytes of a slice of a region of a device's memory. Who uses them meanwhile by other means reads or writes a mixture: the
+    /// host never touches them, so nothing worse happens.
+    ///
+    /// # Errors
+    /// Gives the slice back when it is memory of the host.
+    pub fn of_slice(slice: RegionSlice) -> Result<Self, RegionSlice> {
+        if !slice.region().is_device() {
+            return Err(slice);
+        }
+        Ok(Self {
+            base: slice.region().address(),
+            offset: slice.offset(),
+            len: slice.len(),
+            keep: slice,
+        })
+    }
+}
+
+// SAFETY: a slot that this is the only handle on, of a region that it keeps; the slot stays where it is when the handle moves. That
+// nothing on the device uses it, whoever gives such things an address sees to; the host never touches it.
+unsafe impl IoBuf for DeviceBuffer {
+    fn place(&self) -> Place {
+        Place::Device {
+            base: self.region().address(),
+            offset: self.offset(),
+            len: self.len(),
+        }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl IoBufMut for DeviceBuffer {
+    fn place_mut(&mut self) -> Place {
+        self.place()
     }
 }
 

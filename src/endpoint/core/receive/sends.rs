@@ -504,11 +504,11 @@ impl<L: Link> ReceiveCore<L> {
                 sends.blocked.push(id);
             }
         }
-        if blocked == Blocked::HeaderSlots {
-            self.arm_headers();
-        }
         if blocked == Blocked::Staging && sends.outgoing.arm_staging() {
             self.wait.wake();
+        }
+        if blocked == Blocked::HeaderSlots {
+            self.arm_headers();
         }
         if blocked == Blocked::HeaderRoom {
             // Another endpoint may hold the room, which tells nobody when it is free.

@@ -266,6 +266,9 @@ impl<L: Link> ReceiveCore<L> {
             Err(LeaseError::NotRegistered { segment }) => {
                 return Err((SendErrorKind::NotRegistered { segment }, payload));
             }
+            Err(LeaseError::Staged { segment }) => {
+                return Err((SendErrorKind::NotStaged { segment }, payload));
+            }
         };
         // SAFETY: the leases are this payload's.
         let payload = unsafe { LeasedPayload::new(payload, leases) };
