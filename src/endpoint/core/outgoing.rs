@@ -19,6 +19,8 @@ use crate::buffer::{
     FrontError, GateError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases,
     Payload, TakenSlot, WakerId,
 };
+use crate::cuda::Device;
+use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::pair::HeaderOp;
 use crate::endpoint::core::recent_lease::RecentLease;
 use crate::endpoint::core::scoped::ScopedRegistrations;
@@ -89,6 +91,18 @@ pub(crate) struct LongOp {
     slot: Option<TakenSlot>,
     /// Valid as long as the two above.
     pub(crate) runs: Vec<Run>,
+    /// It goes through the staging ring, whose registration this holds.
+    pub(crate) staged: Option<HeldDescriptor>,
+}
+
+impl LongOp {
+    /// Whether its pieces may be written now.
+    ///
+    /// # Errors
+    /// They never may.
+    pub(crate) fn poll_gate(&mut self) -> Result<bool, GateError> {
+        self.payload.poll_gate()
+    }
 }
 
 /// A part of a message.
@@ -97,6 +111,8 @@ pub(crate) struct Run {
     pub(crate) base: *const u8,
     pub(crate) len: usize,
     pub(crate) desc: *mut c_void,
+    /// It lies there, and is copied before it is sent.
+    pub(crate) device: Option<Device>,
 }
 
 // SAFETY: the address is one of a payload or a header slot, which may be sent; the descriptor is an opaque value of a provider that was
@@ -539,22 +555,72 @@ impl Outgoing {
                 base: self.headers.start(slot),
                 len: slot.len(),
                 desc: lane.header_desc,
+                device: None,
             });
         }
-        let leases = match lease_runs(&payload, lane.conn, lane.scoped, &mut runs) {
-            Ok(leases) => leases,
+        let (mut leases, staged) = match self.lease_long(&payload, lane, &mut runs) {
+            Ok(leased) => leased,
             Err(kind) => {
                 self.give_back(slot);
                 return Err((kind, payload));
             }
         };
-        // SAFETY: the leases are this payload's.
+        if payload.is_gated() {
+            leases = leases.of_gated();
+        }
+        // SAFETY: the leases are this payload's, or those of what is sent of it.
         let payload = unsafe { LeasedPayload::new(payload, leases) };
         Ok(LongOp {
             payload,
             slot,
             runs,
+            staged,
         })
+    }
+
+    fn lease_long<C: LinkConn>(
+        &self,
+        payload: &Payload,
+        lane: Lane<'_, C>,
+        runs: &mut Vec<Run>,
+    ) -> Result<(Leases, Option<HeldDescriptor>), SendErrorKind> {
+        let scope = lane.scoped.scope();
+        if !self.must_stage(payload, scope)? {
+            let leases = lease_runs(payload.wire(), lane.conn, lane.scoped, runs)?;
+            return Ok((leases, None));
+        }
+        for (index, segment) in payload.segments().iter().enumerate() {
+            let region = segment.region();
+            let device = region.kind().device().filter(|_| region.is_staged(scope));
+            if device.is_none() {
+                return Err(SendErrorKind::MixedStaging { segment: index });
+            }
+            segment.name_runs(std::ptr::null_mut(), &mut |base, len, desc| {
+                runs.push(Run {
+                    base,
+                    len,
+                    desc,
+                    device,
+                });
+            });
+        }
+        let ring = self.staging.as_ref().map(|(ring, _)| ring.region());
+        let held = ring.and_then(|region| HeldDescriptor::lease(region, scope));
+        let held = held.ok_or(SendErrorKind::NotStaged { segment: 0 })?;
+        Ok((Leases::elsewhere(scope), Some(held)))
+    }
+
+    /// A slot for a part of a long message, and the gate that fills it.
+    pub(crate) fn stage_piece(
+        &self,
+        run: &Run,
+        at: usize,
+        room: usize,
+    ) -> Option<(Payload, usize)> {
+        let (ring, _) = self.staging.as_ref()?;
+        let len = (run.len - at).min(room).min(ring.slot_bytes());
+        let piece = ring.piece(run.device?, run.base as u64 + at as u64, len)?;
+        Some((piece, len))
     }
 
     /// As [`end`](Self::end).
@@ -862,7 +928,12 @@ fn lease_runs<C: LinkConn>(
         let scope = scoped.scope();
         let mut push = |base, len, desc| {
             if len > 0 {
-                runs.push(Run { base, len, desc });
+                runs.push(Run {
+                    base,
+                    len,
+                    desc,
+                    device: None,
+                });
             }
         };
         match payload.lease(scope, &mut push) {

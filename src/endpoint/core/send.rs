@@ -177,7 +177,8 @@ pub(crate) struct SendCore<L: Link> {
     one_sided_posts: u64,
     /// The long message that is under way, and its pieces.
     long: Option<Box<LongSend>>,
-    pieces: InFlight<()>,
+    /// What each holds besides.
+    pieces: InFlight<Payload>,
     exposed: ExposedWindows,
     link: L,
 }
@@ -699,7 +700,7 @@ impl<L: Link> SendCore<L> {
             Ok(op) => self.on_one_sided(op, error.map(|error| *error), events),
             Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             Err(_) => match self.pieces.finish(context) {
-                Ok(()) => self.on_piece(error, events),
+                Ok(_) => self.on_piece(error, events),
                 Err(_) => self.on_unknown(context, error),
             },
         }
@@ -1046,9 +1047,10 @@ impl<L: Link> SendCore<L> {
         let late = self.next_late;
         let long = self.long.as_ref().is_some_and(|long| long.retry);
         let waits = self.unsent.is_some() || !self.stalled.is_empty() || long;
-        let pause = match self.gates {
-            0 => CONTROL_RETRY,
-            _ => GATE_RETRY,
+        let copies = self.long.as_ref().is_some_and(|long| long.is_copying());
+        let pause = match self.gates > 0 || copies {
+            true => GATE_RETRY,
+            false => CONTROL_RETRY,
         };
         let retry = waits.then(|| Instant::now() + pause);
         let all = [machine, late, retry, self.room_retry()];

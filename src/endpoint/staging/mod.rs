@@ -216,6 +216,19 @@ impl StagingRing {
         Ok(payload.staged(wire.into(), Box::new(gate)))
     }
 
+    /// A slot with a part of a longer payload, of which whoever sends it has the rest; `None`: no slot is free.
+    ///
+    /// # Panics
+    /// If `len` is more than a slot has.
+    pub(crate) fn piece(&self, device: Device, from: u64, len: usize) -> Option<Payload> {
+        let mut slot = self.0.pool.try_acquire()?;
+        let copies = vec![Copy::new(device, from, &mut slot[..len])];
+        let in_use = (self.0.pool.slots() - self.0.pool.free_count()) as u64;
+        self.0.in_use_max.fetch_max(in_use, Ordering::Relaxed);
+        let gate = CopyGate::new(self.clone(), copies, 1);
+        Some(Payload::empty().staged(slot.freeze(len).into(), Box::new(gate)))
+    }
+
     /// A payload's copy begins, into so many slots.
     fn count(&self, bytes: usize, slots: usize) {
         let in_use = self.0.pool.slots() - self.0.pool.free_count();
