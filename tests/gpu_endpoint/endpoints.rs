@@ -216,9 +216,9 @@ fn any_port() -> PeerAddr {
 fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
     ReceiveConfig::default()
         .max_message(max_message)
-        .slots(12)
+        .slots(24)
         .depth(8)
-        .max_connections(4)
+        .max_connections(2)
         .deliver_to(DeviceDelivery::new(pool))
 }
 
