@@ -374,6 +374,12 @@ impl Cuda {
     }
 }
 
+/// Whether the machine may have a device, without asking the driver: loading and starting it takes long.
+pub(crate) fn may_be_here() -> bool {
+    std::env::var_os(FABRICAST_CUDA).is_some_and(|path| !path.is_empty())
+        || std::path::Path::new("/dev/nvidiactl").exists()
+}
+
 /// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -12,8 +12,6 @@
 //! The table of functions is our own: a foreign code must not become a Rust enum, and a missing function is an error and no panic.
 //! The context that a call needs is made current in the thread that makes it, and what was current before is put back.
 
-// Regions of device memory, which use the rest, come next.
-#![allow(dead_code, unused_imports)]
 
 mod context;
 mod device;
@@ -34,7 +32,7 @@ pub use memory::{DeviceAllocation, MemoryKind};
 pub use stream::Stream;
 
 pub(crate) use context::{Context, Current};
-pub(crate) use driver::Cuda;
+pub(crate) use driver::{Cuda, may_be_here};
 pub(crate) use virtual_memory::Mapped;
 
 /// A CUDA stream, `CUstream`; null is the default stream.

@@ -10,6 +10,8 @@ use super::info::{Info, MR_MODES};
 use super::provider::{EndpointKind, Provider, provider};
 use super::report::WaitObject;
 use crate::Error;
+use crate::errno::FabricErrno;
+use crate::memory::DevicePaths;
 
 /// Chooses and opens a [`Fabric`].
 #[derive(Debug, Clone, Default)]
@@ -21,6 +23,9 @@ pub struct FabricBuilder {
     settings: Settings,
 }
 
+/// What was found: the provider's info and row, and whether it takes a device's memory, or why not.
+type Found = (Info, &'static Provider, Result<(), Arc<str>>);
+
 /// The settings that outlive the choice of a provider.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -28,6 +33,7 @@ pub(crate) struct Settings {
     pub(crate) wait_fd: bool,
     /// Bytes of remote CQ data that are used at most.
     pub(crate) cq_data: usize,
+    pub(crate) device_paths: DevicePaths,
 }
 
 impl Default for Settings {
@@ -36,6 +42,7 @@ impl Default for Settings {
             max_registrations: 1024,
             wait_fd: true,
             cq_data: size_of::<u64>(),
+            device_paths: DevicePaths::default(),
         }
     }
 }
@@ -97,6 +104,14 @@ impl FabricBuilder {
         self
     }
 
+    /// What becomes of GPU memory. Default [`DevicePaths::Auto`]: on a machine with an NVIDIA GPU the provider is asked whether it takes a device's
+    /// memory (`FI_HMEM`), and each way is tried with a transfer before it is used; else it is staged. [`Region::path`](crate::Region::path) says which and why.
+    #[must_use]
+    pub fn device_memory(mut self, paths: DevicePaths) -> Self {
+        self.settings.device_paths = paths;
+        self
+    }
+
     /// Finds the provider and opens it.
     ///
     /// # Errors
@@ -125,7 +140,9 @@ impl FabricBuilder {
         let mut refused = Ok(());
         for &kind in self.kinds() {
             match self.find(library, kind)? {
-                Ok((info, row)) => return Fabric::open(info, row, kind, self.settings),
+                Ok((info, row, device)) => {
+                    return Fabric::open(info, row, kind, (self.settings, device));
+                }
                 // The first kind is the one that most providers have: its diagnosis says more.
                 Err(errno) => refused = refused.and(Err(errno)),
             }
@@ -145,12 +162,11 @@ impl FabricBuilder {
     }
 
     /// The first answer that we can use.
-    #[allow(clippy::type_complexity)]
     fn find(
         &self,
         library: &'static sys::Library,
         kind: EndpointKind,
-    ) -> Result<Result<(Info, &'static Provider), i32>, Error> {
+    ) -> Result<Result<Found, i32>, Error> {
         let mut hints = self.hints(library, kind)?;
         let flags = if self.node.is_some() {
             sys::FI_SOURCE
@@ -166,15 +182,56 @@ impl FabricBuilder {
             find(&hints)
         });
         let usable = found.map(|found| self.usable(found, kind));
-        Ok(match usable {
+        let mut modes = MR_MODES;
+        let usable = match usable {
             Ok(Some((_, row))) if row.offset_windows => {
+                modes &= !sys::FI_MR_VIRT_ADDR;
                 hints.set_provider(row.name)?;
-                hints.set_mr_mode(MR_MODES & !sys::FI_MR_VIRT_ADDR);
+                hints.set_mr_mode(modes);
                 find(&hints).and_then(|found| self.usable(found, kind).ok_or(sys::FI_ENODATA))
             }
             Ok(usable) => usable.ok_or(sys::FI_ENODATA),
             Err(errno) => Err(errno),
+        };
+        let (info, row) = match usable {
+            Ok(usable) => usable,
+            Err(errno) => return Ok(Err(errno)),
+        };
+        if let Err(why) = self.asks_for_device_memory() {
+            return Ok(Ok((info, row, Err(why))));
+        }
+        hints.set_provider(row.name)?;
+        hints.set_mr_mode(modes | sys::FI_MR_HMEM);
+        hints.head_mut().caps |= sys::FI_HMEM;
+        let found = find(&hints).and_then(|found| self.usable(found, kind).ok_or(sys::FI_ENODATA));
+        Ok(match found {
+            Ok((info, row)) => Ok((info, row, Ok(()))),
+            Err(_) if self.settings.device_paths == DevicePaths::RequireDirect => {
+                return Err(Error::Unsupported {
+                    provider: row.name.to_owned(),
+                    need: "does not take a device's memory (FI_HMEM), and direct access is required",
+                });
+            }
+            Err(errno) => {
+                let errno = FabricErrno::new(errno);
+                let why = format!(
+                    "{} does not take a device's memory (FI_HMEM): {errno}",
+                    row.name
+                );
+                Ok((info, row, Err(why.into())))
+            }
         })
+    }
+
+    /// Whether the provider is asked for access to GPU memory, or why not. A library without CUDA says yes as well, and some do for
+    /// memory of the host what they do for a device's then: so it is not asked where there is no GPU.
+    fn asks_for_device_memory(&self) -> Result<(), Arc<str>> {
+        match self.settings.device_paths {
+            DevicePaths::Off => Err("the fabric was opened with DevicePaths::Off".into()),
+            DevicePaths::RequireDirect => Ok(()),
+            DevicePaths::Auto if crate::cuda::may_be_here() => Ok(()),
+            DevicePaths::Auto => Err("there is no NVIDIA GPU on this machine".into()),
+        }
     }
 
     /// The first that we know and was asked for.

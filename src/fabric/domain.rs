@@ -5,15 +5,18 @@
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use libfabric_sys as sys;
 
 use super::report::Report;
-use super::{Fabric, handle, mr};
+use super::{Fabric, device_memory, handle, mr};
 use crate::Error;
+use crate::cuda::DeviceAllocation;
 use crate::memory::RegisterError;
-use crate::memory::{Access, MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
+use crate::memory::{
+    Access, DeviceRange, DirectBy, MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard,
+};
 
 /// An opened domain. Endpoints and registrations keep it open.
 pub struct Domain {
@@ -24,6 +27,8 @@ pub struct Domain {
     registrations: AtomicUsize,
     /// Completion queues with a descriptor to wait on, open now.
     wait_queues: AtomicUsize,
+    /// What came of transfers that tried a device's memory; once for each way.
+    probes: Mutex<Vec<Probe>>,
     this: Weak<Self>,
     fabric: Arc<Fabric>,
 }
@@ -32,6 +37,8 @@ pub struct Domain {
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
+
+type Probe = (DeviceAllocation, DirectBy, Result<(), String>);
 
 /// So many may watch one descriptor in every kernel and at every depth that a loop of the application's makes of it (500 do, at the first):
 /// below, a refusal has another reason.
@@ -58,6 +65,7 @@ impl Domain {
             scope,
             registrations: AtomicUsize::new(0),
             wait_queues: AtomicUsize::new(0),
+            probes: Mutex::default(),
             this: this.clone(),
             fabric: Arc::clone(fabric),
         }))
@@ -114,6 +122,30 @@ impl Domain {
         self.wait_queues.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// What came of a transfer that tried a device's memory so; it is made once.
+    pub(super) fn probed(
+        &self,
+        allocation: DeviceAllocation,
+        by: DirectBy,
+        probe: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let known = |probes: &[Probe]| {
+            let same = |probe: &&Probe| (probe.0, probe.1) == (allocation, by);
+            probes.iter().find(same).map(|probe| probe.2.clone())
+        };
+        if let Some(result) = known(&lock(&self.probes)) {
+            return result;
+        }
+        // Not under the lock: it may take seconds. Two threads may both try; the first to finish is believed.
+        let result = probe();
+        let mut probes = lock(&self.probes);
+        if let Some(result) = known(&probes) {
+            return result;
+        }
+        probes.push((allocation, by, result.clone()));
+        result
+    }
+
     /// Says it, where a queue was refused because the kernel lets no more of them watch the domain's descriptor.
     pub(super) fn explain_refused(&self, error: Error) -> Error {
         // The one that was refused is open, too.
@@ -127,23 +159,35 @@ impl Domain {
     }
 }
 
-impl Registrar for Domain {
-    fn scope(&self) -> Scope {
-        self.scope.scope()
-    }
-
-    fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
+impl Domain {
+    /// Itself, in the process that opened it.
+    fn here(&self) -> Result<Arc<Self>, RegisterError> {
         let owner = self.fabric.owner();
         if !owner.is_here() {
             return Err(RegisterError::Forked {
                 made_by: owner.pid(),
             });
         }
-        let this = self
-            .this
-            .upgrade()
-            .expect("a domain that is borrowed is alive");
-        mr::register(&this, base, len)
+        let this = self.this.upgrade();
+        Ok(this.expect("a domain that is borrowed is alive"))
+    }
+}
+
+impl Registrar for Domain {
+    fn scope(&self) -> Scope {
+        self.scope.scope()
+    }
+
+    fn register(&self, base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {
+        mr::register(&self.here()?, base, len)
+    }
+
+    fn register_device(
+        &self,
+        memory: &DeviceRange,
+        rights: Option<Access>,
+    ) -> Result<RawRegistration, RegisterError> {
+        device_memory::register(&self.here()?, memory, rights)
     }
 
     fn register_window(
@@ -158,6 +202,10 @@ impl Registrar for Domain {
             .expect("a domain that is borrowed is alive");
         mr::register_window(&this, base, len, access)
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Domain {

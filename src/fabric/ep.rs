@@ -12,6 +12,7 @@ use std::sync::Arc;
 use libfabric_sys as sys;
 
 use super::av::{Av, FiAddr};
+use super::device_memory;
 use super::domain::Domain;
 use super::handle;
 use super::info::{Info, ProviderAddress, read_address, read_provider_address};
@@ -59,6 +60,7 @@ impl Ep {
         cq.on_bound();
         ep.bind("fi_ep_bind(eq)", eq.fid(), 0)?;
         ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
+        device_memory::set_options(domain, &ep);
         ep.enable()?;
         Ok(ep)
     }
@@ -82,6 +84,7 @@ impl Ep {
         cq.on_bound();
         ep.bind("fi_ep_bind(av)", av.fid(), 0)?;
         ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
+        device_memory::set_options(domain, &ep);
         ep.enable()?;
         Ok(ep)
     }
@@ -114,6 +117,20 @@ impl Ep {
     fn enable(&self) -> Result<(), Error> {
         // SAFETY: the endpoint is open and bound.
         check("fi_enable", unsafe { sys::fi_enable(self.as_ptr()) })
+    }
+
+    /// Sets an option of an `int` or a `bool`; what the provider answers, which may not know it.
+    pub(super) fn set_option<T>(&self, option: i32, value: T) -> i32 {
+        // SAFETY: the endpoint is open; the value is read during the call, and its length goes with it.
+        unsafe {
+            sys::fi_setopt(
+                self.as_ptr().cast(),
+                sys::FI_OPT_ENDPOINT,
+                option,
+                (&raw const value).cast(),
+                size_of::<T>(),
+            )
+        }
     }
 
     fn open_raw(domain: &Domain, info: &Info) -> Result<NonNull<sys::fid_ep>, Error> {

@@ -13,6 +13,7 @@
 mod address;
 mod av;
 mod builder;
+mod device_memory;
 mod diagnose;
 pub(crate) mod diagnosis;
 mod domain;
@@ -23,6 +24,7 @@ mod info;
 mod mr;
 mod operation;
 mod pep;
+mod probe;
 mod process_settings;
 mod provider;
 mod queue;
@@ -80,6 +82,8 @@ pub struct Fabric {
     provider: &'static Provider,
     endpoint_kind: EndpointKind,
     settings: builder::Settings,
+    /// Whether a device's memory can be registered, or why not.
+    device_memory: Result<(), Arc<str>>,
     owner: Owner,
 }
 
@@ -160,6 +164,18 @@ impl Fabric {
         bytes.min(self.settings.cq_data)
     }
 
+    /// Whether the provider offers to reach a device's memory by itself, or why not. An offer is tried with a transfer when the first such
+    /// region is registered; what came of it, [`Region::path`](crate::Region::path) says.
+    ///
+    /// # Errors
+    /// Why not, in words.
+    pub fn device_memory(&self) -> Result<(), &str> {
+        match &self.device_memory {
+            Ok(()) => Ok(()),
+            Err(why) => Err(why),
+        }
+    }
+
     /// The process that opened it, and everything under it.
     pub(crate) fn owner(&self) -> Owner {
         self.owner
@@ -173,7 +189,7 @@ impl Fabric {
         info: Info,
         provider: &'static Provider,
         endpoint_kind: EndpointKind,
-        settings: builder::Settings,
+        (settings, device_memory): (builder::Settings, Result<(), Arc<str>>),
     ) -> Result<Arc<Self>, Error> {
         let mut raw = ptr::null_mut();
         // SAFETY: the attributes come from an info of this library; `raw` is writable.
@@ -191,6 +207,7 @@ impl Fabric {
             provider,
             endpoint_kind,
             settings,
+            device_memory,
             owner: Owner::current(),
         };
         tracing::info!(report = %fabric.report(), "fabric opened");

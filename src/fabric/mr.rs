@@ -50,13 +50,31 @@ pub(super) fn register(
     base: NonNull<u8>,
     len: usize,
 ) -> Result<RawRegistration, RegisterError> {
+    let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+    register_for(domain, base, len, own_access(domain), key)
+        .map_err(|refused| refused.explain("fi_mr_reg", len))
+}
+
+/// What this side does with its memory.
+fn own_access(domain: &Domain) -> u64 {
     let mut access = sys::FI_SEND | sys::FI_RECV;
     if domain.fabric().rma().is_some() {
         // The local side of one-sided operations.
         access |= sys::FI_READ | sys::FI_WRITE;
     }
-    let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
-    register_for(domain, base, len, access, key).map_err(|refused| refused.explain(len))
+    access
+}
+
+/// What a peer may do.
+fn access_of(rights: Access) -> u64 {
+    let mut access = 0;
+    if rights.contains(Access::READ) {
+        access |= sys::FI_REMOTE_READ;
+    }
+    if rights.contains(Access::WRITE) {
+        access |= sys::FI_REMOTE_WRITE;
+    }
+    access
 }
 
 /// Registers `len` bytes from `base` for a peer, with a key that others can't guess.
@@ -74,13 +92,7 @@ pub(super) fn register_window(
             errno: FabricErrno::new(sys::FI_ENOSYS),
         });
     };
-    let mut access = 0;
-    if rights.contains(Access::READ) {
-        access |= sys::FI_REMOTE_READ;
-    }
-    if rights.contains(Access::WRITE) {
-        access |= sys::FI_REMOTE_WRITE;
-    }
+    let access = access_of(rights);
     let mut attempts = 0;
     loop {
         let key = random_key(rma.key_bytes);
@@ -89,7 +101,7 @@ pub(super) fn register_window(
             Err(Refused::Code(rc)) if rc == -sys::FI_ENOKEY && attempts < KEY_ATTEMPTS => {
                 attempts += 1;
             }
-            registered => return registered.map_err(|refused| refused.explain(len)),
+            registered => return registered.map_err(|refused| refused.explain("fi_mr_reg", len)),
         }
     }
 }
@@ -111,10 +123,48 @@ enum Refused {
 }
 
 impl Refused {
-    fn explain(self, len: usize) -> RegisterError {
+    fn explain(self, call: &'static str, len: usize) -> RegisterError {
         match self {
             Self::Limit(limit) => limit,
-            Self::Code(rc) => refused(rc, len),
+            Self::Code(rc) => refused(call, rc, len),
+        }
+    }
+}
+
+/// Registers what `attr` names, with `fi_mr_regattr`; rights and key are put in here.
+///
+/// # Safety
+/// What `attr` points to is valid until this returns, and the memory that it names until the registration is dropped.
+pub(super) unsafe fn register_attr(
+    domain: &Arc<Domain>,
+    mut attr: sys::fi_mr_attr,
+    flags: u64,
+    rights: Option<Access>,
+    len: usize,
+) -> Result<RawRegistration, RegisterError> {
+    let unsupported = || RegisterError::Fabric {
+        call: "fi_mr_regattr",
+        errno: FabricErrno::new(sys::FI_ENOSYS),
+    };
+    let mut attempts = 0;
+    loop {
+        (attr.access, attr.requested_key) = match (rights, domain.fabric().rma()) {
+            (None, _) => (own_access(domain), NEXT_KEY.fetch_add(1, Ordering::Relaxed)),
+            (Some(rights), Some(rma)) => (access_of(rights), random_key(rma.key_bytes)),
+            (Some(_), None) => return Err(unsupported()),
+        };
+        let registered = open(domain, |raw| {
+            // SAFETY: the domain is open, `raw` is writable, and the caller vouches for the attributes.
+            unsafe { sys::fi_mr_regattr(domain.as_ptr(), &raw const attr, flags, raw) }
+        });
+        match registered {
+            // Somebody has that key already.
+            Err(Refused::Code(rc)) if rc == -sys::FI_ENOKEY && attempts < KEY_ATTEMPTS => {
+                attempts += 1;
+            }
+            registered => {
+                return registered.map_err(|refused| refused.explain("fi_mr_regattr", len));
+            }
         }
     }
 }
@@ -126,22 +176,32 @@ fn register_for(
     access: u64,
     key: u64,
 ) -> Result<RawRegistration, Refused> {
+    open(domain, |raw| {
+        // SAFETY: the domain is open; who asks keeps `base` and `len` valid until the handle is dropped.
+        unsafe {
+            sys::fi_mr_reg(
+                domain.as_ptr(),
+                base.as_ptr().cast_const().cast(),
+                len,
+                access,
+                0,
+                key,
+                0,
+                raw,
+                ptr::null_mut(),
+            )
+        }
+    })
+}
+
+/// Counts a registration and opens it.
+fn open(
+    domain: &Arc<Domain>,
+    register: impl FnOnce(*mut *mut sys::fid_mr) -> i32,
+) -> Result<RawRegistration, Refused> {
     domain.count_registration().map_err(Refused::Limit)?;
     let mut raw = ptr::null_mut();
-    // SAFETY: the domain is open; who asks keeps `base` and `len` valid until the handle is dropped.
-    let rc = unsafe {
-        sys::fi_mr_reg(
-            domain.as_ptr(),
-            base.as_ptr().cast_const().cast(),
-            len,
-            access,
-            0,
-            key,
-            0,
-            &raw mut raw,
-            ptr::null_mut(),
-        )
-    };
+    let rc = register(&raw mut raw);
     let Some(raw) = NonNull::new(raw).filter(|_| rc == 0) else {
         domain.count_registration_closed();
         return Err(Refused::Code(rc));
@@ -158,13 +218,13 @@ fn register_for(
 }
 
 /// Turns a refusal into its cause.
-fn refused(rc: i32, len: usize) -> RegisterError {
+fn refused(call: &'static str, rc: i32, len: usize) -> RegisterError {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    refused_under(limit, rc, len)
+    refused_under(call, limit, rc, len)
 }
 
 /// Memory that may not be locked looks like `ENOMEM` or `EPERM`; `limit` is RLIMIT_MEMLOCK in bytes, `None` for no limit.
-fn refused_under(limit: Option<u64>, rc: i32, len: usize) -> RegisterError {
+fn refused_under(call: &'static str, limit: Option<u64>, rc: i32, len: usize) -> RegisterError {
     let errno = FabricErrno::new(rc);
     match (errno.get(), limit) {
         (libc::ENOMEM | libc::EPERM, Some(limit_bytes)) if limit_bytes < len as u64 => {
@@ -173,10 +233,7 @@ fn refused_under(limit: Option<u64>, rc: i32, len: usize) -> RegisterError {
                 asked_bytes: len as u64,
             }
         }
-        _ => RegisterError::Fabric {
-            call: "fi_mr_reg",
-            errno,
-        },
+        _ => RegisterError::Fabric { call, errno },
     }
 }
 
@@ -186,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_refusal_for_lack_of_lockable_memory_names_limit_and_size() {
-        let told = |limit| refused_under(limit, -libc::ENOMEM, 1 << 30);
+        let told = |limit| refused_under("fi_mr_reg", limit, -libc::ENOMEM, 1 << 30);
         assert_eq!(
             told(Some(8 << 20)),
             RegisterError::MemLock {
@@ -206,7 +263,7 @@ mod tests {
             };
             assert_eq!((call, errno.get()), ("fi_mr_reg", libc::ENOMEM));
         }
-        let other = refused_under(Some(1), -libc::EINVAL, 1 << 30);
+        let other = refused_under("fi_mr_reg", Some(1), -libc::EINVAL, 1 << 30);
         assert!(matches!(other, RegisterError::Fabric { .. }), "{other}");
     }
 }

@@ -101,6 +101,8 @@ pub struct Provider {
     /// It goes on using a registration that was closed in the middle of an operation: those of connections that are over stay open
     /// until their endpoint is closed.
     pub holds_registrations: bool,
+    /// It moves a device's memory by CUDA IPC, which takes what `cuMemAlloc` gave and nothing else, and needs the CUDA driver for it.
+    pub cuda_ipc: bool,
     /// Bytes that it copies by itself, in words.
     pub copies: &'static str,
     /// Where the facts come from.
@@ -150,6 +152,7 @@ pub const PROVIDERS: &[Provider] = &[
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
+        cuda_ipc: false,
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         evidence: Evidence::Tested,
         refused: None,
@@ -173,6 +176,7 @@ pub const PROVIDERS: &[Provider] = &[
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
+        cuda_ipc: false,
         copies: "none",
         evidence: Evidence::Documented,
         refused: None,
@@ -209,6 +213,7 @@ pub const PROVIDERS: &[Provider] = &[
         offset_windows: true,
         reads_outlive_close: true,
         holds_registrations: true,
+        cuda_ipc: true,
         ..rdm(
             "shm",
             4,
@@ -283,6 +288,7 @@ const fn rdm(
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
+        cuda_ipc: false,
         copies,
         evidence,
         refused: None,

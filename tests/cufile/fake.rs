@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 const CUFILE: &str = include_str!("fake_cufile.c");
-const CUDA: &str = include_str!("fake_cuda.c");
+const CUDA: &str = include_str!("../common/fake_cuda.c");
 /// Marks a child, which does what its parent only starts.
 const CHILD: &str = "FABRICAST_TEST_CUFILE_CHILD";
 /// A folder with the libraries that another machine has built, for one without a compiler.

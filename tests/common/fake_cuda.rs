@@ -1,0 +1,247 @@
+//! The fake CUDA driver (`fake_cuda.c`), and tests that run over it and, where there is a GPU, over the real one.
+//!
+//! A driver is loaded once in a process and never again, so each test that needs one runs in a child process. In the fake, nobody reaches a
+//! device's memory by its address, and work in streams takes its time on a thread.
+//!
+//! * `FABRICAST_TEST_GPU=real`: [`on_a_gpu`] runs over the driver of the machine, and says `SKIPPED` where there is no device.
+//! * `FABRICAST_TEST_FAKES`: a folder with the fake as `libfake_cuda.so`, for a machine without a C compiler.
+
+#![allow(unsafe_code, dead_code)]
+
+use std::ffi::{CStr, c_char, c_int};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use fabricast::cuda::Device;
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+const SOURCE: &str = include_str!("fake_cuda.c");
+/// Marks a child, which does what its parent only starts.
+const CHILD: &str = "FABRICAST_TEST_CUDA_CHILD";
+/// How long a child may take.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Whether the real driver is asked for.
+pub fn wants_real() -> bool {
+    std::env::var("FABRICAST_TEST_GPU").is_ok_and(|which| which == "real")
+}
+
+/// Runs the body over the driver of the machine where that is asked for, else over the fake; in a process of its own: the test calls this
+/// first, under its own name, and its child comes back to the same place. What the body asserts fails the test.
+pub fn on_a_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
+    if !wants_real() {
+        return over_the_fake(test, env, body);
+    }
+    if is_child(test) {
+        return match Device::all() {
+            Ok(_) => body(),
+            Err(why) => println!("SKIPPED: {why}"),
+        };
+    }
+    run(test, child(test));
+}
+
+/// Runs the body over the fake.
+pub fn over_the_fake(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
+    if is_child(test) {
+        body();
+        return Fake::load().assert_clean();
+    }
+    let fake = match library() {
+        Ok(path) => path,
+        Err(why) => return println!("SKIPPED: no fake CUDA driver: {why}"),
+    };
+    let mut command = child(test);
+    command
+        .env("FABRICAST_CUDA", fake)
+        .env("FAKE_CUDA_THREADS", "1")
+        .env("FAKE_CUDA_PROTECTED", "1");
+    for (name, value) in env {
+        command.env(name, value);
+    }
+    run(test, command);
+}
+
+/// Runs the body in a child with that environment and whatever driver it leads to.
+pub fn in_child(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
+    if is_child(test) {
+        return body();
+    }
+    let mut command = child(test);
+    command.envs(env.iter().copied());
+    run(test, command);
+}
+
+pub fn is_child(test: &str) -> bool {
+    std::env::var(CHILD).is_ok_and(|name| name == test)
+}
+
+/// This program again, with one test.
+pub fn child(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command
+        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, test)
+        .stdin(Stdio::null());
+    command
+}
+
+fn run(test: &str, command: Command) {
+    let (passed, output) = finish(command);
+    assert!(passed, "the child of {test} failed:\n{output}");
+    for line in output.lines().filter(|line| line.starts_with("SKIPPED")) {
+        println!("{line}");
+    }
+    for line in output.lines().filter(|line| line.starts_with("| ")) {
+        println!("{line}");
+    }
+}
+
+/// Waits for a child, and ends it when it takes too long.
+fn finish(mut command: Command) -> (bool, String) {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().expect("starts");
+    let pipes: [Box<dyn Read + Send>; 2] = [
+        Box::new(process.stdout.take().expect("piped")),
+        Box::new(process.stderr.take().expect("piped")),
+    ];
+    let readers = pipes.map(|mut pipe| {
+        std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            // What a killed child did not write is not missed.
+            let _ = pipe.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        })
+    });
+    let until = Instant::now() + LIMIT;
+    let passed = loop {
+        if let Some(status) = process.try_wait().expect("our child") {
+            break status.success();
+        }
+        if Instant::now() > until {
+            process.kill().expect("our child");
+            process.wait().expect("our child");
+            break false;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let output: String = readers.map(|it| it.join().expect("reads")).concat();
+    // A filter that fits no test passes, too.
+    (passed && output.contains("1 passed"), output)
+}
+
+/// The fake: the prebuilt one, or made by `cc` once for each state of its source.
+pub fn library() -> Result<PathBuf, String> {
+    if let Some(dir) = std::env::var_os("FABRICAST_TEST_FAKES") {
+        let path = Path::new(&dir).join("libfake_cuda.so");
+        let missing = format!("{} is not there", path.display());
+        return if path.exists() { Ok(path) } else { Err(missing) };
+    }
+    let mut hasher = DefaultHasher::new();
+    SOURCE.hash(&mut hasher);
+    let dir =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-cuda-{:016x}", hasher.finish()));
+    let path = dir.join("libfake_cuda.so");
+    if path.exists() {
+        return Ok(path);
+    }
+    std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let unfinished = tempfile::NamedTempFile::new_in(&dir).map_err(|error| error.to_string())?;
+    compile(unfinished.path())?;
+    // Others may do the same at the same time: whoever comes last wins, with the same.
+    std::fs::rename(unfinished.path(), &path).map_err(|error| error.to_string())?;
+    Ok(path)
+}
+
+fn compile(into: &Path) -> Result<(), String> {
+    let mut cc = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-x", "c", "-", "-o"])
+        .arg(into)
+        .arg("-lpthread")
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cc: {error}"))?;
+    let mut input = cc.stdin.take().expect("piped");
+    input
+        .write_all(SOURCE.as_bytes())
+        .map_err(|error| error.to_string())?;
+    drop(input);
+    let output = cc.wait_with_output().map_err(|error| error.to_string())?;
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(())
+}
+
+/// The fake of this child, to steer and to ask; or the functions of the real driver.
+pub struct Fake {
+    library: Library,
+}
+
+impl Fake {
+    pub fn load() -> Self {
+        let path = std::env::var_os("FABRICAST_CUDA").unwrap_or_else(|| "libcuda.so.1".into());
+        // SAFETY: the library that this process uses already: the same path is the same object.
+        let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+        Self {
+            library: library.expect("loads"),
+        }
+    }
+
+    /// Every copy and fill from now on begins so long after what is before it in its stream. Nothing happens over a real driver.
+    pub fn delay(&self, delay: Duration) {
+        if let Some(set) = self.get::<unsafe extern "C" fn(c_int)>("fake_cuda_delay") {
+            // SAFETY: the type is that of the function.
+            unsafe { set(c_int::try_from(delay.as_micros()).expect("short")) }
+        }
+    }
+
+    /// Waiting for a stream answers that from now on; 0: no longer.
+    pub fn fail_synchronize(&self, code: c_int) {
+        if let Some(set) = self.get::<unsafe extern "C" fn(c_int)>("fake_cuda_fail_synchronize") {
+            // SAFETY: the type is that of the function.
+            unsafe { set(code) }
+        }
+    }
+
+    /// A number of the fake's; `None` over a real driver.
+    pub fn number(&self, name: &str) -> Option<i32> {
+        let get = self.get::<unsafe extern "C" fn() -> c_int>(name)?;
+        // SAFETY: all that are asked for by name take nothing and answer an int.
+        Some(unsafe { get() })
+    }
+
+    /// Nothing was done that must not be, and nothing is left.
+    pub fn assert_clean(&self) {
+        if let Some(get) = self.get::<unsafe extern "C" fn() -> *const c_char>("fake_cuda_violation") {
+            // SAFETY: the type is that of the function.
+            let text = unsafe { get() };
+            // SAFETY: a text of the fake's own.
+            let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+            assert_eq!(text, "", "what the fake found wrong");
+        }
+        for left in [
+            "fake_cuda_device_live",
+            "fake_cuda_registered_live",
+            "fake_cuda_streams_live",
+            "fake_cuda_events_live",
+            "fake_cuda_contexts_pushed",
+        ] {
+            assert!(matches!(self.number(left), None | Some(0)), "{left}");
+        }
+    }
+
+    /// A function by its name, of a type that the caller knows.
+    pub fn get<F: Copy>(&self, name: &str) -> Option<F> {
+        // SAFETY: whoever asks knows the type of the function.
+        unsafe { self.library.get::<F>(name.as_bytes()) }
+            .ok()
+            .map(|function| *function)
+    }
+}
