@@ -12,7 +12,6 @@
 //! The table of functions is our own: a foreign code must not become a Rust enum, and a missing function is an error and no panic.
 //! The context that a call needs is made current in the thread that makes it, and what was current before is put back.
 
-
 mod context;
 mod device;
 mod dmabuf;

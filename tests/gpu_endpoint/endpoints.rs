@@ -1,5 +1,6 @@
 //! Endpoints that send out of a GPU's memory and deliver into it, over tcp.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -679,11 +680,12 @@ fn whatever_goes_first_nothing_that_a_copy_uses_goes_with_it() {
                     setup.poll();
                 }
                 setup.idle(Duration::from_millis(order % 7));
-                let mut parts: Vec<Box<dyn std::any::Any>> = Vec::new();
-                parts.push(Box::new(std::mem::take(&mut setup.senders)));
-                parts.push(Box::new(setup.receiver.take()));
-                parts.push(Box::new((staging, pool, slice, region)));
-                parts.push(Box::new(setup));
+                let mut parts: Vec<Box<dyn Any>> = vec![
+                    Box::new(std::mem::take(&mut setup.senders)),
+                    Box::new(setup.receiver.take()),
+                    Box::new((staging, pool, slice, region)),
+                    Box::new(setup),
+                ];
                 let mut left = order as usize;
                 for size in (1..=4).rev() {
                     drop(parts.remove(left % size));
