@@ -75,15 +75,21 @@ impl Course {
 }
 
 /// Whether a transfer of `len` bytes is to go around the page cache.
+#[inline]
 pub(crate) fn wants_direct(direct: DirectIo, direction: Direction, len: usize) -> bool {
-    let settings = Defaults::get();
     match direct {
         DirectIo::On => true,
         DirectIo::Off => false,
-        DirectIo::Auto if len < settings.auto_direct_io_threshold => false,
-        DirectIo::Auto => match direction {
+        DirectIo::Auto => goes_direct_by_itself(direction, len),
+    }
+}
+
+/// What the settings say.
+fn goes_direct_by_itself(direction: Direction, len: usize) -> bool {
+    let settings = Defaults::get();
+    len >= settings.auto_direct_io_threshold
+        && match direction {
             Direction::Read => settings.auto_direct_io_read,
             Direction::Write => settings.auto_direct_io_write,
-        },
-    }
+        }
 }
