@@ -20,6 +20,7 @@
 
 pub mod buffer;
 pub mod coalesce;
+pub mod cuda;
 pub mod endpoint;
 mod errno;
 pub mod error;
@@ -30,6 +31,7 @@ mod in_flight;
 pub mod memory;
 mod process;
 mod random;
+mod shared_object;
 pub mod stats;
 pub mod storage;
 mod sync;

@@ -10,6 +10,7 @@ use fabricast::storage::ThreadPool;
 use tempfile::TempDir;
 
 use crate::disk::{self, Disk};
+use crate::gpu::GpuCase;
 use crate::{Failure, Options};
 
 /// What is measured.
@@ -43,6 +44,22 @@ pub(crate) enum Operation {
     RandomFio,
     /// Requests of the block layer with buffers in large pages, against buffers in pages of 4 KiB.
     HugePages,
+    /// Reads into GPU memory by cuFile around the page cache, against a plain cuFile program; a line for each size of a call.
+    GpuRead,
+    /// The same from the page cache.
+    GpuReadCached,
+    /// Writes of GPU memory by cuFile around the page cache, against a plain cuFile program.
+    GpuWrite,
+    /// The same through the page cache.
+    GpuWriteCached,
+    /// Reads into GPU memory through pinned memory of the host, against the same plain cuFile program: which is better?
+    StagedRead,
+    /// The same from the page cache.
+    StagedReadCached,
+    /// Writes of GPU memory through pinned memory of the host, against the same plain cuFile program.
+    StagedWrite,
+    /// The same through the page cache.
+    StagedWriteCached,
 }
 
 impl Operation {
@@ -67,16 +84,48 @@ impl Operation {
             Self::Random4k | Self::RandomFio => Some(0.95),
             Self::HugePages => Some(0.5),
             Self::ReadCached | Self::WriteCached => Some(0.97),
-            Self::RandomCached => None,
+            Self::GpuRead | Self::GpuReadCached | Self::GpuWrite | Self::GpuWriteCached => {
+                Some(0.97)
+            }
+            Self::RandomCached
+            | Self::StagedRead
+            | Self::StagedReadCached
+            | Self::StagedWrite
+            | Self::StagedWriteCached => None,
         }
     }
 
     /// Whether it has nothing to measure on a file system without direct I/O.
     pub(crate) fn needs_direct(self) -> bool {
+        if let Some(case) = self.gpu() {
+            return case.direct;
+        }
         !matches!(
             self,
             Self::ReadCached | Self::WriteCached | Self::UringWarm | Self::RandomCached
         )
+    }
+
+    /// What it does, when it is one with GPU memory.
+    pub(crate) fn gpu(self) -> Option<GpuCase> {
+        let case = |write, direct, staged| {
+            Some(GpuCase {
+                write,
+                direct,
+                staged,
+            })
+        };
+        match self {
+            Self::GpuRead => case(false, true, false),
+            Self::GpuReadCached => case(false, false, false),
+            Self::GpuWrite => case(true, true, false),
+            Self::GpuWriteCached => case(true, false, false),
+            Self::StagedRead => case(false, true, true),
+            Self::StagedReadCached => case(false, false, true),
+            Self::StagedWrite => case(true, true, true),
+            Self::StagedWriteCached => case(true, false, true),
+            _ => None,
+        }
     }
 
     /// Whether its bytes are random reads of 4 KiB.

@@ -4,13 +4,16 @@
 //! file_bench                                   all operations, in the system's directory for temporary files
 //! file_bench --dir /mnt/nvme --op read-direct,random-4k --size 2G --runs 15 --json
 //! file_bench --dir /dev/shm                    on a file system in memory: what the disk is too uneven to decide
+//! file_bench --op gpu-read,staged-read         to GPU memory, beside a plain cuFile program
 //! ```
 //!
 //! See `benches/README.md` for what is printed.
 
 mod case;
+mod device;
 mod disk;
 mod fio;
+mod gpu;
 mod host;
 #[path = "../bench/json.rs"]
 mod json;
@@ -18,6 +21,7 @@ mod memory;
 mod ours;
 mod pairs;
 mod plain;
+mod plain_cufile;
 mod report;
 #[path = "../bench/stats.rs"]
 #[expect(dead_code, reason = "the other bench has histograms")]

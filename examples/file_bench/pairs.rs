@@ -5,6 +5,7 @@ use std::time::Instant;
 use fabricast::memory::HugePages;
 
 use crate::case::{Bench, Figures, Operation, Side};
+use crate::gpu::{GpuCase, Rig};
 use crate::host::{Chance, cpu_seconds};
 use crate::memory::Memory;
 use crate::ours::{self, Pass};
@@ -28,13 +29,51 @@ pub(crate) fn measure(
         println!("SKIPPED: {}: {reason}", operation.name());
         return Ok(());
     }
-    let baseline_threads = match operation {
+    if let Some(case) = operation.gpu() {
+        return measure_gpu(bench, operation, case, options);
+    }
+    let threads = match operation {
         Operation::UringCold | Operation::ReaderCold | Operation::UringOff16 => {
             best_threads(bench)?
         }
         Operation::UringWarm => 1,
         _ => bench.threads,
     };
+    let run = |side| run(bench, operation, side, threads);
+    let outcome = interleaved(options, operation, (bench.block, threads), run)?;
+    report::print(bench, operation, &outcome, options.json);
+    Ok(())
+}
+
+/// The same for GPU memory: one line for each size of a call.
+fn measure_gpu(
+    bench: &Bench,
+    operation: Operation,
+    case: GpuCase,
+    options: &Options,
+) -> Result<(), Failure> {
+    for call in GpuCase::calls(bench) {
+        let mut rig = match Rig::new(bench, case, call) {
+            Ok(rig) => rig,
+            Err(why) => {
+                println!("SKIPPED: {}: {why}", operation.name());
+                return Ok(());
+            }
+        };
+        let run = |side| rig.run(bench, side);
+        let outcome = interleaved(options, operation, (call, 1), run)?;
+        report::print(bench, operation, &outcome, options.json);
+    }
+    Ok(())
+}
+
+/// Runs both sides in turns, with the block and the threads that are to be reported.
+fn interleaved(
+    options: &Options,
+    operation: Operation,
+    (block, baseline_threads): (usize, usize),
+    mut run: impl FnMut(Side) -> Result<Figures, Failure>,
+) -> Result<Outcome, Failure> {
     let (mut ours, mut plain, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let mut chance = Chance::new();
     for _ in 0..options.runs {
@@ -46,7 +85,7 @@ pub(crate) fn measure(
             if options.only.is_some_and(|only| only != side) {
                 continue;
             }
-            let figures = run(bench, operation, side, baseline_threads)?;
+            let figures = run(side)?;
             match side {
                 Side::Ours => ours.push(figures),
                 Side::Plain => plain.push(figures),
@@ -59,17 +98,16 @@ pub(crate) fn measure(
         }));
     }
     let (ratio_lo, ratio_hi) = median_interval(&ratios);
-    let outcome = Outcome {
+    Ok(Outcome {
         ours: medians(&ours),
         plain: medians(&plain),
         pairs: ratios.len(),
         ratio: median(&ratios),
         ratio_lo,
         ratio_hi,
+        block,
         baseline_threads,
-    };
-    report::print(bench, operation, &outcome, options.json);
-    Ok(())
+    })
 }
 
 fn skipped(bench: &Bench, operation: Operation) -> Option<String> {
@@ -155,7 +193,7 @@ fn passes(
         Side::Plain => {
             let file = plain::open(bench, direct)?;
             let mut memory = Memory::new(bench.size)?;
-            timed(bench, !direct, || {
+            timed(bench, !direct, bench.size, || {
                 plain::pass(&file, &mut memory, bench.block, threads, how.write)
             })
         }
@@ -165,7 +203,9 @@ fn passes(
             let file = ours::open(bench, direct)?;
             let mut memory = Memory::new(bench.size + shift)?;
             let memory = &mut memory.bytes()[shift..];
-            timed(bench, !direct, || ours::pass(bench, &file, memory, how))
+            timed(bench, !direct, bench.size, || {
+                ours::pass(bench, &file, memory, how)
+            })
         }
     }
 }
@@ -175,13 +215,16 @@ fn blocks(bench: &Bench, huge_pages: HugePages) -> Result<Figures, Failure> {
     drop(plain::open(bench, true)?);
     let file = ours::open(bench, true)?;
     let pool = ours::block_pool(bench, huge_pages)?;
-    timed(bench, false, || ours::read_blocks(bench, &file, &pool))
+    timed(bench, false, bench.size, || {
+        ours::read_blocks(bench, &file, &pool)
+    })
 }
 
-/// Passes over the whole file, until the time is over; with `warm_up`, the first is not counted.
-fn timed(
+/// Passes of so many bytes, until the time is over; with `warm_up`, the first is not counted.
+pub(crate) fn timed(
     bench: &Bench,
     warm_up: bool,
+    pass_bytes: usize,
     mut pass: impl FnMut() -> Result<(), Failure>,
 ) -> Result<Figures, Failure> {
     if warm_up {
@@ -196,7 +239,7 @@ fn timed(
     let mut bytes = 0.0;
     while begun.elapsed().as_secs_f64() < bench.seconds {
         pass()?;
-        bytes += bench.size as f64;
+        bytes += pass_bytes as f64;
     }
     let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     let after = bench

@@ -13,6 +13,8 @@ pub(crate) struct Outcome {
     pub(crate) ratio: f64,
     pub(crate) ratio_lo: f64,
     pub(crate) ratio_hi: f64,
+    /// Bytes of a block, a task or a call.
+    pub(crate) block: usize,
     pub(crate) baseline_threads: usize,
 }
 
@@ -57,7 +59,7 @@ pub(crate) fn head(bench: &Bench, json: bool) {
         fabricast::storage::io_uring_refused().unwrap_or("yes"),
     );
     println!(
-        "{:14} {:>19} {:>19} {:>19}  ratio [95 %] of pairs, bar",
+        "{:24} {:>19} {:>19} {:>19}  ratio [95 %] of pairs, bar",
         "op", "GB/s (plain)", "kIOPS (plain)", "cpu s/GB (plain)"
     );
 }
@@ -74,6 +76,7 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
         ratio,
         ratio_lo,
         ratio_hi,
+        block,
         baseline_threads,
     } = outcome;
     let pair = |ours: f64, plain: f64, digits: usize| {
@@ -86,9 +89,13 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
     let bar = operation
         .bar()
         .map_or_else(String::new, |bar| format!(", bar {bar}"));
+    let name = match (operation.gpu(), block >> 20) {
+        (None, _) => operation.name(),
+        (_, 0) => format!("{} {}K", operation.name(), block >> 10),
+        (_, mib) => format!("{} {mib}M", operation.name()),
+    };
     println!(
-        "{:14} {:>19} {:>19} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of {pairs}{bar}: {}",
-        operation.name(),
+        "{name:24} {:>19} {:>19} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of {pairs}{bar}: {}",
         pair(ours.gb_per_s, plain.gb_per_s, 3),
         pair(ours.kiops, plain.kiops, 1),
         pair(ours.cpu_s_per_gb, plain.cpu_s_per_gb, 3),
@@ -96,11 +103,11 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
     );
     match operation {
         Operation::HugePages => println!(
-            "{:14} {:.2} requests a MiB with large pages, {:.2} with pages of 4 KiB",
+            "{:24} {:.2} requests a MiB with large pages, {:.2} with pages of 4 KiB",
             "", ours.requests_per_mib, plain.requests_per_mib
         ),
         Operation::UringCold | Operation::UringOff16 | Operation::ReaderCold => println!(
-            "{:14} against {baseline_threads} plain threads, the best of 1, 2, 4 and 8",
+            "{:24} against {baseline_threads} plain threads, the best of 1, 2, 4 and 8",
             ""
         ),
         _ => {}
@@ -112,7 +119,7 @@ fn json_line(bench: &Bench, operation: Operation, outcome: &Outcome) -> String {
     text(&mut line, "op", &operation.name());
     text(&mut line, "file_system", &bench.file_system);
     number(&mut line, "size_bytes", bench.size as f64);
-    number(&mut line, "block_bytes", bench.block as f64);
+    number(&mut line, "block_bytes", outcome.block as f64);
     number(&mut line, "threads", outcome.baseline_threads as f64);
     number(
         &mut line,

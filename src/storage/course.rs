@@ -7,6 +7,7 @@ use super::file::File;
 use super::io_buffer::RawMemory;
 use super::plan::{Plan, Rules, Tasks};
 use super::{DirectIo, Direction, FileErrorKind, IoOptions};
+use crate::cuda::Context;
 
 /// A transfer that is cut for the sake of overlapping its copies has no tasks shorter than this, in bytes, but for the last.
 const BOUNCE_TASK_MIN: usize = 512 << 10;
@@ -15,6 +16,8 @@ const BOUNCE_TASK_MIN: usize = 512 << 10;
 #[derive(Clone, Copy)]
 pub(crate) struct Course {
     pub(crate) engine: &'static dyn Engine,
+    /// Of GPU memory: the CUDA context that it belongs to, looked up once for all tasks.
+    pub(crate) context: Option<Context>,
     pub(crate) tasks: Tasks,
     /// Around the page cache, where alignment allows.
     pub(crate) direct: bool,
@@ -40,9 +43,7 @@ impl Course {
         let choice = options.back_end.unwrap_or(used.back_end);
         let threshold = options.gds_threshold.unwrap_or(settings.gds_threshold);
         let engine = engine_for(file, choice, memory.place(), threshold)?;
-        if options.sync_default_stream.unwrap_or(true) {
-            device::synchronize_default(memory.place())?;
-        }
+        let context = device::prepare(memory.place(), options.sync_default_stream.unwrap_or(true))?;
         let direct = wants_direct(options.direct.unwrap_or(used.direct), direction, len);
         let rules = Rules {
             direction,
@@ -66,6 +67,7 @@ impl Course {
         };
         Ok(Self {
             engine,
+            context,
             tasks,
             direct,
             bounce: settings.bounce_buffer_size,

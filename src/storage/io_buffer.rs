@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use super::FileErrorKind;
 use crate::buffer::{Buffer, BufferMut};
+use crate::cuda::Context;
 
 /// Where bytes lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,7 +154,11 @@ unsafe impl IoBuf for &'static [u8] {
 /// It keeps nothing alive: whoever makes one sees to it that the buffer outlives the transfer (the operation owns it, or a call that
 /// borrows it does not return before).
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RawMemory(Place);
+pub(crate) struct RawMemory {
+    place: Place,
+    /// Of GPU memory, once it was looked up.
+    context: Option<Context>,
+}
 
 // SAFETY: an address and a length; whoever reads or writes there says why that is sound.
 unsafe impl Send for RawMemory {}
@@ -163,25 +168,37 @@ unsafe impl Sync for RawMemory {}
 impl RawMemory {
     /// All of a place.
     pub(crate) fn new(place: Place) -> Self {
-        Self(place)
+        Self {
+            place,
+            context: None,
+        }
     }
 
     /// Bytes that are borrowed for reading.
     pub(crate) fn of(bytes: &[u8]) -> Self {
-        Self(shared(bytes))
+        Self::new(shared(bytes))
     }
 
     /// Bytes that are borrowed for writing.
     pub(crate) fn of_mut(bytes: &mut [u8]) -> Self {
-        Self(unique(bytes))
+        Self::new(unique(bytes))
+    }
+
+    /// The same, whose CUDA context is known.
+    pub(crate) fn in_context(self, context: Option<Context>) -> Self {
+        Self { context, ..self }
+    }
+
+    pub(crate) fn context(self) -> Option<Context> {
+        self.context
     }
 
     pub(crate) fn place(self) -> Place {
-        self.0
+        self.place
     }
 
     pub(crate) fn len(self) -> usize {
-        self.0.len()
+        self.place.len()
     }
 
     /// The part `start .. start + len`.
@@ -196,7 +213,7 @@ impl RawMemory {
             "{len} bytes at {start} of {}",
             self.len()
         );
-        Self(match self.0 {
+        let place = match self.place {
             Place::Host { ptr, .. } => Place::Host {
                 // SAFETY: `start` is inside of the place (just asserted), which is one allocation.
                 ptr: unsafe { ptr.add(start) },
@@ -207,12 +224,13 @@ impl RawMemory {
                 offset: offset + start,
                 len,
             },
-        })
+        };
+        Self { place, ..self }
     }
 
     /// Its first byte, when it lies in the host's memory.
     pub(crate) fn host(self) -> Option<NonNull<u8>> {
-        match self.0 {
+        match self.place {
             Place::Host { ptr, .. } => Some(ptr),
             Place::Device { .. } => None,
         }

@@ -109,7 +109,7 @@ impl Transfer {
         let task = Task {
             file: &self.subject.file,
             direction: self.subject.direction,
-            memory: self.memory.part(start, len),
+            memory: self.memory.part(start, len).in_context(self.course.context),
             offset: self.subject.offset + start as u64,
             direct: self.course.direct,
             bounce: self.course.bounce,

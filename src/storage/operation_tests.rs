@@ -77,6 +77,7 @@ fn course(acts: &[Act]) -> Course {
     Course {
         // One for each case of a test.
         engine: Box::leak(Box::new(Played(acts.to_vec()))),
+        context: None,
         tasks: Tasks::new(1, 0, 100 * acts.len(), 100),
         direct: false,
         bounce: 4096,

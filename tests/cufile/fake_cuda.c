@@ -169,6 +169,12 @@ CUresult cuMemcpyDtoH_v2(void *to, unsigned long long from, size_t size)
     return 0;
 }
 
+CUresult cuMemsetD8_v2(unsigned long long to, unsigned char value, size_t size)
+{
+    memset((void *)(uintptr_t)to, value, size);
+    return 0;
+}
+
 /* Memory of the host and copies in a stream: they run when the stream does, so who does not wait for them reads what was there
  * before. */
 

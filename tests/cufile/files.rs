@@ -2,11 +2,14 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::{c_int, c_void};
 use std::path::Path;
+use std::ptr;
 
+use fabricast::storage::cufile::CuFile;
 use fabricast::storage::{
-    BackEnd, BackEndChoice, Defaults, DeviceMemory, DirectIo, FileErrorKind, FileHandle, IoOptions,
-    OpenOptions, pinned_buffers_clear,
+    BackEnd, BackEndChoice, Defaults, DeviceMemory, DirectIo, FileErrorKind, FileHandle, IoBuf,
+    IoOptions, OpenOptions, Place, pinned_buffers_clear,
 };
 
 use crate::fake::{Fake, NEWEST, in_child};
@@ -268,9 +271,50 @@ fn failures_are_told_with_what_was_done() {
         let error = file.write_from(&memory, .., 0, &staged).unwrap_err();
         assert_eq!(error.done, 0);
         let error = file.read_into(&mut memory, .., 0, &options).unwrap_err();
-        assert!(error.to_string().contains("cuStreamSynchronize"), "{error}");
+        assert!(error.to_string().contains("cuStreamQuery"), "{error}");
         fake.fail_synchronize(0);
         assert_eq!(fake.violation(), None);
+    });
+}
+
+/// What was given to the default stream before is in the memory, unless the call says that it need not be.
+#[test]
+fn the_default_stream_is_waited_for() {
+    let test = "files::the_default_stream_is_waited_for";
+    in_child(test, NEWEST, &[("FABRICAST_COMPAT_MODE", "OFF")], || {
+        let (_dir, path) = folder();
+        let (file, memory) = one_file(&path, 64 * KIB);
+        CuFile::get().unwrap().ensure_context(0).unwrap();
+        let Place::Device { base, .. } = memory.place() else {
+            panic!("of a GPU");
+        };
+        type Upload = unsafe extern "C" fn(u64, *const u8, usize, *mut c_void) -> c_int;
+        let gpu = Gpu::load();
+        let upload = gpu.function::<Upload>("cuMemcpyHtoDAsync_v2");
+        let mut value = 1;
+        for back_end in [BackEndChoice::CuFile, BackEndChoice::Posix] {
+            for sync in [None, Some(true), Some(false)] {
+                let (before, after) = (vec![value; 64 * KIB], vec![value + 1; 64 * KIB]);
+                memory.keep().0.fill(&before);
+                // SAFETY: both are that long, and live until the stream was waited for.
+                let code = unsafe { upload(base, after.as_ptr(), after.len(), ptr::null_mut()) };
+                assert_eq!(code, 0);
+                let options = IoOptions {
+                    back_end: Some(back_end),
+                    sync_default_stream: sync,
+                    ..IoOptions::default()
+                };
+                file.write_from(&memory, .., 0, &options).unwrap();
+                let there = std::fs::read(path.join("file")).unwrap();
+                let waited = sync != Some(false);
+                assert!(
+                    there == if waited { &after } else { &before }[..],
+                    "{options:?}"
+                );
+                Fake::load().run_stream(0);
+                value += 2;
+            }
+        }
     });
 }
 

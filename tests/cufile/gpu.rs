@@ -50,7 +50,7 @@ impl Gpu {
         assert_eq!(code, 0, "cuStreamDestroy");
     }
 
-    fn function<F: Copy>(&self, name: &str) -> F {
+    pub(crate) fn function<F: Copy>(&self, name: &str) -> F {
         // SAFETY: whoever asks knows the type of the function.
         *unsafe { self.library.get::<F>(name.as_bytes()) }.expect("there")
     }

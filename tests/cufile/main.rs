@@ -6,13 +6,13 @@
 //! * `FABRICAST_TEST_DIR`: where the suite over the real library puts its files.
 //! * `FABRICAST_TEST_FAKES`: a folder with the fakes, for a machine without a C compiler.
 
+mod costs;
 mod fake;
 mod faults;
 mod files;
 mod gpu;
 mod in_flight;
 mod loading;
-mod rates;
 mod settings;
 mod streams;
 mod suite;

@@ -5,9 +5,10 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::cuda::{FABRICAST_CUDA, error_name};
 use super::table::FABRICAST_CUFILE;
 use super::version::Version;
+use crate::cuda::{CudaCode, CudaError, CudaUnavailable, FABRICAST_CUDA};
+use crate::shared_object::{Attempt, Attempts};
 
 /// The base of cuFile's own error codes, `CUFILEOP_BASE_ERR`.
 pub(crate) const BASE: i32 = 5000;
@@ -325,34 +326,6 @@ impl fmt::Debug for CuFileStatus {
     }
 }
 
-/// A library that was tried, and why it could not be loaded.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// Its path or name.
-    pub path: PathBuf,
-    /// What the loader said.
-    pub reason: String,
-}
-
-/// All attempts, in words.
-struct Attempts<'a>(&'a [Attempt]);
-
-impl fmt::Display for Attempts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, attempt) in self.0.iter().enumerate() {
-            let separator = if index == 0 { "" } else { "; " };
-            // The loader's words begin with the name where it has one to say.
-            write!(
-                f,
-                "{separator}{}: {}",
-                attempt.path.display(),
-                attempt.reason
-            )?;
-        }
-        Ok(())
-    }
-}
-
 /// Why cuFile can't be used in this process.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -388,7 +361,7 @@ pub enum Unavailable {
         tried: Vec<Attempt>,
     },
     /// `cuInit` failed.
-    #[error("the CUDA driver does not start: cuInit answers {}", error_name(*code))]
+    #[error("the CUDA driver does not start: cuInit answers {}", CudaCode(*code))]
     CudaInit {
         /// What it answered, a `CUresult`.
         code: i32,
@@ -406,6 +379,26 @@ pub enum Unavailable {
     },
 }
 
+impl From<CudaUnavailable> for Unavailable {
+    fn from(why: CudaUnavailable) -> Self {
+        match why {
+            CudaUnavailable::Library { tried } => Self::Cuda { tried },
+            CudaUnavailable::Broken {
+                path,
+                symbol,
+                reason,
+            } => Self::Broken {
+                path,
+                symbol,
+                reason,
+            },
+            CudaUnavailable::Init { code } => Self::CudaInit { code: code.0 },
+            CudaUnavailable::NoDevice => Self::NoDevice,
+            CudaUnavailable::Forked { made_by } => Self::Forked { made_by },
+        }
+    }
+}
+
 /// What a call of cuFile answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -421,8 +414,6 @@ pub enum Failure {
     },
     /// -1 where no errno goes with it: an operation that ran elsewhere.
     Unexplained,
-    /// A call of the CUDA driver failed, with this `CUresult`.
-    Cuda(i32),
     /// The library answered what it can't mean: more bytes than were asked for.
     Nonsense(i64),
 }
@@ -460,7 +451,7 @@ impl fmt::Display for Failure {
             Self::Status { status, cu_err } => {
                 write!(f, "{status}")?;
                 if cu_err != 0 {
-                    write!(f, ", CUDA: {}", error_name(cu_err))?;
+                    write!(f, ", CUDA: {}", CudaCode(cu_err))?;
                 }
                 match status.advice() {
                     Some(advice) => write!(f, "; {advice}"),
@@ -470,7 +461,6 @@ impl fmt::Display for Failure {
             Self::Unexplained => {
                 f.write_str("failed, and cuFile does not say why (see cufile.log)")
             }
-            Self::Cuda(code) => write!(f, "{}", error_name(code)),
             Self::Nonsense(answer) => write!(f, "answered {answer}, which means nothing"),
         }
     }
@@ -533,6 +523,9 @@ pub enum CuFileError {
     /// A call failed.
     #[error(transparent)]
     Call(Box<CallError>),
+    /// A call of the CUDA driver failed.
+    #[error(transparent)]
+    Cuda(CudaError),
     /// The loaded library has no such function.
     #[error("libcufile {version} has no {function}{}", since(*from))]
     Lacks {
@@ -607,6 +600,21 @@ fn blank(unit: &str) -> String {
         String::new()
     } else {
         format!(" {unit}")
+    }
+}
+
+impl From<CudaUnavailable> for CuFileError {
+    fn from(why: CudaUnavailable) -> Self {
+        Self::Unavailable(why.into())
+    }
+}
+
+impl From<CudaError> for CuFileError {
+    fn from(error: CudaError) -> Self {
+        match error {
+            CudaError::Unavailable(why) => why.into(),
+            error => Self::Cuda(error),
+        }
     }
 }
 

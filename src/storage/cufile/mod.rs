@@ -33,13 +33,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use crate::cuda::Cuda;
 use crate::process::Owner;
 
 mod abi;
 mod batch;
 mod buffer;
 pub mod config_file;
-pub(super) mod cuda;
 mod driver;
 mod error;
 mod handle;
@@ -51,13 +51,14 @@ mod table;
 mod userspace;
 mod version;
 
+pub use crate::cuda::FABRICAST_CUDA;
+pub use crate::shared_object::Attempt;
 pub use batch::{Batch, BatchEntry, BatchError, BatchEvent, BatchStatus, Opcode};
 pub use buffer::{BufferFlags, BufferRegistration};
-pub use cuda::FABRICAST_CUDA;
 pub use driver::{
     ControlFlags, Driver, FeatureFlags, FileSystem, FileSystems, P2pFlags, Properties,
 };
-pub use error::{Attempt, CallError, CuFileError, CuFileStatus, Failure, Unavailable};
+pub use error::{CallError, CuFileError, CuFileStatus, Failure, Unavailable};
 pub use handle::Handle;
 pub use io::IoVec;
 pub use parameters::{BoolParameter, SizeParameter, Slab, SlabPool, StringParameter};
@@ -69,7 +70,6 @@ pub use table::{Capabilities, FABRICAST_CUFILE};
 pub use userspace::{FsRequest, RdmaInfo, UserspaceFs};
 pub use version::Version;
 
-use cuda::Cuda;
 use driver::DriverSlot;
 use table::Library;
 
@@ -142,7 +142,7 @@ impl CuFile {
     /// What the CUDA driver answers.
     pub fn ensure_context(&self, ordinal: i32) -> Result<(), CuFileError> {
         self.check_owner()?;
-        self.cuda.ensure_context(ordinal)
+        Ok(self.cuda.ensure_context(ordinal)?)
     }
 
     /// Registers a file, `cuFileHandleRegister`; opens the driver where it is not. The handle keeps the file open.

@@ -20,8 +20,7 @@ use super::handle::Handle;
 use super::table::Streams;
 use super::{CuFile, abi, check, count_leak, lock, signed};
 
-/// A CUDA stream, `CUstream`; null is the default stream.
-pub type RawStream = *mut c_void;
+pub use crate::cuda::RawStream;
 
 const READ: &str = "cuFileReadAsync";
 /// Most operations of a stream that are in flight or were dropped there.

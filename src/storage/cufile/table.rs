@@ -5,18 +5,18 @@
 
 #![allow(unsafe_code)]
 
-use std::env;
 use std::fmt;
 use std::mem;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
-use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
+use libloading::os::unix::Library as Object;
 
 use super::abi;
-use super::error::{Attempt, Unavailable};
+use super::error::Unavailable;
 use super::lock;
 use super::version::Version;
+use crate::shared_object::{Missing, find, open_first};
 
 /// The environment variable that names the libcufile to load instead of the system's: a path.
 pub const FABRICAST_CUFILE: &str = "FABRICAST_CUFILE";
@@ -415,52 +415,4 @@ pub struct Capabilities {
     pub pcie_topology: bool,
     /// `cuFileDriverGetP2PFlags` and its setter: from 1.17 on.
     pub p2p_flags: bool,
-}
-
-/// A function that a library lacks.
-pub(crate) struct Missing {
-    pub(crate) symbol: &'static str,
-    pub(crate) reason: String,
-}
-
-/// Opens the library that the environment variable names, else the first of these names that opens. What was tried, and
-/// why it failed, where none does.
-pub(crate) fn open_first(
-    variable: &str,
-    names: &[&str],
-) -> Result<(Object, PathBuf), Vec<Attempt>> {
-    let named = env::var_os(variable).filter(|path| !path.is_empty());
-    let names: Vec<PathBuf> = match named {
-        Some(path) => vec![PathBuf::from(path)],
-        None => names.iter().map(PathBuf::from).collect(),
-    };
-    let mut tried = Vec::new();
-    for path in names {
-        // SAFETY: loading runs constructors of a library that the user or the system chose, which is trusted as one that
-        // is linked.
-        match unsafe { Object::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
-            Ok(object) => return Ok((object, path)),
-            Err(error) => tried.push(Attempt {
-                reason: error.to_string(),
-                path,
-            }),
-        }
-    }
-    Err(tried)
-}
-
-/// Looks one function up.
-///
-/// # Safety
-///
-/// `F` is the type of the function of that name.
-pub(crate) unsafe fn find<F: Copy>(object: &Object, symbol: &'static str) -> Result<F, Missing> {
-    // SAFETY: the caller vouches for the type.
-    match unsafe { object.get::<F>(symbol.as_bytes()) } {
-        Ok(function) => Ok(*function),
-        Err(error) => Err(Missing {
-            symbol,
-            reason: error.to_string(),
-        }),
-    }
 }

@@ -6,10 +6,11 @@ use std::ffi::c_void;
 use std::ptr;
 
 use super::staged::Staged;
-use crate::storage::cufile::cuda::Cuda;
+use crate::cuda::{Context, Cuda, CudaError, Current};
 use crate::storage::cufile::{CuFileError, Handle};
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::file::File;
+use crate::storage::io_buffer::RawMemory;
 use crate::storage::{BackEnd, BackEndChoice, Direction, FileErrorKind, Place};
 
 /// The engine for a transfer of `len` bytes; below `threshold` it is not cuFile, unless that was asked for.
@@ -49,17 +50,31 @@ fn staged() -> Result<&'static dyn Engine, FileErrorKind> {
     }
 }
 
-/// Waits for the CUDA default stream: what was given to it before is then in the memory.
-pub(crate) fn synchronize_default(place: Place) -> Result<(), FileErrorKind> {
+/// The context of a device's memory; where `synchronize`, its default stream is waited for: what was given to it before is then
+/// in the memory.
+pub(crate) fn prepare(place: Place, synchronize: bool) -> Result<Option<Context>, FileErrorKind> {
     let Place::Device { base, .. } = place else {
-        return Ok(());
+        return Ok(None);
     };
-    let wait = || {
+    let prepare = || {
         let cuda = Cuda::ready()?;
-        let _current = cuda.enter(base)?;
-        cuda.synchronize_default()
+        let context = cuda.context_of(base)?;
+        if synchronize {
+            let _current = cuda.enter(context)?;
+            cuda.synchronize_default()?;
+        }
+        Ok(Some(context))
     };
-    wait().map_err(failed)
+    prepare().map_err(|error: CudaError| failed(error.into()))
+}
+
+/// Makes the context of a device's memory current in this thread.
+pub(super) fn enter(memory: RawMemory, base: u64) -> Result<Current, CudaError> {
+    let cuda = Cuda::ready()?;
+    match memory.context() {
+        Some(context) => cuda.enter(context),
+        None => cuda.enter_at(base),
+    }
 }
 
 /// What stopped an operation: the system's error where there is one, else cuFile's or CUDA's own.
@@ -93,8 +108,8 @@ impl Engine for CuFileEngine {
         };
         let mut outcome = TaskOutcome::default();
         let mut all = || {
-            let current = Cuda::ready().map_err(CuFileError::from);
-            let _current = current.and_then(|cuda| cuda.enter(base)).map_err(failed)?;
+            let current = enter(task.memory, base);
+            let _current = current.map_err(|error| failed(error.into()))?;
             // SAFETY: the task's memory is good for the transfer until this returns, and its context is current.
             unsafe { whole(handle, task, base, offset, &mut outcome.moved) }
         };

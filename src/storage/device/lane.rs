@@ -6,8 +6,7 @@ use std::mem;
 use std::ptr::NonNull;
 use std::sync::{Mutex, PoisonError};
 
-use crate::storage::cufile::cuda::{Cuda, Current};
-use crate::storage::cufile::{CuFileError, RawStream};
+use crate::cuda::{Cuda, CudaError, Current, RawStream};
 
 /// Bytes of a lane: what one copy moves at most.
 pub(super) const LANE_BYTES: usize = 4 << 20;
@@ -37,7 +36,7 @@ static IDLE: Mutex<Vec<Parts>> = Mutex::new(Vec::new());
 
 impl Lane {
     /// One that is idle, or a new one: pinning takes milliseconds.
-    pub(super) fn acquire(cuda: &'static Cuda, current: &Current) -> Result<Self, CuFileError> {
+    pub(super) fn acquire(cuda: &'static Cuda, current: &Current) -> Result<Self, CudaError> {
         let lane = |parts| Self {
             cuda,
             parts,
@@ -81,7 +80,7 @@ impl Lane {
         start: usize,
         to: u64,
         len: usize,
-    ) -> Result<(), CuFileError> {
+    ) -> Result<(), CudaError> {
         let from = self.part(start, len);
         self.busy = true;
         // SAFETY: the caller vouches for the device; our part is inside, and stays until the lane was waited for.
@@ -100,7 +99,7 @@ impl Lane {
         start: usize,
         from: u64,
         len: usize,
-    ) -> Result<(), CuFileError> {
+    ) -> Result<(), CudaError> {
         let to = self.part(start, len);
         self.busy = true;
         // SAFETY: the caller vouches for the device; our part is inside, and nobody looks at it until the lane was waited for.
@@ -108,7 +107,7 @@ impl Lane {
     }
 
     /// Waits for the copy that was begun last, if there is one.
-    pub(super) fn wait(&mut self) -> Result<(), CuFileError> {
+    pub(super) fn wait(&mut self) -> Result<(), CudaError> {
         if self.busy {
             // SAFETY: the lane's own stream.
             unsafe { self.cuda.synchronize(self.parts.stream) }?;

@@ -20,9 +20,9 @@ pub fn pinned_buffers_clear() -> usize {
     Cuda::ready().map_or(0, lane::clear)
 }
 
-pub(crate) use engine::{engine_for, synchronize_default};
+pub(crate) use engine::{engine_for, prepare};
 pub use memory::DeviceMemory;
 pub(crate) use route::Route;
 pub use stream_io::{StreamFuture, StreamIoOutcome};
 
-use super::cufile::cuda::Cuda;
+use crate::cuda::Cuda;

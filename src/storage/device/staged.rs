@@ -3,10 +3,10 @@
 
 #![allow(unsafe_code)]
 
-use super::engine::failed;
+use super::engine::{enter, failed};
 use super::lane::{LANE_BYTES, Lane};
-use crate::storage::cufile::CuFileError;
-use crate::storage::cufile::cuda::{Cuda, Current};
+use crate::cuda::{Cuda, CudaError, Current};
+
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::io_buffer::RawMemory;
 use crate::storage::posix::Posix;
@@ -45,7 +45,7 @@ impl Engine for Staged {
                 // Which of the copies were over, nobody knows.
                 run.outcome.moved = 0;
             }
-            run.outcome.error = Some(failed(error));
+            run.outcome.error = Some(failed(error.into()));
         }
         run.outcome
     }
@@ -86,9 +86,9 @@ impl Run<'_> {
         })
     }
 
-    fn lanes(&self) -> Result<(Current, [Lane; 2]), CuFileError> {
+    fn lanes(&self) -> Result<(Current, [Lane; 2]), CudaError> {
         let cuda = Cuda::ready()?;
-        let current = cuda.enter(self.address)?;
+        let current = enter(self.task.memory, self.address)?;
         let lanes = [
             Lane::acquire(cuda, &current)?,
             Lane::acquire(cuda, &current)?,
@@ -96,7 +96,7 @@ impl Run<'_> {
         Ok((current, lanes))
     }
 
-    fn read(&mut self) -> Result<(), CuFileError> {
+    fn read(&mut self) -> Result<(), CudaError> {
         let (_current, mut lanes) = self.lanes()?;
         let mut turn = 0;
         while let Some(part) = self.part(self.outcome.moved) {
@@ -117,7 +117,7 @@ impl Run<'_> {
         two.wait().and(first)
     }
 
-    fn write(&mut self) -> Result<(), CuFileError> {
+    fn write(&mut self) -> Result<(), CudaError> {
         let (_current, mut lanes) = self.lanes()?;
         let mut next = self.part(0);
         if let Some(part) = next {
@@ -142,7 +142,7 @@ impl Run<'_> {
     }
 
     /// Begins to bring a part from the device.
-    fn fetch(&self, lane: &mut Lane, part: Part) -> Result<(), CuFileError> {
+    fn fetch(&self, lane: &mut Lane, part: Part) -> Result<(), CudaError> {
         let from = self.address + part.at as u64;
         // SAFETY: in the task's memory, which nobody writes until `run` returns; both lanes are waited for before.
         unsafe { lane.begin_download(part.skew, from, part.len) }

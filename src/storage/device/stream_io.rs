@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::engine::failed;
-use crate::storage::cufile::cuda::{Cuda, Current};
+use crate::cuda::{Cuda, Current};
 use crate::storage::cufile::{
     AsyncRequest, CuFileError, Handle, Stream, StreamOperation, StreamOutcome,
 };
@@ -190,7 +190,7 @@ impl<B: Send + 'static> fmt::Debug for StreamFuture<B> {
 
 impl About {
     fn enter(&self) -> Result<Current, CuFileError> {
-        Cuda::ready()?.enter(self.base)
+        Ok(Cuda::ready()?.enter_at(self.base)?)
     }
 
     fn error(&self, error: CuFileError) -> FileError {
@@ -370,7 +370,7 @@ impl FileHandle {
 fn synchronize(place: Place, stream: Option<&Stream>) -> Result<(), CuFileError> {
     let Some(stream) = stream else { return Ok(()) };
     let _current = match place {
-        Place::Device { base, .. } => Some(Cuda::ready()?.enter(base)?),
+        Place::Device { base, .. } => Some(Cuda::ready()?.enter_at(base)?),
         Place::Host { .. } => None,
     };
     stream.synchronize()
