@@ -295,7 +295,7 @@ fn request(
 struct Gathered {
     file: Option<Arc<File>>,
     direction: Direction,
-    tally: Tally,
+    tally: Box<Tally>,
 }
 
 impl Default for Gathered {
@@ -304,7 +304,7 @@ impl Default for Gathered {
         Self {
             file: None,
             direction,
-            tally: Tally::new(direction, BackEnd::IoUring),
+            tally: Box::new(Tally::new(direction, BackEnd::IoUring)),
         }
     }
 }
@@ -324,7 +324,7 @@ impl Gathered {
         self.count();
         self.file = Some(file);
         self.direction = direction;
-        self.tally = Tally::new(direction, BackEnd::IoUring);
+        *self.tally = Tally::new(direction, BackEnd::IoUring);
     }
 
     /// Counts what was gathered. Before the outcomes are given out: who has them sees them counted.

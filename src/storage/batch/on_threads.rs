@@ -189,6 +189,7 @@ impl<B: IoBuf> Run for Job<B> {
             offset: entry.offset,
             direct: entry.direct,
             bounce: 0,
+            unwanted: None,
         };
         // SAFETY: the entry owns the buffer, whose bytes stay where they are (`IoBuf`) and which nobody else touches.
         let run = || unsafe { Posix.run(&task) };
