@@ -51,6 +51,8 @@ impl Place {
 
 /// Memory that can be written to a file. An operation owns it and gives it back with its outcome.
 ///
+/// A ring's pieces and slices of regions go in a [`RegionRun`](super::RegionRun), GPU memory in a [`DeviceMemory`](super::DeviceMemory).
+///
 /// # Safety
 /// From the first call of `place` until the value is dropped or used in any other way, wherever the value is moved meanwhile:
 /// * all bytes of the place are mapped, initialised, and good to read by any thread;

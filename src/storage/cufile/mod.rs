@@ -89,7 +89,8 @@ impl CuFile {
     /// cuFile, if it can be used: libcufile (the one that [`FABRICAST_CUFILE`] names, else the system's) and the CUDA driver
     /// are loaded, and there is a device. Opens nothing yet.
     ///
-    /// A failure is not kept: a later call tries again.
+    /// That libcufile can't be loaded is kept, until [`FABRICAST_CUFILE`] names another one: looking through the system's folders for each file
+    /// would take its time. CUDA is asked again.
     ///
     /// # Errors
     ///
