@@ -486,7 +486,15 @@ fn the_same_command_again_goes_on_where_a_stream_was_cut() {
         &receiver.address,
     ]);
     let mut cut = Process::start_command(command.arg(&path));
-    std::thread::sleep(Duration::from_millis(600));
+    wait_for_stream(to.path());
+    // Some blocks are in the journal.
+    let work = to.path().join(&names(to.path())[0]);
+    let journal_len = || fs::metadata(work.join("journal")).map_or(0, |about| about.len());
+    let deadline = Instant::now() + PATIENCE;
+    while journal_len() < 1000 {
+        assert!(Instant::now() < deadline, "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
+    }
     cut.kill();
     cut.status();
     assert!(!to.path().join("long").exists(), "not under its name yet");
