@@ -132,7 +132,11 @@ impl StreamReport {
     /// What the stream waited for most, in words.
     pub fn bottleneck(&self) -> String {
         let took = self.took.as_secs_f64().max(1e-9);
-        let most = self.stalls.named().into_iter().max_by_key(|(_, time)| *time);
+        let most = self
+            .stalls
+            .named()
+            .into_iter()
+            .max_by_key(|(_, time)| *time);
         let Some((name, time)) = most.filter(|(_, time)| time.as_secs_f64() / took >= WORTH_NAMING)
         else {
             return "none: bytes were moving nearly all the time".to_owned();
@@ -144,7 +148,10 @@ impl StreamReport {
             "sink" => "the sink: the sender waited for it",
             _ => "a limit that was asked for, or peers that were to be waited for",
         };
-        format!("{words} ({:.0} % of the time)", 100.0 * time.as_secs_f64() / took)
+        format!(
+            "{words} ({:.0} % of the time)",
+            100.0 * time.as_secs_f64() / took
+        )
     }
 
     /// The same as a JSON object: times in seconds, rate in bytes a second.
@@ -226,10 +233,17 @@ mod tests {
         report.stalls.wire = ms(99);
         assert!(report.bottleneck().starts_with("none"));
         report.stalls.disk = ms(500);
-        assert_eq!(report.bottleneck(), "the source: the network waited for it (25 % of the time)");
+        assert_eq!(
+            report.bottleneck(),
+            "the source: the network waited for it (25 % of the time)"
+        );
         let read: Value = serde_json::from_str(&report.to_json()).expect("JSON");
         assert_eq!(read["rate"], 1e9);
         assert_eq!(read["stalls"]["disk"], 0.5);
-        assert!(report.to_string().starts_with("3000000000 bytes in 2.000 s, 1.00 GB/s, 1000000000 of them were there"));
+        assert!(
+            report.to_string().starts_with(
+                "3000000000 bytes in 2.000 s, 1.00 GB/s, 1000000000 of them were there"
+            )
+        );
     }
 }

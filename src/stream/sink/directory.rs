@@ -179,7 +179,8 @@ impl BlockSink for Receiving {
     fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
         let partials = Partials::open(self.open_work()?, &self.offer)?;
         let have = partials.prove(stop)?;
-        self.any.fetch_or(!have.blocks.is_empty(), Ordering::Relaxed);
+        self.any
+            .fetch_or(!have.blocks.is_empty(), Ordering::Relaxed);
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = Some(Arc::new(partials));
         Ok(have)
