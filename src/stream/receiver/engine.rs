@@ -155,7 +155,10 @@ impl Engine {
                 session.on_last(done);
             }
         }
-        self.sessions.values().for_each(Session::abandon_now);
+        for session in self.sessions.values_mut() {
+            session.abandon_now();
+            session.tell_cut(&mut self.tools.news);
+        }
     }
 
     fn turn(&mut self, ready: &[Token]) -> bool {

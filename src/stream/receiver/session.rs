@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::{GOODBYE, Tools, Who};
 use super::guest::{FEATURES, Guest};
-use super::news::{Arrival, StreamNews};
+use super::news::{Arrival, News, StreamNews};
 use super::writing::{Damage, Did, What, WriteDone, WriteJob};
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
 use crate::stream::block_set::BlockSet;
@@ -61,6 +61,8 @@ pub(super) struct Session {
     told_at: Instant,
     stalls: StallClock,
     report: StreamReport,
+    /// What the application is told once the sink is done.
+    cut: Option<StreamNews>,
 }
 
 impl Session {
@@ -81,6 +83,7 @@ impl Session {
             told_at: now,
             stalls: StallClock::new(now),
             report: StreamReport::default(),
+            cut: None,
         }
     }
 
@@ -360,6 +363,7 @@ impl Session {
         let failed = match done.did {
             Did::Abandoned => {
                 self.stage = Stage::Over;
+                self.tell_cut(&mut tools.news);
                 self.say_goodbye(guests, tools.now);
                 return;
             }
@@ -537,15 +541,23 @@ impl Session {
         self.close_report(tools.now);
         self.report.bytes = self.intake.as_ref().map_or(0, Intake::bytes);
         if self.offer.is_some() {
-            let cut = StreamNews::Cut(self.arrival(), error, self.report.clone());
-            tools.news.tell(cut);
+            self.cut = Some(StreamNews::Cut(self.arrival(), error, self.report.clone()));
         }
         self.stage = match self.sink {
             Some(_) => Stage::Leaving,
             None => Stage::Over,
         };
-        if self.stage == Stage::Leaving && self.jobs == 0 {
-            self.give(What::Abandon, tools);
+        match self.stage {
+            Stage::Leaving if self.jobs == 0 => self.give(What::Abandon, tools),
+            Stage::Leaving => {}
+            _ => self.tell_cut(&mut tools.news),
+        }
+    }
+
+    /// Not before the sink has put down what it keeps: whoever hears of it may look for that, or go on with it.
+    pub(super) fn tell_cut(&mut self, news: &mut News) {
+        if let Some(cut) = self.cut.take() {
+            news.tell(cut);
         }
     }
 
