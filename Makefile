@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test models conformance fuzz soak bench bench-file fmt clippy doc clean
+.PHONY: help setup demo readout test test-gpu info models conformance fuzz soak bench bench-file fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -29,6 +29,14 @@ readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compa
 test: ## all tests: libfabric of the system and 2.x, both mixed, loom, AddressSanitizer
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+test-gpu: ## all GPU tests over this machine's driver, as a table (SKIPPED with the reason where there is none; SANITIZER=1)
+	@scripts/setup.sh run
+	@scripts/test-gpu.sh
+
+info: ## GPUs, providers, and which way GPU memory takes over each of them
+	@scripts/setup.sh run
+	@cargo run -q --example info
 
 models: ## every interleaving (loom), and the shutdown and one-sided suites under AddressSanitizer (minutes)
 	@scripts/setup.sh test

@@ -34,6 +34,7 @@ mod random;
 mod shared_object;
 pub mod stats;
 pub mod storage;
+pub mod stream;
 mod sync;
 
 pub use endpoint::{

@@ -44,22 +44,14 @@ pub(crate) enum Operation {
     RandomFio,
     /// Requests of the block layer with buffers in large pages, against buffers in pages of 4 KiB.
     HugePages,
-    /// Reads into GPU memory by cuFile around the page cache, against a plain cuFile program; a line for each size of a call.
+    /// Reads into GPU memory around the page cache, against a plain cuFile program: by cuFile, staged, and as the library chooses.
     GpuRead,
     /// The same from the page cache.
     GpuReadCached,
-    /// Writes of GPU memory by cuFile around the page cache, against a plain cuFile program.
+    /// Writes of GPU memory around the page cache, against a plain cuFile program.
     GpuWrite,
     /// The same through the page cache.
     GpuWriteCached,
-    /// Reads into GPU memory through pinned memory of the host, against the same plain cuFile program: which is better?
-    StagedRead,
-    /// The same from the page cache.
-    StagedReadCached,
-    /// Writes of GPU memory through pinned memory of the host, against the same plain cuFile program.
-    StagedWrite,
-    /// The same through the page cache.
-    StagedWriteCached,
 }
 
 impl Operation {
@@ -87,11 +79,7 @@ impl Operation {
             Self::GpuRead | Self::GpuReadCached | Self::GpuWrite | Self::GpuWriteCached => {
                 Some(0.97)
             }
-            Self::RandomCached
-            | Self::StagedRead
-            | Self::StagedReadCached
-            | Self::StagedWrite
-            | Self::StagedWriteCached => None,
+            Self::RandomCached => None,
         }
     }
 
@@ -108,22 +96,12 @@ impl Operation {
 
     /// What it does, when it is one with GPU memory.
     pub(crate) fn gpu(self) -> Option<GpuCase> {
-        let case = |write, direct, staged| {
-            Some(GpuCase {
-                write,
-                direct,
-                staged,
-            })
-        };
+        let case = |write, direct| Some(GpuCase { write, direct });
         match self {
-            Self::GpuRead => case(false, true, false),
-            Self::GpuReadCached => case(false, false, false),
-            Self::GpuWrite => case(true, true, false),
-            Self::GpuWriteCached => case(true, false, false),
-            Self::StagedRead => case(false, true, true),
-            Self::StagedReadCached => case(false, false, true),
-            Self::StagedWrite => case(true, true, true),
-            Self::StagedWriteCached => case(true, false, true),
+            Self::GpuRead => case(false, true),
+            Self::GpuReadCached => case(false, false),
+            Self::GpuWrite => case(true, true),
+            Self::GpuWriteCached => case(true, false),
             _ => None,
         }
     }

@@ -14,7 +14,7 @@ use fabricast::storage::{
 use crate::case::{Bench, Figures, Side};
 use crate::device::{Device, DeviceBytes};
 use crate::plain_cufile::PlainCuFile;
-use crate::{Failure, disk, pairs};
+use crate::{Failure, Options, disk, pairs};
 
 /// Bytes of one call.
 const CALLS: [usize; 4] = [64 << 10, 1 << 20, 16 << 20, 512 << 20];
@@ -28,15 +28,46 @@ const LOOKED_AT: usize = 4096;
 pub(crate) struct GpuCase {
     pub(crate) write: bool,
     pub(crate) direct: bool,
-    /// Ours goes through pinned memory of the host; else by cuFile.
-    pub(crate) staged: bool,
 }
 
-impl GpuCase {
-    /// The sizes of calls that the test file is long enough for.
-    pub(crate) fn calls(bench: &Bench) -> impl Iterator<Item = usize> {
-        CALLS.into_iter().filter(|call| *call <= bench.size)
+/// Which way ours goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    CuFile,
+    /// Through pinned memory of the host.
+    Staged,
+    /// What the library takes by itself.
+    Auto,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 3] = [Self::CuFile, Self::Staged, Self::Auto];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::CuFile => "cufile",
+            Self::Staged => "staged",
+            Self::Auto => "auto",
+        }
     }
+
+    fn back_end(self) -> BackEndChoice {
+        match self {
+            Self::CuFile => BackEndChoice::CuFile,
+            Self::Staged => BackEndChoice::Posix,
+            Self::Auto => BackEndChoice::Auto,
+        }
+    }
+}
+
+/// The sizes of calls that the test file is long enough for.
+pub(crate) fn calls(options: &Options) -> impl Iterator<Item = usize> {
+    let all = if options.call.is_empty() {
+        &CALLS[..]
+    } else {
+        &options.call
+    };
+    all.iter().copied().filter(|call| *call <= options.size)
 }
 
 /// Both sides, ready to run.
@@ -56,7 +87,12 @@ pub(crate) struct Rig {
 
 impl Rig {
     /// Opens and registers the file twice. What fails here is why the operation can't be run on this machine.
-    pub(crate) fn new(bench: &Bench, case: GpuCase, call: usize) -> Result<Self, Failure> {
+    pub(crate) fn new(
+        bench: &Bench,
+        case: GpuCase,
+        call: usize,
+        no_sync: bool,
+    ) -> Result<Self, Failure> {
         let cufile = CuFile::get()?;
         cufile.ensure_context(0)?;
         let driver = cufile.driver()?;
@@ -77,11 +113,7 @@ impl Rig {
             return Err(format!("compatibility mode is {}", ours.compat_reason()).into());
         }
         let options = IoOptions {
-            back_end: Some(if case.staged {
-                BackEndChoice::Posix
-            } else {
-                BackEndChoice::CuFile
-            }),
+            sync_default_stream: no_sync.then_some(false),
             ..IoOptions::default()
         };
         Ok(Self {
@@ -96,6 +128,11 @@ impl Rig {
             value: 0,
             _driver: driver,
         })
+    }
+
+    /// The way that ours goes from now on.
+    pub(crate) fn go(&mut self, way: Way) {
+        self.options.back_end = Some(way.back_end());
     }
 
     /// One run of one side, and a look at whether the bytes are there.

@@ -4,7 +4,7 @@
 //! file_bench                                   all operations, in the system's directory for temporary files
 //! file_bench --dir /mnt/nvme --op read-direct,random-4k --size 2G --runs 15 --json
 //! file_bench --dir /dev/shm                    on a file system in memory: what the disk is too uneven to decide
-//! file_bench --op gpu-read,staged-read         to GPU memory, beside a plain cuFile program
+//! file_bench --op gpu-read,gpu-read-cached     to GPU memory, beside a plain cuFile program
 //! ```
 //!
 //! See `benches/README.md` for what is printed.
@@ -65,6 +65,12 @@ pub(crate) struct Options {
     /// Pairs of runs for each operation.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: u16,
+    /// Bytes of one call of the operations with GPU memory. Default: 64K, 1M, 16M and 512M.
+    #[arg(long, value_delimiter = ',', value_parser = parse_size)]
+    call: Vec<usize>,
+    /// GPU memory: do not wait for the CUDA default stream, as the plain side does not.
+    #[arg(long)]
+    no_sync: bool,
     /// Run one side only, for a profiler: no ratio.
     #[arg(long)]
     only: Option<case::Side>,

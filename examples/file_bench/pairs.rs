@@ -5,7 +5,7 @@ use std::time::Instant;
 use fabricast::memory::HugePages;
 
 use crate::case::{Bench, Figures, Operation, Side};
-use crate::gpu::{GpuCase, Rig};
+use crate::gpu::{self, GpuCase, Rig, Way};
 use crate::host::{Chance, cpu_seconds};
 use crate::memory::Memory;
 use crate::ours::{self, Pass};
@@ -45,24 +45,28 @@ pub(crate) fn measure(
     Ok(())
 }
 
-/// The same for GPU memory: one line for each size of a call.
+/// The same for GPU memory: a line for each size of a call and each way of ours.
 fn measure_gpu(
     bench: &Bench,
     operation: Operation,
     case: GpuCase,
     options: &Options,
 ) -> Result<(), Failure> {
-    for call in GpuCase::calls(bench) {
-        let mut rig = match Rig::new(bench, case, call) {
+    for call in gpu::calls(options) {
+        let mut rig = match Rig::new(bench, case, call, options.no_sync) {
             Ok(rig) => rig,
             Err(why) => {
                 println!("SKIPPED: {}: {why}", operation.name());
                 return Ok(());
             }
         };
-        let run = |side| rig.run(bench, side);
-        let outcome = interleaved(options, operation, (call, 1), run)?;
-        report::print(bench, operation, &outcome, options.json);
+        for way in Way::ALL {
+            rig.go(way);
+            let run = |side| rig.run(bench, side);
+            let mut outcome = interleaved(options, operation, (call, 1), run)?;
+            outcome.way = Some(way);
+            report::print(bench, operation, &outcome, options.json);
+        }
     }
     Ok(())
 }
@@ -106,6 +110,7 @@ fn interleaved(
         ratio_lo,
         ratio_hi,
         block,
+        way: None,
         baseline_threads,
     })
 }
@@ -277,12 +282,12 @@ fn random(bench: &Bench, operation: Operation, side: Side) -> Result<Figures, Fa
         let (per_s, cpu) = fio::random(bench)?;
         return Ok(figures(per_s, cpu, per_s * bench.seconds));
     }
-    let (begun, cpu) = (Instant::now(), cpu_seconds());
-    let reads = match side {
+    let cpu = cpu_seconds();
+    let (reads, elapsed) = match side {
         Side::Plain => plain::random(bench, direct)?,
         Side::Ours => ours::random(bench, direct)?,
     };
-    let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+    let cpu = cpu_seconds() - cpu;
     Ok(figures(reads as f64 / elapsed, cpu, reads as f64))
 }
 

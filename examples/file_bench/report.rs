@@ -1,6 +1,7 @@
 //! What is printed: one JSON object a line and operation, or text.
 
 use crate::case::{Bench, Figures, Operation};
+use crate::gpu::Way;
 use crate::json::{number, text};
 use crate::stats::DECIDED;
 
@@ -15,6 +16,8 @@ pub(crate) struct Outcome {
     pub(crate) ratio_hi: f64,
     /// Bytes of a block, a task or a call.
     pub(crate) block: usize,
+    /// Of operations with GPU memory.
+    pub(crate) way: Option<Way>,
     pub(crate) baseline_threads: usize,
 }
 
@@ -24,9 +27,14 @@ impl Outcome {
         self.ratio_hi - self.ratio_lo <= DECIDED
     }
 
+    /// The bar of the operation; the staged way is beside it, and has none.
+    fn bar(&self, operation: Operation) -> Option<f64> {
+        operation.bar().filter(|_| self.way != Some(Way::Staged))
+    }
+
     /// Whether it is as good as it should be: surely, surely not, or open.
     fn verdict(&self, operation: Operation) -> &'static str {
-        let Some(bar) = operation.bar() else {
+        let Some(bar) = self.bar(operation) else {
             return "no bar";
         };
         let (sure, open) = match operation {
@@ -59,7 +67,7 @@ pub(crate) fn head(bench: &Bench, json: bool) {
         fabricast::storage::io_uring_refused().unwrap_or("yes"),
     );
     println!(
-        "{:24} {:>19} {:>19} {:>19}  ratio [95 %] of pairs, bar",
+        "{:28} {:>19} {:>19} {:>19}  ratio [95 %] of pairs, bar",
         "op", "GB/s (plain)", "kIOPS (plain)", "cpu s/GB (plain)"
     );
 }
@@ -77,6 +85,7 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
         ratio_lo,
         ratio_hi,
         block,
+        way,
         baseline_threads,
     } = outcome;
     let pair = |ours: f64, plain: f64, digits: usize| {
@@ -86,16 +95,16 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
             format!("{ours:.digits$} ({plain:.digits$})")
         }
     };
-    let bar = operation
-        .bar()
+    let bar = outcome
+        .bar(operation)
         .map_or_else(String::new, |bar| format!(", bar {bar}"));
-    let name = match (operation.gpu(), block >> 20) {
+    let name = match (way, block >> 20) {
         (None, _) => operation.name(),
-        (_, 0) => format!("{} {}K", operation.name(), block >> 10),
-        (_, mib) => format!("{} {mib}M", operation.name()),
+        (Some(way), 0) => format!("{} {}K {}", operation.name(), block >> 10, way.name()),
+        (Some(way), mib) => format!("{} {mib}M {}", operation.name(), way.name()),
     };
     println!(
-        "{name:24} {:>19} {:>19} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of {pairs}{bar}: {}",
+        "{name:28} {:>19} {:>19} {:>19}  {ratio:.3} [{ratio_lo:.3}, {ratio_hi:.3}] of {pairs}{bar}: {}",
         pair(ours.gb_per_s, plain.gb_per_s, 3),
         pair(ours.kiops, plain.kiops, 1),
         pair(ours.cpu_s_per_gb, plain.cpu_s_per_gb, 3),
@@ -103,11 +112,11 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
     );
     match operation {
         Operation::HugePages => println!(
-            "{:24} {:.2} requests a MiB with large pages, {:.2} with pages of 4 KiB",
+            "{:28} {:.2} requests a MiB with large pages, {:.2} with pages of 4 KiB",
             "", ours.requests_per_mib, plain.requests_per_mib
         ),
         Operation::UringCold | Operation::UringOff16 | Operation::ReaderCold => println!(
-            "{:24} against {baseline_threads} plain threads, the best of 1, 2, 4 and 8",
+            "{:28} against {baseline_threads} plain threads, the best of 1, 2, 4 and 8",
             ""
         ),
         _ => {}
@@ -117,6 +126,9 @@ pub(crate) fn print(bench: &Bench, operation: Operation, outcome: &Outcome, json
 fn json_line(bench: &Bench, operation: Operation, outcome: &Outcome) -> String {
     let mut line = String::from("{");
     text(&mut line, "op", &operation.name());
+    if let Some(way) = outcome.way {
+        text(&mut line, "way", way.name());
+    }
     text(&mut line, "file_system", &bench.file_system);
     number(&mut line, "size_bytes", bench.size as f64);
     number(&mut line, "block_bytes", outcome.block as f64);
@@ -148,7 +160,7 @@ fn json_line(bench: &Bench, operation: Operation, outcome: &Outcome) -> String {
     number(&mut line, "ratio", outcome.ratio);
     number(&mut line, "ratio_lo", outcome.ratio_lo);
     number(&mut line, "ratio_hi", outcome.ratio_hi);
-    number(&mut line, "bar", operation.bar().unwrap_or(f64::NAN));
+    number(&mut line, "bar", outcome.bar(operation).unwrap_or(f64::NAN));
     text(&mut line, "verdict", outcome.verdict(operation));
     line.push('}');
     line

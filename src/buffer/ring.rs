@@ -379,6 +379,11 @@ impl Reservation {
         self.0.position
     }
 
+    /// The region of the ring.
+    pub fn region(&self) -> &Arc<Region> {
+        self.0.shared.claim.region()
+    }
+
     /// The bytes, to fill; `None` over external memory, which others write to: use [`ranges`](Self::ranges) there.
     pub fn segments_mut(&mut self) -> Option<(&mut [u8], &mut [u8])> {
         if !self.0.shared.host {

@@ -98,7 +98,6 @@ pub(super) struct Allocations {
     pub(super) host_unregister: unsafe extern "C" fn(*mut c_void) -> c_int,
     pub(super) set_pointer_attribute: unsafe extern "C" fn(*const c_void, c_int, Address) -> c_int,
     pub(super) address_range: unsafe extern "C" fn(*mut Address, *mut usize, Address) -> c_int,
-    pub(super) within_device: unsafe extern "C" fn(Address, Address, usize, RawStream) -> c_int,
     pub(super) fill: unsafe extern "C" fn(Address, u8, usize, RawStream) -> c_int,
 }
 
@@ -308,8 +307,6 @@ impl Allocations {
             set_pointer_attribute: unsafe { find(object, "cuPointerSetAttribute") }?,
             // SAFETY: the type of the field is that of the function.
             address_range: unsafe { find(object, "cuMemGetAddressRange_v2") }?,
-            // SAFETY: the type of the field is that of the function.
-            within_device: unsafe { find(object, "cuMemcpyDtoDAsync_v2") }?,
             // SAFETY: the type of the field is that of the function.
             fill: unsafe { find(object, "cuMemsetD8Async") }?,
         })

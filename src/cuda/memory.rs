@@ -314,22 +314,6 @@ impl Cuda {
         check("cuMemcpyDtoHAsync", code)
     }
 
-    /// Copies between two places of devices, in the order of the stream.
-    ///
-    /// # Safety
-    /// As for [`to_device`](Self::to_device); the places do not overlap.
-    pub(crate) unsafe fn within_device(
-        &self,
-        to: u64,
-        from: u64,
-        len: usize,
-        stream: RawStream,
-    ) -> Result<(), CudaError> {
-        // SAFETY: the caller says so.
-        let code = unsafe { (self.allocations()?.within_device)(to, from, len, stream) };
-        check("cuMemcpyDtoDAsync", code)
-    }
-
     /// Fills memory of a device with a byte, in the order of the stream.
     ///
     /// # Safety

@@ -239,25 +239,6 @@ impl Stream {
         unsafe { self.shared.cuda.to_host(to, from, len, self.shared.raw) }
     }
 
-    /// Copies between places of devices, in the order of the stream.
-    ///
-    /// # Safety
-    /// Both are good for `len` bytes until the stream has passed, they do not overlap, and nobody else uses them meanwhile.
-    pub(crate) unsafe fn copy_within_device(
-        &self,
-        to: u64,
-        from: u64,
-        len: usize,
-    ) -> Result<(), CudaError> {
-        let _current = self.enter()?;
-        // SAFETY: the caller says so.
-        unsafe {
-            self.shared
-                .cuda
-                .within_device(to, from, len, self.shared.raw)
-        }
-    }
-
     /// Fills a device's memory with a byte, in the order of the stream.
     ///
     /// # Safety

@@ -11,6 +11,7 @@ mod buffered;
 mod connectionless;
 pub(crate) mod core;
 mod delivery;
+pub(crate) mod duplex;
 pub(crate) mod error;
 mod event;
 mod header_source;

@@ -39,6 +39,7 @@ use std::sync::Arc;
 
 use libfabric_sys as sys;
 
+pub use crate::memory::DevicePaths;
 pub use address::PeerAddr;
 pub use builder::FabricBuilder;
 pub use diagnosis::{Diagnosis, Verdict};

@@ -40,6 +40,7 @@ mod plan;
 mod posix;
 mod read_many;
 mod reader;
+mod region_run;
 #[cfg(all(test, not(loom)))]
 mod rig;
 mod settings;
@@ -71,6 +72,7 @@ pub use operation::callback_panics;
 pub use options::{BackEndChoice, DirectIo, IoOptions};
 pub use read_many::{ReadRequest, read_many};
 pub use reader::{BlockOrder, BlockReader, ReaderOptions};
+pub use region_run::RegionRun;
 pub use settings::{SettingError, Settings};
 pub use space::AllocateMode;
 pub use stats::IoStats;

@@ -25,13 +25,13 @@ const CHILD: &str = "FABRICAST_TEST_CUDA_CHILD";
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Whether the real driver is asked for.
-pub fn wants_real() -> bool {
+pub(crate) fn wants_real() -> bool {
     std::env::var("FABRICAST_TEST_GPU").is_ok_and(|which| which == "real")
 }
 
 /// Runs the body over the driver of the machine where that is asked for, else over the fake; in a process of its own: the test calls this
 /// first, under its own name, and its child comes back to the same place. What the body asserts fails the test.
-pub fn on_a_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
+pub(crate) fn on_a_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
     if !wants_real() {
         return over_the_fake(test, env, body);
     }
@@ -45,7 +45,7 @@ pub fn on_a_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
 }
 
 /// Runs the body over the fake.
-pub fn over_the_fake(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
+pub(crate) fn over_the_fake(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
     if is_child(test) {
         body();
         return Fake::load().assert_clean();
@@ -66,7 +66,7 @@ pub fn over_the_fake(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
 }
 
 /// Runs the body in a child with that environment and whatever driver it leads to.
-pub fn in_child(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
+pub(crate) fn in_child(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
     if is_child(test) {
         return body();
     }
@@ -75,12 +75,12 @@ pub fn in_child(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
     run(test, command);
 }
 
-pub fn is_child(test: &str) -> bool {
+pub(crate) fn is_child(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|name| name == test)
 }
 
 /// This program again, with one test.
-pub fn child(test: &str) -> Command {
+pub(crate) fn child(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
         .args([test, "--exact", "--nocapture", "--test-threads=1"])
@@ -92,11 +92,11 @@ pub fn child(test: &str) -> Command {
 fn run(test: &str, command: Command) {
     let (passed, output) = finish(command);
     assert!(passed, "the child of {test} failed:\n{output}");
-    for line in output.lines().filter(|line| line.starts_with("SKIPPED")) {
-        println!("{line}");
-    }
-    for line in output.lines().filter(|line| line.starts_with("| ")) {
-        println!("{line}");
+    // The first line of a child has the test's name in front.
+    for line in output.lines() {
+        if let Some(at) = line.find("SKIPPED").or_else(|| line.find("| ")) {
+            println!("{}", &line[at..]);
+        }
     }
 }
 
@@ -134,11 +134,15 @@ fn finish(mut command: Command) -> (bool, String) {
 }
 
 /// The fake: the prebuilt one, or made by `cc` once for each state of its source.
-pub fn library() -> Result<PathBuf, String> {
+pub(crate) fn library() -> Result<PathBuf, String> {
     if let Some(dir) = std::env::var_os("FABRICAST_TEST_FAKES") {
         let path = Path::new(&dir).join("libfake_cuda.so");
         let missing = format!("{} is not there", path.display());
-        return if path.exists() { Ok(path) } else { Err(missing) };
+        return if path.exists() {
+            Ok(path)
+        } else {
+            Err(missing)
+        };
     }
     let mut hasher = DefaultHasher::new();
     SOURCE.hash(&mut hasher);
@@ -180,12 +184,12 @@ fn compile(into: &Path) -> Result<(), String> {
 }
 
 /// The fake of this child, to steer and to ask; or the functions of the real driver.
-pub struct Fake {
+pub(crate) struct Fake {
     library: Library,
 }
 
 impl Fake {
-    pub fn load() -> Self {
+    pub(crate) fn load() -> Self {
         let path = std::env::var_os("FABRICAST_CUDA").unwrap_or_else(|| "libcuda.so.1".into());
         // SAFETY: the library that this process uses already: the same path is the same object.
         let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
@@ -195,7 +199,7 @@ impl Fake {
     }
 
     /// Every copy and fill from now on begins so long after what is before it in its stream. Nothing happens over a real driver.
-    pub fn delay(&self, delay: Duration) {
+    pub(crate) fn delay(&self, delay: Duration) {
         if let Some(set) = self.get::<unsafe extern "C" fn(c_int)>("fake_cuda_delay") {
             // SAFETY: the type is that of the function.
             unsafe { set(c_int::try_from(delay.as_micros()).expect("short")) }
@@ -203,7 +207,7 @@ impl Fake {
     }
 
     /// Waiting for a stream answers that from now on; 0: no longer.
-    pub fn fail_synchronize(&self, code: c_int) {
+    pub(crate) fn fail_synchronize(&self, code: c_int) {
         if let Some(set) = self.get::<unsafe extern "C" fn(c_int)>("fake_cuda_fail_synchronize") {
             // SAFETY: the type is that of the function.
             unsafe { set(code) }
@@ -211,15 +215,17 @@ impl Fake {
     }
 
     /// A number of the fake's; `None` over a real driver.
-    pub fn number(&self, name: &str) -> Option<i32> {
+    pub(crate) fn number(&self, name: &str) -> Option<i32> {
         let get = self.get::<unsafe extern "C" fn() -> c_int>(name)?;
         // SAFETY: all that are asked for by name take nothing and answer an int.
         Some(unsafe { get() })
     }
 
     /// Nothing was done that must not be, and nothing is left.
-    pub fn assert_clean(&self) {
-        if let Some(get) = self.get::<unsafe extern "C" fn() -> *const c_char>("fake_cuda_violation") {
+    pub(crate) fn assert_clean(&self) {
+        if let Some(get) =
+            self.get::<unsafe extern "C" fn() -> *const c_char>("fake_cuda_violation")
+        {
             // SAFETY: the type is that of the function.
             let text = unsafe { get() };
             // SAFETY: a text of the fake's own.
@@ -238,7 +244,7 @@ impl Fake {
     }
 
     /// A function by its name, of a type that the caller knows.
-    pub fn get<F: Copy>(&self, name: &str) -> Option<F> {
+    pub(crate) fn get<F: Copy>(&self, name: &str) -> Option<F> {
         // SAFETY: whoever asks knows the type of the function.
         unsafe { self.library.get::<F>(name.as_bytes()) }
             .ok()

@@ -9,10 +9,10 @@ use std::ptr;
 use std::time::{Duration, Instant};
 
 use fabricast::storage::cufile::CuFile;
-use fabricast::storage::{BackEndChoice, DeviceMemory, FileHandle, IoOptions};
+use fabricast::storage::{BackEndChoice, DeviceMemory, DirectIo, IoOptions, OpenOptions};
 
-use crate::gpu::Gpu;
-use crate::suite::{KIB, folder, pattern};
+use crate::gpu::{Gpu, Memory};
+use crate::suite::{KIB, folder, open, pattern};
 
 const ROUNDS: u32 = 20_000;
 /// How long the stream is kept busy.
@@ -39,27 +39,88 @@ fn costs_of_a_call() {
     };
     cufile.ensure_context(0).expect("a context");
     let gpu = Gpu::load();
-    let memory = gpu.alloc(64 * KIB);
+    let memory = gpu.alloc(CALL);
     driver_calls(&gpu, memory.base().addr() as c_ulonglong);
     busy_streams(&gpu);
+    reads(cufile, &gpu, &memory);
+}
+
+/// Bytes of a read.
+const CALL: usize = 64 * KIB;
+const CALLS: usize = 256;
+
+/// Reads out of the page cache in turns: cuFile alone, with what ours adds to it one by one, and ours.
+fn reads(cufile: &'static CuFile, gpu: &Gpu, memory: &Memory<'_>) {
     let (_dir, path) = folder();
     let path = path.join("file");
-    std::fs::write(&path, pattern(64 * KIB, 1)).unwrap();
-    let file = FileHandle::open(&path, "r").unwrap();
-    // SAFETY: the memory outlives it, and nobody else uses it meanwhile.
-    let mut ours = unsafe { DeviceMemory::new(memory.base().addr() as u64, 0, 64 * KIB, ()) };
-    for (name, sync) in [("", true), (", the default stream left alone", false)] {
+    std::fs::write(&path, pattern(CALLS * CALL, 1)).unwrap();
+    let handle = cufile.register(open(&path, 0)).unwrap();
+    let file = OpenOptions::new().flags("r").direct(DirectIo::Off);
+    let file = file.open(&path).unwrap();
+    let base = memory.base();
+    type Call = unsafe extern "C" fn(*mut c_void) -> c_int;
+    type Attribute = unsafe extern "C" fn(*mut c_void, c_int, c_ulonglong) -> c_int;
+    let query = gpu.function::<Call>("cuStreamQuery");
+    let synchronize = gpu.function::<Call>("cuStreamSynchronize");
+    let attribute = gpu.function::<Attribute>("cuPointerGetAttribute");
+    // SAFETY: null is the default stream.
+    let query = || assert_eq!(unsafe { query(ptr::null_mut()) }, 0);
+    // SAFETY: null is the default stream.
+    let synchronize = || assert_eq!(unsafe { synchronize(ptr::null_mut()) }, 0);
+    let attribute = || {
+        let mut context: *mut c_void = ptr::null_mut();
+        // SAFETY: the first attribute is a pointer, which is ours.
+        let code = unsafe { attribute((&raw mut context).cast(), 1, base.addr() as c_ulonglong) };
+        assert_eq!(code, 0);
+    };
+    // SAFETY: the memory is that long, and nobody else uses it meanwhile.
+    let bare = |at: u64| assert_eq!(unsafe { handle.read(base, 0, CALL, at) }, Ok(CALL));
+    let ours = |choice, sync, at| {
         let options = IoOptions {
-            back_end: Some(BackEndChoice::CuFile),
+            back_end: Some(choice),
             sync_default_stream: Some(sync),
             ..IoOptions::default()
         };
-        let mut read = |len: usize| {
-            let moved = file.read_into(&mut ours, ..len, 0, &options).unwrap();
-            assert_eq!(moved.bytes, len);
-        };
-        cost(&format!("our read of 0 bytes{name}"), || read(0));
-        cost(&format!("our read of 64 KiB{name}"), || read(64 * KIB));
+        // SAFETY: the memory outlives it, and nobody else uses it meanwhile.
+        let mut into = unsafe { DeviceMemory::new(base.addr() as u64, 0, CALL, ()) };
+        let moved = file.read_into(&mut into, .., at, &options).unwrap();
+        assert_eq!(moved.bytes, CALL);
+    };
+    let before = |call: &dyn Fn(), at| {
+        call();
+        bare(at);
+    };
+    let ways: [(&str, &dyn Fn(u64)); 8] = [
+        ("cuFile", &bare),
+        ("cuStreamQuery, then cuFile", &|at| before(&query, at)),
+        ("cuStreamSynchronize, then cuFile", &|at| {
+            before(&synchronize, at);
+        }),
+        ("cuPointerGetAttribute, then cuFile", &|at| {
+            before(&attribute, at);
+        }),
+        ("ours", &|at| ours(BackEndChoice::CuFile, true, at)),
+        ("ours, the default stream left alone", &|at| {
+            ours(BackEndChoice::CuFile, false, at);
+        }),
+        ("ours, staged", &|at| ours(BackEndChoice::Posix, true, at)),
+        ("ours, staged, the default stream left alone", &|at| {
+            ours(BackEndChoice::Posix, false, at);
+        }),
+    ];
+    let mut times = [const { Vec::new() }; 8];
+    for _ in 0..41 {
+        for ((_, way), times) in ways.iter().zip(&mut times) {
+            let begun = Instant::now();
+            for at in (0..CALLS * CALL).step_by(CALL) {
+                way(at as u64);
+            }
+            times.push(begun.elapsed() / CALLS as u32);
+        }
+    }
+    for ((name, _), times) in ways.iter().zip(&mut times) {
+        times.sort();
+        println!("{:>8} ns a read of 64 KiB: {name}", times[20].as_nanos());
     }
 }
 

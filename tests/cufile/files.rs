@@ -220,6 +220,9 @@ fn small_transfers_are_staged() {
     let env = [("FABRICAST_COMPAT_MODE", "OFF")];
     in_child("files::small_transfers_are_staged", NEWEST, &env, || {
         let (_dir, path) = folder();
+        // With nvidia-fs it does not copy.
+        let fake = Fake::load();
+        fake.properties(128, 2);
         let (file, mut memory) = one_file(&path, 64 * KIB);
         let options = IoOptions::default();
         let mut by = |len, options| {
@@ -237,6 +240,31 @@ fn small_transfers_are_staged() {
     });
 }
 
+/// A cuFile that only copies through the host's memory is for long transfers.
+#[test]
+fn where_cufile_copies_it_gets_long_transfers() {
+    let env = [("FABRICAST_COMPAT_MODE", "OFF")];
+    let test = "files::where_cufile_copies_it_gets_long_transfers";
+    in_child(test, NEWEST, &env, || {
+        let (_dir, path) = folder();
+        let fake = Fake::load();
+        fake.properties(128, 0);
+        let (file, mut memory) = one_file(&path, MIB + 1);
+        let mut by = |len, back_end| {
+            let options = IoOptions {
+                back_end,
+                ..IoOptions::default()
+            };
+            let moved = file.read_into(&mut memory, ..len, 0, &options).unwrap();
+            assert_eq!(moved.bytes, len);
+            moved.back_end
+        };
+        assert_eq!(by(MIB, None), BackEnd::Staged);
+        assert_eq!(by(MIB + 1, None), BackEnd::CuFile);
+        assert_eq!(by(1, Some(BackEndChoice::CuFile)), BackEnd::CuFile);
+    });
+}
+
 #[test]
 fn failures_are_told_with_what_was_done() {
     let env = [("FABRICAST_COMPAT_MODE", "OFF")];
@@ -244,7 +272,11 @@ fn failures_are_told_with_what_was_done() {
     in_child(test, NEWEST, &env, || {
         let (_dir, path) = folder();
         let (file, mut memory) = one_file(&path, 64 * KIB);
-        let (fake, options) = (Fake::load(), IoOptions::default());
+        let fake = Fake::load();
+        let options = IoOptions {
+            back_end: Some(BackEndChoice::CuFile),
+            ..IoOptions::default()
+        };
         fake.limit_io(10_000);
         // The third of several short ones fails: two are done.
         fake.fail_times("cuFileRead", -1, libc::EIO, 2, 1);

@@ -59,6 +59,28 @@ fn libraries_that_are_not_there_are_named() {
 }
 
 #[test]
+#[allow(unsafe_code)]
+fn a_library_that_is_not_there_is_not_looked_for_again() {
+    let test = "loading::a_library_that_is_not_there_is_not_looked_for_again";
+    in_child(test, NEWEST, &[], || {
+        let (_dir, path) = crate::suite::folder();
+        let (there, later) = (
+            std::env::var_os("FABRICAST_CUFILE").unwrap(),
+            path.join("libcufile.so.0"),
+        );
+        // SAFETY: no other thread of this process looks at the environment: its harness waits.
+        unsafe { std::env::set_var("FABRICAST_CUFILE", &later) };
+        let why = CuFile::get().expect_err("there is none");
+        std::fs::copy(&there, &later).unwrap();
+        assert_eq!(CuFile::get().err(), Some(why), "said again");
+        // SAFETY: as above.
+        unsafe { std::env::set_var("FABRICAST_CUFILE", &there) };
+        let cufile = CuFile::get().expect("another one is named");
+        assert_eq!(cufile.path(), there);
+    });
+}
+
+#[test]
 fn a_cuda_driver_that_is_not_there_is_named() {
     let test = "loading::a_cuda_driver_that_is_not_there_is_named";
     let env = [("FABRICAST_CUDA", "/nowhere/libcuda.so.1")];

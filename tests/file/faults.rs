@@ -16,7 +16,7 @@ const INSIDE: &str = "FABRICAST_TEST_FAULTS";
 /// What the shim does, see shim.c.
 #[derive(Clone, Copy)]
 #[repr(i32)]
-enum Fault {
+pub(crate) enum Fault {
     Nothing,
     Interrupted,
     Short,
@@ -34,7 +34,7 @@ fn symbol(name: &std::ffi::CStr) -> *mut libc::c_void {
     symbol
 }
 
-fn set(fault: Fault, point: i64) {
+pub(crate) fn set(fault: Fault, point: i64) {
     // SAFETY: the shim's function of that name has this type.
     let set: extern "C" fn(i32, i64) = unsafe { std::mem::transmute(symbol(c"fault_set")) };
     set(fault as i32, point);
@@ -82,8 +82,8 @@ fn shim(directory: &Path) -> Option<PathBuf> {
     }
 }
 
-/// Runs the test of this name in a process of its own, with the shim or without; in there, runs `test`.
-fn inside(name: &str, with_shim: bool, test: impl FnOnce(&Path)) {
+/// Runs the test of this path in a process of its own, with the shim or without; in there, runs `test`.
+pub(crate) fn inside(name: &str, with_shim: bool, test: impl FnOnce(&Path)) {
     if std::env::var_os(INSIDE).is_some() {
         test(directory().path());
         return;
@@ -91,7 +91,7 @@ fn inside(name: &str, with_shim: bool, test: impl FnOnce(&Path)) {
     let place = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap());
     child
-        .args([&format!("faults::{name}"), "--exact", "--nocapture"])
+        .args([name, "--exact", "--nocapture"])
         .env(INSIDE, "1");
     if with_shim {
         let Some(shim) = shim(place.path()) else {
@@ -199,20 +199,24 @@ impl Fixture {
 
 #[test]
 fn a_storm_of_signals_changes_nothing() {
-    inside("a_storm_of_signals_changes_nothing", true, |directory| {
-        for direct in [DirectIo::Off, DirectIo::On] {
-            let mut fixture = fixture(directory, direct);
-            set(Fault::Interrupted, 0);
-            fixture.all_ways();
-            set(Fault::Nothing, 0);
-        }
-        assert!(injected() > 100, "{}", injected());
-    });
+    inside(
+        "faults::a_storm_of_signals_changes_nothing",
+        true,
+        |directory| {
+            for direct in [DirectIo::Off, DirectIo::On] {
+                let mut fixture = fixture(directory, direct);
+                set(Fault::Interrupted, 0);
+                fixture.all_ways();
+                set(Fault::Nothing, 0);
+            }
+            assert!(injected() > 100, "{}", injected());
+        },
+    );
 }
 
 #[test]
 fn short_transfers_go_on() {
-    inside("short_transfers_go_on", true, |directory| {
+    inside("faults::short_transfers_go_on", true, |directory| {
         for direct in [DirectIo::Off, DirectIo::On] {
             let mut fixture = fixture(directory, direct);
             set(Fault::Short, 0);
@@ -237,7 +241,7 @@ fn points(direct: DirectIo) -> Vec<usize> {
 #[test]
 fn an_error_in_the_middle_says_how_far_it_got() {
     inside(
-        "an_error_in_the_middle_says_how_far_it_got",
+        "faults::an_error_in_the_middle_says_how_far_it_got",
         true,
         |directory| {
             for direct in [DirectIo::Off, DirectIo::On] {
@@ -283,7 +287,7 @@ fn an_error_in_the_middle_says_how_far_it_got() {
 #[test]
 fn a_full_device_loses_nothing_that_was_reported() {
     inside(
-        "a_full_device_loses_nothing_that_was_reported",
+        "faults::a_full_device_loses_nothing_that_was_reported",
         true,
         |directory| {
             for direct in [DirectIo::Off, DirectIo::On] {
@@ -330,7 +334,7 @@ fn a_full_device_loses_nothing_that_was_reported() {
 #[test]
 fn a_device_that_is_gone_fails_everything_and_blocks_nothing() {
     inside(
-        "a_device_that_is_gone_fails_everything_and_blocks_nothing",
+        "faults::a_device_that_is_gone_fails_everything_and_blocks_nothing",
         true,
         |directory| {
             for direct in [DirectIo::Off, DirectIo::On] {
@@ -364,7 +368,7 @@ fn a_device_that_is_gone_fails_everything_and_blocks_nothing() {
 #[test]
 fn a_direct_transfer_that_is_refused_goes_through_the_page_cache() {
     inside(
-        "a_direct_transfer_that_is_refused_goes_through_the_page_cache",
+        "faults::a_direct_transfer_that_is_refused_goes_through_the_page_cache",
         true,
         |directory| {
             let mut fixture = fixture(directory, DirectIo::On);
@@ -388,7 +392,7 @@ fn a_direct_transfer_that_is_refused_goes_through_the_page_cache() {
 #[test]
 fn an_atomic_write_that_fails_leaves_what_was_there() {
     inside(
-        "an_atomic_write_that_fails_leaves_what_was_there",
+        "faults::an_atomic_write_that_fails_leaves_what_was_there",
         true,
         |directory| {
             let path = directory.join("target");
@@ -466,7 +470,7 @@ fn a_file_system_without_direct_io_is_used_through_the_page_cache() {
         return;
     }
     inside(
-        "a_file_system_without_direct_io_is_used_through_the_page_cache",
+        "faults::a_file_system_without_direct_io_is_used_through_the_page_cache",
         false,
         |directory| {
             filter_system_calls(false);
@@ -484,7 +488,7 @@ fn a_file_system_without_direct_io_is_used_through_the_page_cache() {
 #[test]
 fn a_sync_that_fails_is_told_and_commits_nothing() {
     inside(
-        "a_sync_that_fails_is_told_and_commits_nothing",
+        "faults::a_sync_that_fails_is_told_and_commits_nothing",
         false,
         |directory| {
             let path = directory.join("target");

@@ -6,3 +6,4 @@ mod kinds;
 mod model;
 mod random;
 mod whole;
+mod writer;

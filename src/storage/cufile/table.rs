@@ -5,6 +5,8 @@
 
 #![allow(unsafe_code)]
 
+use std::env;
+use std::ffi::OsString;
 use std::fmt;
 use std::mem;
 use std::path::{Path, PathBuf};
@@ -288,23 +290,32 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// The library of this process, loaded by the first call. A failure is not kept: a later call tries again.
+    /// The library of this process, loaded by the first call. A failure is kept as long as the environment names the same library.
     ///
     /// Loading alone opens nothing and needs no GPU.
     pub(crate) fn load() -> Result<&'static Self, Unavailable> {
         static LOADED: OnceLock<&'static Library> = OnceLock::new();
-        static LOADING: Mutex<()> = Mutex::new(());
+        static FAILED: Mutex<Option<(Option<OsString>, Unavailable)>> = Mutex::new(None);
         if let Some(&library) = LOADED.get() {
             return Ok(library);
         }
-        let _one_at_a_time = lock(&LOADING);
+        let mut failed = lock(&FAILED);
         if let Some(&library) = LOADED.get() {
             return Ok(library);
         }
-        let (object, path) =
-            open_first(FABRICAST_CUFILE, &NAMES).map_err(|tried| Unavailable::Library { tried })?;
-        let library = Self::find(object, path)?;
-        Ok(LOADED.get_or_init(|| Box::leak(Box::new(library))))
+        let named = env::var_os(FABRICAST_CUFILE);
+        if let Some((_, why)) = failed.as_ref().filter(|(before, _)| *before == named) {
+            return Err(why.clone());
+        }
+        let opened = open_first(FABRICAST_CUFILE, &NAMES);
+        let opened = opened.map_err(|tried| Unavailable::Library { tried });
+        match opened.and_then(|(object, path)| Self::find(object, path)) {
+            Ok(library) => Ok(LOADED.get_or_init(|| Box::leak(Box::new(library)))),
+            Err(why) => {
+                *failed = Some((named, why.clone()));
+                Err(why)
+            }
+        }
     }
 
     fn find(object: Object, path: PathBuf) -> Result<Self, Unavailable> {

@@ -18,7 +18,6 @@ pub(crate) struct Route {
     /// The file, registered with cuFile; `None` in compatibility mode.
     pub(crate) handle: Option<Handle>,
     /// cuFile itself has no way but a copy through the host's memory: neither nvidia-fs nor PCI P2PDMA.
-    #[allow(dead_code, reason = "in `compat.reason`, too, for who reads")]
     pub(crate) cufile_copies: bool,
 }
 

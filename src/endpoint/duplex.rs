@@ -1,0 +1,217 @@
+//! `DuplexEndpoint`: connections of either kind, made or accepted, on which both sides send.
+//!
+//! A thin handle over [`ReceiveCore`]: what a stream needs beside a send and a receive endpoint, in one direction each. A side listens, or it
+//! does not; either may dial, and from then on there is no difference between the two. Not public: what is sent here is a protocol of ours.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
+use crate::endpoint::core::control::CONTROL_SENDS;
+use crate::endpoint::core::receive::{
+    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
+};
+use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::limits::{self, PATIENCE};
+use crate::endpoint::link::fd_limit;
+use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::socket::TcpWatch;
+use crate::endpoint::protocol::connection::{CloseReason, Form};
+use crate::endpoint::protocol::liveness::Patience;
+use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
+use crate::endpoint::protocol::wire::HeaderMode;
+use crate::error::SendError;
+use crate::event_loop::{WaitHandle, Waitable};
+use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
+use crate::process::Here;
+
+/// What a duplex endpoint is opened with.
+#[derive(Debug, Clone)]
+pub(crate) struct DuplexConfig {
+    /// Bytes of the header that every message begins with.
+    pub(crate) header_len: u16,
+    /// Where messages arrive; its slots have room for header and payload.
+    pub(crate) pool: SharedBufferManager,
+    /// Messages granted to each peer at once.
+    pub(crate) depth: u32,
+    /// Sends in flight on one connection.
+    pub(crate) send_depth: u32,
+    pub(crate) max_connections: u32,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) close_timeout: Duration,
+    /// How long a posted send may take before its connection is given up.
+    pub(crate) send_deadline: Duration,
+    /// How long a peer may be silent before its connection is given up.
+    pub(crate) lost_after: Duration,
+}
+
+impl DuplexConfig {
+    /// Receives that a connection takes from the pool, at most.
+    pub(crate) fn receives(kind: EndpointKind, depth: u32) -> u32 {
+        WindowSettings::none().reserve() + SendsSettings::grants(form(kind)) + depth
+    }
+
+    fn settings(&self, headers: &HeaderSlotManager, accepts: bool) -> ReceiveSettings {
+        let silence = self.lost_after;
+        let unresponsive = PATIENCE.unresponsive.filter(|sooner| *sooner < silence);
+        ReceiveSettings {
+            depth: self.depth,
+            max_connections: self.max_connections,
+            max_message: self.pool.slot_size() as u64,
+            ask: false,
+            accepts,
+            handshake_timeout: self.connect_timeout,
+            close_timeout: self.close_timeout,
+            header_mode: Some(HeaderMode::Fixed(self.header_len)),
+            windows: WindowSettings::none(),
+            long: None,
+            sends: Some(SendsSettings {
+                headers: headers.clone(),
+                header_mode: HeaderMode::Fixed(self.header_len),
+                depth: self.send_depth,
+                total: self.total(),
+                level: Level::Sent,
+                deadline: Some(self.send_deadline),
+                policy: DeadlinePolicy::FailConnection,
+                staging: None,
+                on_abandoned: None,
+            }),
+            publishing: false,
+            patience: Patience {
+                unresponsive,
+                lost: Some(silence),
+            },
+            watch: TcpWatch::default(),
+        }
+    }
+
+    fn total(&self) -> u32 {
+        self.send_depth.saturating_mul(self.max_connections)
+    }
+}
+
+fn form(kind: EndpointKind) -> Form {
+    match kind {
+        EndpointKind::Msg => Form::Msg,
+        EndpointKind::Rdm => Form::Rdm,
+    }
+}
+
+/// Connections on which both sides send.
+#[derive(Debug)]
+pub(crate) struct DuplexEndpoint {
+    core: Here<ReceiveCore<ProviderLink>>,
+    local: Option<PeerAddr>,
+}
+
+impl DuplexEndpoint {
+    /// Takes connections at an address of this machine; port 0 lets the system choose.
+    pub(crate) fn listen(
+        domain: &Arc<Domain>,
+        addr: PeerAddr,
+        config: &DuplexConfig,
+    ) -> Result<Self, Error> {
+        Self::open(domain, Some(addr), config)
+    }
+
+    /// Takes none, and only [dials](Self::dial).
+    pub(crate) fn dialing(domain: &Arc<Domain>, config: &DuplexConfig) -> Result<Self, Error> {
+        Self::open(domain, None, config)
+    }
+
+    fn open(
+        domain: &Arc<Domain>,
+        listen: Option<PeerAddr>,
+        config: &DuplexConfig,
+    ) -> Result<Self, Error> {
+        domain.fabric().owner().check()?;
+        fd_limit::check_listener(config.max_connections)?;
+        let kind = domain.fabric().endpoint_kind();
+        let slot = config.pool.slot_size();
+        if kind == EndpointKind::Rdm && slot < HELLO_MESSAGE_MAX {
+            let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
+            return Err(limits::config("pool", slot.to_string(), reason));
+        }
+        let total = config.total();
+        let headers = HeaderSlotManager::new(HeaderSlotConfig {
+            slots: total,
+            slot_size: usize::from(config.header_len),
+        })?;
+        let settings = config.settings(&headers, listen.is_some());
+        let receives = settings.receives(form(kind)).max as usize;
+        let controls = CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS;
+        let tx = (controls + total) as usize;
+        let sizes = ((config.send_depth + CONTROL_SENDS) as usize, receives);
+        let rx = config.pool.slots();
+        let endpoint = EndpointSettings::default();
+        let link = match &listen {
+            Some(addr) => ProviderLink::listen(domain, addr, tx, rx, sizes, &endpoint),
+            None => ProviderLink::dial(domain, tx, rx, sizes, &endpoint),
+        };
+        let link = link.map_err(fd_limit::explain)?;
+        let local = listen.map(|addr| link.local_addr().unwrap_or(addr));
+        let waiter = link.waiter();
+        let core = ReceiveCore::listen(link, waiter, config.pool.clone(), settings)?;
+        Ok(Self {
+            core: Here::new(core),
+            local,
+        })
+    }
+
+    /// Where it listens, with the real port; none where it only dials.
+    pub(crate) fn local_addr(&self) -> Option<PeerAddr> {
+        self.local
+    }
+
+    /// Starts to connect; `Connected` or `Disconnected` of this connection follows.
+    pub(crate) fn dial(&mut self, peer: &PeerAddr) -> Result<ConnectionId, Error> {
+        self.core.owner().check()?;
+        self.core.dial(peer).map_err(fd_limit::explain)
+    }
+
+    /// Posts one message, or gives everything back.
+    pub(crate) fn send(
+        &mut self,
+        connection: ConnectionId,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(), SendError> {
+        self.core.send_data(connection, payload, header, key)
+    }
+
+    /// Drives all connections, and appends what happened.
+    pub(crate) fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
+        self.core.owner().check()?;
+        self.core.poll(events)
+    }
+
+    /// Begins the polite close of a connection: what was sent arrives. False: there is no such connection.
+    pub(crate) fn close_connection(&mut self, id: ConnectionId, deadline: Instant) -> bool {
+        self.core.begin_close(id, deadline)
+    }
+
+    /// Ends a connection at once: what is in flight comes back failed.
+    pub(crate) fn abort_connection(&mut self, id: ConnectionId) {
+        self.core.abort_connection(id, CloseReason::ClosedLocally);
+    }
+
+    /// Closes every connection politely; what happened meanwhile.
+    pub(crate) fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
+        self.core.owner().check()?;
+        self.core.close(deadline)
+    }
+
+    /// Connections that are open, or being made.
+    pub(crate) fn connections(&self) -> usize {
+        self.core.connections()
+    }
+}
+
+impl Waitable for DuplexEndpoint {
+    fn wait_handle(&self) -> WaitHandle {
+        WaitHandle::new(self.core.wait())
+    }
+}

@@ -1,0 +1,484 @@
+//! `Manifest`: which files and directories a stream has, in an order that both sides agree on.
+//!
+//! The order is that of the names, component by component: so it is the same for the same tree whoever walks it, and a reader of hostile bytes finds
+//! doubled names, and files that are used as directories, by looking at the entry before.
+
+use std::fmt;
+
+use zerocopy::little_endian::{I64, U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::name::{NameError, RelativeName};
+
+/// What an entry of a manifest is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory. Those that files lie in need no entry of their own; they have one for their mode, or because they are empty.
+    Directory,
+}
+
+/// When something was last changed, as stat(2) says it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct Modified {
+    /// Seconds since 1970.
+    pub seconds: i64,
+    /// And nanoseconds, below 1,000,000,000.
+    pub nanoseconds: u32,
+}
+
+/// One file or directory of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Where it lies.
+    pub name: RelativeName<'a>,
+    /// What it is.
+    pub kind: EntryKind,
+    /// Its permissions: the nine bits of chmod(2), no others.
+    pub mode: u16,
+    /// Bytes; 0 for a directory.
+    pub size: u64,
+    /// When it was last changed.
+    pub modified: Modified,
+}
+
+/// Bits that the mode of an entry may have.
+const MODE_MASK: u16 = 0o777;
+const NANOSECONDS: u32 = 1_000_000_000;
+
+/// Bytes of an encoded entry, without its name.
+pub(crate) const ENTRY_LEN: usize = 28;
+
+const FILE: u8 = 1;
+const DIRECTORY: u8 = 2;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct EntryWire {
+    kind: u8,
+    reserved: u8,
+    mode: U16,
+    name_len: U16,
+    reserved2: U16,
+    nanoseconds: U32,
+    seconds: I64,
+    size: U64,
+}
+
+const _: () = assert!(size_of::<EntryWire>() == ENTRY_LEN);
+
+impl Entry<'_> {
+    /// Puts it behind what `out` has, in the form of docs/wire.md.
+    fn encode(&self, out: &mut Vec<u8>) {
+        let name = self.name.as_bytes();
+        let wire = EntryWire {
+            kind: match self.kind {
+                EntryKind::File => FILE,
+                EntryKind::Directory => DIRECTORY,
+            },
+            reserved: 0,
+            mode: self.mode.into(),
+            // A name has at most 4096 bytes.
+            name_len: (name.len() as u16).into(),
+            reserved2: U16::ZERO,
+            nanoseconds: self.modified.nanoseconds.into(),
+            seconds: self.modified.seconds.into(),
+            size: self.size.into(),
+        };
+        out.extend_from_slice(wire.as_bytes());
+        out.extend_from_slice(name);
+    }
+}
+
+impl<'a> Entry<'a> {
+    /// The entry at the beginning of `bytes`, and what is behind it.
+    fn parse(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), EntryProblem> {
+        let (wire, rest) =
+            EntryWire::read_from_prefix(bytes).map_err(|_| EntryProblem::Truncated)?;
+        let name_len = usize::from(wire.name_len.get());
+        let (name, rest) = rest
+            .split_at_checked(name_len)
+            .ok_or(EntryProblem::Truncated)?;
+        let kind = match wire.kind {
+            FILE => EntryKind::File,
+            DIRECTORY => EntryKind::Directory,
+            _ => return Err(EntryProblem::Field("kind")),
+        };
+        let entry = Self {
+            name: RelativeName::new(name).map_err(EntryProblem::Name)?,
+            kind,
+            mode: wire.mode.get(),
+            size: wire.size.get(),
+            modified: Modified {
+                seconds: wire.seconds.get(),
+                nanoseconds: wire.nanoseconds.get(),
+            },
+        };
+        if wire.reserved != 0 || wire.reserved2.get() != 0 {
+            return Err(EntryProblem::Field("reserved"));
+        }
+        entry.check().map(|()| (entry, rest))
+    }
+
+    /// What must be true of each entry, wherever it comes from.
+    fn check(&self) -> Result<(), EntryProblem> {
+        if self.mode & !MODE_MASK != 0 {
+            return Err(EntryProblem::Field("mode"));
+        }
+        if self.modified.nanoseconds >= NANOSECONDS {
+            return Err(EntryProblem::Field("nanoseconds"));
+        }
+        if self.kind == EntryKind::Directory && self.size != 0 {
+            return Err(EntryProblem::Field("size"));
+        }
+        Ok(())
+    }
+}
+
+/// What is wrong with an entry of a manifest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EntryProblem {
+    /// The bytes end within it.
+    #[error("it is cut off")]
+    Truncated,
+    /// A field has a value that it can't have.
+    #[error("field {0} can't have that value")]
+    Field(&'static str),
+    /// Its name.
+    #[error(transparent)]
+    Name(NameError),
+    /// Two entries have one name.
+    #[error("its name is there twice")]
+    Twice,
+    /// Its name is not behind that of the entry before.
+    #[error("it is out of order")]
+    Order,
+    /// Something lies below a file.
+    #[error("it lies below a file")]
+    BelowFile,
+    /// All files together have more bytes than 64 bits can count.
+    #[error("the sizes add up to more than can be counted")]
+    Sizes,
+}
+
+/// Why a list of files is no manifest, or not the one that was announced, or not one that is taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManifestError {
+    /// An entry.
+    #[error("entry {index} of the manifest: {problem}")]
+    Entry {
+        /// Which, from 0.
+        index: u64,
+        /// What is wrong with it.
+        problem: EntryProblem,
+    },
+    /// It is not what was announced.
+    #[error("the manifest has {what} {found}, announced were {announced}")]
+    NotAsAnnounced {
+        /// What of it.
+        what: &'static str,
+        /// What was said before.
+        announced: u64,
+        /// What there is.
+        found: u64,
+    },
+    /// It is beyond a limit of the receiver's.
+    #[error("{what}: {found}, the limit is {limit}")]
+    Limit {
+        /// What of it.
+        what: &'static str,
+        /// What there is.
+        found: u64,
+        /// The most that is taken.
+        limit: u64,
+    },
+}
+
+fn wrong(index: u64, problem: EntryProblem) -> ManifestError {
+    ManifestError::Entry { index, problem }
+}
+
+/// An entry without its name, which lies in the arena.
+#[derive(Clone, PartialEq, Eq)]
+struct Record {
+    name_end: usize,
+    size: u64,
+    modified: Modified,
+    mode: u16,
+    kind: EntryKind,
+}
+
+/// The files and directories of a stream, in the order of their names.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Manifest {
+    records: Vec<Record>,
+    names: Vec<u8>,
+    bytes: u64,
+}
+
+impl Manifest {
+    /// The manifest of these entries, in whatever order they are given.
+    ///
+    /// # Errors
+    ///
+    /// [`ManifestError::Entry`], counted in the order of the names.
+    pub fn new<'a>(entries: impl IntoIterator<Item = Entry<'a>>) -> Result<Self, ManifestError> {
+        let mut sorted: Vec<Entry<'a>> = entries.into_iter().collect();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut manifest = Self::default();
+        for entry in sorted {
+            let index = manifest.len() as u64;
+            entry.check().map_err(|problem| wrong(index, problem))?;
+            manifest.push(entry)?;
+        }
+        Ok(manifest)
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Bytes of all files.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of all names.
+    pub fn name_bytes(&self) -> u64 {
+        self.names.len() as u64
+    }
+
+    /// The entry of this number.
+    pub fn get(&self, index: usize) -> Option<Entry<'_>> {
+        let record = self.records.get(index)?;
+        let begin = match index {
+            0 => 0,
+            _ => self.records[index - 1].name_end,
+        };
+        let name = RelativeName::new(&self.names[begin..record.name_end])
+            .expect("names were checked when they came in");
+        Some(Entry {
+            name,
+            kind: record.kind,
+            mode: record.mode,
+            size: record.size,
+            modified: record.modified,
+        })
+    }
+
+    /// The entries, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Entry<'_>> {
+        (0..self.len()).filter_map(|index| self.get(index))
+    }
+
+    /// Bytes of the file of this number; 0 for a directory.
+    pub(crate) fn size(&self, index: usize) -> Option<u64> {
+        self.records.get(index).map(|record| record.size)
+    }
+
+    /// Puts an entry behind the others, if that is where it belongs.
+    fn push(&mut self, entry: Entry<'_>) -> Result<(), ManifestError> {
+        let index = self.len() as u64;
+        if let Some(last) = self
+            .records
+            .len()
+            .checked_sub(1)
+            .and_then(|at| self.get(at))
+        {
+            match last.name.cmp(&entry.name) {
+                std::cmp::Ordering::Less => {}
+                std::cmp::Ordering::Equal => return Err(wrong(index, EntryProblem::Twice)),
+                std::cmp::Ordering::Greater => return Err(wrong(index, EntryProblem::Order)),
+            }
+            // Whatever lies below a file would follow it directly.
+            if last.kind == EntryKind::File && entry.name.is_below(last.name) {
+                return Err(wrong(index, EntryProblem::BelowFile));
+            }
+        }
+        self.bytes = self
+            .bytes
+            .checked_add(entry.size)
+            .ok_or_else(|| wrong(index, EntryProblem::Sizes))?;
+        self.names.extend_from_slice(entry.name.as_bytes());
+        self.records.push(Record {
+            name_end: self.names.len(),
+            size: entry.size,
+            modified: entry.modified,
+            mode: entry.mode,
+            kind: entry.kind,
+        });
+        Ok(())
+    }
+
+    /// Bytes of the encoded manifest.
+    pub(crate) fn encoded_len(&self) -> u64 {
+        self.names.len() as u64 + (ENTRY_LEN as u64) * self.len() as u64
+    }
+
+    /// As many encoded entries from `first` on as fit in `room` bytes, and the number of the next one.
+    ///
+    /// # Panics
+    ///
+    /// When not even one fits: every receiver has room for the longest.
+    pub(crate) fn encode_part(&self, first: usize, room: usize) -> (Vec<u8>, usize) {
+        let mut bytes = Vec::new();
+        let mut next = first;
+        while let Some(entry) = self.get(next) {
+            if bytes.len() + ENTRY_LEN + entry.name.as_bytes().len() > room {
+                break;
+            }
+            entry.encode(&mut bytes);
+            next += 1;
+        }
+        assert!(
+            next > first || first >= self.len(),
+            "a receiver has room for an entry"
+        );
+        (bytes, next)
+    }
+}
+
+impl fmt::Debug for Manifest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Manifest")
+            .field("entries", &self.len())
+            .field("bytes", &self.bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a manifest may be, at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ManifestLimits {
+    pub(crate) entries: u64,
+    pub(crate) name_bytes: u64,
+    pub(crate) bytes: u64,
+}
+
+/// What was said of a manifest before it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Announced {
+    pub(crate) entries: u64,
+    pub(crate) manifest_bytes: u64,
+    pub(crate) bytes: u64,
+}
+
+/// Puts a manifest together from the parts that a peer sends. It never takes more memory than the limits allow, nor any before it is needed.
+#[derive(Debug)]
+pub(crate) struct ManifestParser {
+    announced: Announced,
+    manifest: Manifest,
+}
+
+impl ManifestParser {
+    /// # Errors
+    ///
+    /// [`ManifestError::Limit`] when what was announced is beyond a limit, and [`ManifestError::NotAsAnnounced`] when it is contradictory.
+    pub(crate) fn new(
+        announced: Announced,
+        limits: &ManifestLimits,
+    ) -> Result<Self, ManifestError> {
+        let limit = |what, found, limit| match found <= limit {
+            true => Ok(()),
+            false => Err(ManifestError::Limit { what, found, limit }),
+        };
+        limit("bytes of the stream", announced.bytes, limits.bytes)?;
+        limit("entries", announced.entries, limits.entries)?;
+        // Each has a name of a byte at least.
+        let least = announced.entries.checked_mul(ENTRY_LEN as u64 + 1);
+        let least = least.unwrap_or(u64::MAX);
+        if announced.manifest_bytes < least || least == u64::MAX {
+            return Err(ManifestError::NotAsAnnounced {
+                what: "bytes",
+                announced: announced.manifest_bytes,
+                found: least,
+            });
+        }
+        let names = announced.manifest_bytes - announced.entries * ENTRY_LEN as u64;
+        limit("bytes of names", names, limits.name_bytes)?;
+        Ok(Self {
+            announced,
+            manifest: Manifest::default(),
+        })
+    }
+
+    /// Takes the next part, whose first entry has this number.
+    ///
+    /// # Errors
+    ///
+    /// [`ManifestError::Entry`] or [`ManifestError::NotAsAnnounced`]. The parser is of no use afterwards.
+    pub(crate) fn feed(&mut self, first: u64, mut bytes: &[u8]) -> Result<(), ManifestError> {
+        self.expect(
+            "a part that begins with entry",
+            self.manifest.len() as u64,
+            first,
+        )?;
+        while !bytes.is_empty() {
+            let index = self.manifest.len() as u64;
+            if index == self.announced.entries {
+                return self.expect("entries", index, index + 1);
+            }
+            let (entry, rest) = Entry::parse(bytes).map_err(|problem| wrong(index, problem))?;
+            self.manifest.push(entry)?;
+            bytes = rest;
+            let so_far = self.manifest.encoded_len();
+            if so_far > self.announced.manifest_bytes {
+                return self.expect("bytes", self.announced.manifest_bytes, so_far);
+            }
+            if self.manifest.bytes() > self.announced.bytes {
+                return self.expect(
+                    "bytes of files",
+                    self.announced.bytes,
+                    self.manifest.bytes(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all entries are there.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.manifest.len() as u64 == self.announced.entries
+    }
+
+    /// The manifest.
+    ///
+    /// # Errors
+    ///
+    /// [`ManifestError::NotAsAnnounced`].
+    pub(crate) fn finish(self) -> Result<Manifest, ManifestError> {
+        let Announced {
+            entries,
+            manifest_bytes,
+            bytes,
+        } = self.announced;
+        self.expect("entries", entries, self.manifest.len() as u64)?;
+        self.expect("bytes", manifest_bytes, self.manifest.encoded_len())?;
+        self.expect("bytes of files", bytes, self.manifest.bytes())?;
+        Ok(self.manifest)
+    }
+
+    fn expect(&self, what: &'static str, announced: u64, found: u64) -> Result<(), ManifestError> {
+        match announced == found {
+            true => Ok(()),
+            false => Err(ManifestError::NotAsAnnounced {
+                what,
+                announced,
+                found,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

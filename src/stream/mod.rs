@@ -1,0 +1,57 @@
+//! Streams: files, or other runs of bytes, from storage to one or many peers, checked, and continued where they were cut.
+
+#![allow(dead_code)]
+
+pub(crate) mod auth;
+mod block_set;
+mod blocks;
+pub(crate) mod digest;
+mod error;
+pub(crate) mod handshake;
+mod journal;
+mod limits;
+mod manifest;
+mod name;
+mod outbox;
+mod rate;
+mod receiver;
+mod receiving;
+mod report;
+mod sender;
+mod sending;
+mod sink;
+mod source;
+pub(crate) mod wire;
+mod workers;
+
+use std::time::Duration;
+
+use crate::event_loop::{LoopConfig, WaitMode};
+
+pub use auth::{KEY_LEN_MAX, KEY_LEN_MIN, PresharedKey};
+pub use block_set::BlockSet;
+pub use blocks::{Block, BlockPlan};
+pub use digest::{StreamDigest, crc32c};
+pub use error::{RefusalCode, StreamError, StreamViolation};
+pub use limits::Limits;
+pub use manifest::{Entry, EntryKind, EntryProblem, Manifest, ManifestError, Modified};
+pub use name::{COMPONENT_LEN_MAX, NAME_LEN_MAX, NameError, RelativeName};
+pub use receiver::{Arrival, ReceiverConfig, StreamNews, StreamReceiver};
+pub use report::{Stalls, StreamReport};
+pub use sender::{
+    Peer, PeerOutcome, PeerProgress, SendOptions, SenderConfig, SlowPeer, StreamSender, Transfer,
+};
+pub use sink::{
+    BlockSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, SinkError, SinkFactory,
+    Stop, StreamOffer,
+};
+pub use source::{
+    BlockSource, BufferSource, FileSource, FileSourceBuilder, PathBufText, SourceError,
+};
+pub use wire::{StreamIdentity, WireError};
+
+/// A loop that looks around for a moment before it sleeps: while blocks are flowing, the next one is never far.
+fn loop_config() -> LoopConfig {
+    let window = Duration::from_micros(50);
+    LoopConfig::default().mode(WaitMode::Adaptive { window })
+}

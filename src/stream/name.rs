@@ -1,0 +1,243 @@
+//! `RelativeName`: where below a directory something lies, from a peer that is not trusted.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The longest component of a name, in bytes: what file systems take.
+pub const COMPONENT_LEN_MAX: usize = 255;
+/// The longest name, in bytes.
+pub const NAME_LEN_MAX: usize = 4096;
+
+/// A name that leads to something below a directory, and nowhere else: components with `/` between them, none of them empty, `.` or `..`.
+///
+/// All bytes but `/` and NUL may be in a component, as on any Unix file system. What [`Display`](fmt::Display) shows has no control characters.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RelativeName<'a> {
+    bytes: &'a [u8],
+}
+
+/// Why a name can't be in a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// It has no bytes.
+    #[error("a name without bytes")]
+    Empty,
+    /// It is longer than 4096 bytes.
+    #[error("a name of {len} bytes, the limit is {NAME_LEN_MAX}")]
+    TooLong {
+        /// Its bytes.
+        len: usize,
+    },
+    /// One of its components is longer than 255 bytes.
+    #[error("a name with a component of {len} bytes, the limit is {COMPONENT_LEN_MAX}")]
+    ComponentTooLong {
+        /// The component's bytes.
+        len: usize,
+    },
+    /// It begins or ends with a slash, or has two in a row.
+    #[error("a name with an empty component: it begins or ends with a slash, or has two in a row")]
+    EmptyComponent,
+    /// One of its components is `.` or `..`.
+    #[error("a name that leads elsewhere: a component is a dot, or two")]
+    Dots,
+    /// It has a NUL byte.
+    #[error("a name with a NUL byte")]
+    Nul,
+}
+
+impl<'a> RelativeName<'a> {
+    /// The name that these bytes are.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub fn new(bytes: &'a [u8]) -> Result<Self, NameError> {
+        if bytes.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if bytes.len() > NAME_LEN_MAX {
+            return Err(NameError::TooLong { len: bytes.len() });
+        }
+        for component in bytes.split(|byte| *byte == b'/') {
+            match component {
+                [] => return Err(NameError::EmptyComponent),
+                b"." | b".." => return Err(NameError::Dots),
+                _ if component.contains(&0) => return Err(NameError::Nul),
+                _ if component.len() > COMPONENT_LEN_MAX => {
+                    let len = component.len();
+                    return Err(NameError::ComponentTooLong { len });
+                }
+                _ => {}
+            }
+        }
+        Ok(Self { bytes })
+    }
+
+    /// The name of a path, whose components are joined as they are.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it; an absolute path has an empty component in front.
+    pub fn from_path(path: &'a Path) -> Result<Self, NameError> {
+        Self::new(path.as_os_str().as_bytes())
+    }
+
+    /// The bytes.
+    pub fn as_bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The name as a path, to be used below a directory only.
+    pub fn as_path(self) -> &'a Path {
+        Path::new(OsStr::from_bytes(self.bytes))
+    }
+
+    /// What is between the slashes; at least one.
+    pub fn components(self) -> impl DoubleEndedIterator<Item = &'a OsStr> {
+        self.bytes
+            .split(|byte| *byte == b'/')
+            .map(OsStr::from_bytes)
+    }
+
+    /// Whether it leads to something below what `directory` leads to.
+    pub fn is_below(self, directory: Self) -> bool {
+        self.bytes
+            .strip_prefix(directory.bytes)
+            .is_some_and(|rest| rest.first() == Some(&b'/'))
+    }
+}
+
+/// Component by component, so that what lies below a directory directly follows it.
+impl Ord for RelativeName<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        // The slash counts as less than any byte, which is the same and needs no splitting.
+        let rank = |byte: &u8| {
+            if *byte == b'/' {
+                0
+            } else {
+                u16::from(*byte) + 1
+            }
+        };
+        self.bytes
+            .iter()
+            .map(rank)
+            .cmp(other.bytes.iter().map(rank))
+    }
+}
+
+impl PartialOrd for RelativeName<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for RelativeName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use fmt::Write;
+        for chunk in self.bytes.utf8_chunks() {
+            for c in chunk.valid().chars() {
+                match c.is_control() {
+                    true => write!(f, "{}", c.escape_default())?,
+                    false => f.write_char(c)?,
+                }
+            }
+            write!(f, "{}", chunk.invalid().escape_ascii())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for RelativeName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{self}\"")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ordinary_and_odd_names_are_taken() {
+        let longest = vec![b'x'; COMPONENT_LEN_MAX];
+        let mut deep = b"ab/".repeat(NAME_LEN_MAX / 3);
+        deep.push(b'z');
+        for name in [
+            b"a".as_slice(),
+            b"a b/c  d",
+            "grüße/日本".as_bytes(),
+            b"...",
+            b"a/.hidden/..c",
+            b"\xff\xfe",
+            b"new\nline",
+            &longest,
+            &deep,
+        ] {
+            let parsed = RelativeName::new(name).unwrap();
+            assert_eq!(parsed.as_bytes(), name);
+            assert_eq!(RelativeName::from_path(parsed.as_path()), Ok(parsed));
+            let joined: PathBuf = parsed.components().collect();
+            assert_eq!(joined, parsed.as_path());
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_not() {
+        let component = vec![b'x'; COMPONENT_LEN_MAX + 1];
+        let long = b"a/".repeat(NAME_LEN_MAX);
+        for (name, error) in [
+            (b"".as_slice(), NameError::Empty),
+            (b"/etc/passwd", NameError::EmptyComponent),
+            (b"a//b", NameError::EmptyComponent),
+            (b"a/", NameError::EmptyComponent),
+            (b".", NameError::Dots),
+            (b"..", NameError::Dots),
+            (b"a/../../b", NameError::Dots),
+            (b"a/./b", NameError::Dots),
+            (b"a\0b", NameError::Nul),
+            (&component, NameError::ComponentTooLong { len: 256 }),
+            (&long, NameError::TooLong { len: 8192 }),
+        ] {
+            assert_eq!(RelativeName::new(name), Err(error), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_is_one_harmless_line() {
+        let name = RelativeName::new(b"a\x1b[2J\n\xff\xc2\x9bz ").unwrap();
+        assert_eq!(name.to_string(), "a\\u{1b}[2J\\n\\xff\\u{9b}z ");
+    }
+
+    proptest! {
+        /// A path that is made of the parsed components stays below where it begins.
+        #[test]
+        fn no_name_escapes(bytes in proptest::collection::vec(prop_oneof![Just(b'.'), Just(b'/'), Just(b'a'), any::<u8>()], 0..24)) {
+            if let Ok(name) = RelativeName::new(&bytes) {
+                use std::path::Component;
+                prop_assert!(name.as_path().is_relative());
+                let parts: Vec<_> = name.as_path().components().collect();
+                prop_assert_eq!(parts.len(), name.components().count());
+                prop_assert!(parts.iter().all(|part| matches!(part, Component::Normal(_))));
+                prop_assert!(!name.to_string().contains(char::is_control));
+            }
+        }
+
+        /// The order is that of the lists of components, and what is below something follows it at once.
+        #[test]
+        fn order_is_by_component(a in "[a/!0]{1,8}", b in "[a/!0]{1,8}") {
+            if let (Ok(a), Ok(b)) = (RelativeName::new(a.as_bytes()), RelativeName::new(b.as_bytes())) {
+                let lists = a.components().cmp(b.components());
+                prop_assert_eq!(a.cmp(&b), lists);
+                let starts = b.components().count() > a.components().count() && b.components().zip(a.components()).all(|(b, a)| a == b);
+                prop_assert_eq!(b.is_below(a), starts);
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `Outbox`: control messages of a connection that wait for room, in order.
+
+use std::collections::VecDeque;
+
+use super::wire::{HEADER_LEN, Message};
+use crate::buffer::{Payload, SharedBufferManager};
+use crate::endpoint::ConnectionId;
+use crate::endpoint::duplex::DuplexEndpoint;
+use crate::error::{Blocked, SendErrorKind};
+
+/// The key of every control message: nobody asks which one it was.
+pub(super) const CONTROL_KEY: u64 = u64::MAX;
+
+/// Messages that may wait on one connection. What is said often (credit, progress) is said anew only when the last is gone, so that only a peer
+/// that does not read gets so far: its connection is given up.
+const WAITING_MAX: usize = 4096;
+
+/// Control messages that wait for room.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    waiting: VecDeque<Packed>,
+    overflown: bool,
+}
+
+#[derive(Debug)]
+struct Packed {
+    header: [u8; HEADER_LEN],
+    payload: Vec<u8>,
+}
+
+/// What became of a look at an outbox.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Pumped {
+    /// Nothing waits.
+    Empty,
+    /// The rest waits for room.
+    Blocked,
+    /// The connection can't be sent on any more.
+    Dead,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, message: &Message<'_>) {
+        if self.waiting.len() >= WAITING_MAX {
+            self.overflown = true;
+            return;
+        }
+        let mut header = [0; HEADER_LEN];
+        let payload = message.encode(&mut header).to_vec();
+        self.waiting.push_back(Packed { header, payload });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Sends what can be sent now.
+    pub(super) fn pump(
+        &mut self,
+        endpoint: &mut DuplexEndpoint,
+        connection: ConnectionId,
+        pool: &SharedBufferManager,
+    ) -> Pumped {
+        if self.overflown {
+            return Pumped::Dead;
+        }
+        while let Some(next) = self.waiting.front() {
+            let payload = match next.payload.len() {
+                0 => Payload::empty(),
+                len => match pool.try_acquire() {
+                    Some(mut buffer) => {
+                        buffer[..len].copy_from_slice(&next.payload);
+                        buffer.freeze(len).into()
+                    }
+                    None => return Pumped::Blocked,
+                },
+            };
+            match endpoint.send(connection, payload, &next.header, CONTROL_KEY) {
+                Ok(()) => drop(self.waiting.pop_front()),
+                Err(refused) => match refused.kind {
+                    SendErrorKind::WouldBlock(_) => return Pumped::Blocked,
+                    kind => {
+                        tracing::debug!(%kind, "a control message of a stream could not be sent");
+                        return Pumped::Dead;
+                    }
+                },
+            }
+        }
+        Pumped::Empty
+    }
+}
+
+/// What a refused send of a block waits for.
+pub(super) fn waits_for_credits(blocked: &Blocked) -> bool {
+    matches!(blocked, Blocked::Credits)
+}

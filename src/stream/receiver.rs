@@ -1,0 +1,186 @@
+//! `StreamReceiver`: takes streams, and gives them to sinks.
+
+mod config;
+mod engine;
+mod guest;
+mod news;
+mod session;
+mod writing;
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use self::config::RECEIVES_BESIDE;
+use self::engine::{Command, Engine};
+use super::StreamError;
+use super::sender::control_pool;
+use super::wire::HEADER_LEN;
+use crate::buffer::SharedBufferManager;
+use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
+use crate::event_loop::Waker;
+use crate::{Domain, PeerAddr, Region};
+
+pub use config::ReceiverConfig;
+pub use news::{Arrival, StreamNews};
+
+/// News that wait for the application.
+const NEWS_MAX: usize = 4096;
+
+/// Control messages in flight on a connection.
+const CONTROL_SENDS: u32 = 16;
+
+/// Receives beyond the window, for what senders say beside blocks.
+const CONTROL_DEPTH: u32 = 4;
+
+/// Takes streams from [`StreamSender`](super::StreamSender)s, checks each block, and gives it to a sink.
+///
+/// It has one thread for its connections, and some that write. A stream's sender is told that it is complete when the sink has all of it.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use fabricast::stream::{DirectorySink, ReceiverConfig, StreamNews, StreamReceiver};
+///
+/// let domain = fabricast::Fabric::builder().provider("tcp").node("10.0.0.2").open()?.open_domain()?;
+/// let config = ReceiverConfig::new(DirectorySink::new("/data")?);
+/// let receiver = StreamReceiver::listen(&domain, "10.0.0.2:7471".parse()?, config)?;
+/// while let Some(news) = receiver.next(Duration::from_secs(3600)) {
+///     if let StreamNews::Complete(stream, report) = news {
+///         println!("{} files: {report}", stream.manifest.len());
+///     }
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct StreamReceiver {
+    addrs: Vec<PeerAddr>,
+    news: std::sync::Mutex<Receiver<StreamNews>>,
+    commands: Sender<Command>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StreamReceiver {
+    /// Listens at an address of this machine, for connections of the domain's kind. Port 0 lets the system choose.
+    ///
+    /// # Errors
+    /// [`StreamError::Setting`] for a setting out of its range, [`StreamError::Endpoint`] for what libfabric and the system answer.
+    pub fn listen(
+        domain: &Arc<Domain>,
+        addr: PeerAddr,
+        config: ReceiverConfig,
+    ) -> Result<Self, StreamError> {
+        Self::listen_at(&[(Arc::clone(domain), addr)], config)
+    }
+
+    /// Listens at several addresses, each of a domain of its own: one for each network interface.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub fn listen_at(
+        places: &[(Arc<Domain>, PeerAddr)],
+        config: ReceiverConfig,
+    ) -> Result<Self, StreamError> {
+        config.check()?;
+        let mut endpoints = Vec::new();
+        let mut addrs = Vec::new();
+        let mut slots = 0;
+        let domains: Vec<_> = places
+            .iter()
+            .map(|(domain, _)| Arc::clone(domain))
+            .collect();
+        for (domain, addr) in places {
+            let duplex = duplex(&config)?;
+            slots += duplex.pool.slots();
+            let endpoint = DuplexEndpoint::listen(domain, *addr, &duplex)?;
+            addrs.extend(endpoint.local_addr());
+            endpoints.push(endpoint);
+        }
+        let control = control_pool(&domains)?;
+        let (news_way, news) = sync_channel(NEWS_MAX);
+        let (commands, queue) = channel();
+        let (engine, waker) = Engine::new(config, endpoints, (control, slots), (news_way, queue))?;
+        let thread = std::thread::Builder::new().name("stream-recv".to_owned());
+        let thread = thread.spawn(move || engine.run());
+        let thread = thread.map_err(|error| crate::Error::Os {
+            call: "pthread_create",
+            source: error,
+        })?;
+        Ok(Self {
+            addrs,
+            news: std::sync::Mutex::new(news),
+            commands,
+            waker,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens, with the real ports.
+    pub fn local_addrs(&self) -> &[PeerAddr] {
+        &self.addrs
+    }
+
+    /// Where it listens first, with the real port.
+    ///
+    /// # Panics
+    /// Never: there is one at least.
+    pub fn local_addr(&self) -> PeerAddr {
+        self.addrs[0]
+    }
+
+    /// What happened next; `None`: nothing within that time, or the receiver has ended.
+    pub fn next(&self, timeout: Duration) -> Option<StreamNews> {
+        let news = self.news.lock();
+        let news = news.unwrap_or_else(std::sync::PoisonError::into_inner);
+        news.recv_timeout(timeout).ok()
+    }
+
+    /// Takes no new streams, waits for those that are under way until the deadline, and cuts what is left then. Returns when its threads have
+    /// ended, with the news that nobody fetched.
+    pub fn stop(mut self, deadline: Instant) -> Vec<StreamNews> {
+        self.begin_stop(deadline);
+        if let Some(thread) = self.thread.take() {
+            // What it says of its panic, it said on stderr.
+            let _ = thread.join();
+        }
+        let news = self.news.lock();
+        let news = news.unwrap_or_else(std::sync::PoisonError::into_inner);
+        news.try_iter().collect()
+    }
+
+    fn begin_stop(&self, deadline: Instant) {
+        let _ = self.commands.send(Command::Stop(deadline));
+        self.waker.wake();
+    }
+}
+
+impl Drop for StreamReceiver {
+    /// The rude end: what is not over is cut, soon, and nobody waits for that.
+    fn drop(&mut self) {
+        self.begin_stop(Instant::now());
+    }
+}
+
+fn duplex(config: &ReceiverConfig) -> Result<DuplexConfig, StreamError> {
+    let slots = config.buffers + RECEIVES_BESIDE * config.connections;
+    let slot = config.block_bytes as usize + HEADER_LEN;
+    let region = Region::host(slot.next_multiple_of(64) * slots as usize);
+    let region = region.build().map_err(crate::Error::from)?;
+    let pool_config = crate::buffer::SharedBufferConfig {
+        slots: Some(slots),
+        ..crate::buffer::SharedBufferConfig::new(slot)
+    };
+    let pool = SharedBufferManager::new(region, pool_config).map_err(crate::Error::from)?;
+    Ok(DuplexConfig {
+        header_len: HEADER_LEN as u16,
+        pool,
+        depth: config.window + CONTROL_DEPTH,
+        send_depth: CONTROL_SENDS,
+        max_connections: config.connections,
+        connect_timeout: config.handshake_timeout,
+        close_timeout: Duration::from_secs(2),
+        send_deadline: config.lost_after.max(Duration::from_secs(10)),
+        lost_after: config.lost_after,
+    })
+}

@@ -1,0 +1,152 @@
+//! What a receiver is opened with.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::stream::sender::setting;
+use crate::stream::sink::SinkFactory;
+use crate::stream::{Limits, PresharedKey, StreamError};
+
+/// Receives that a connection takes beside its blocks, at most.
+pub(super) const RECEIVES_BESIDE: u32 = 11;
+
+/// The settings of a [`StreamReceiver`](super::StreamReceiver).
+///
+/// | setting | unit | default | range |
+/// |---|---|---|---|
+/// | `block_bytes` | bytes of the largest block that is taken | 1 MiB | 8 KiB to 256 MiB |
+/// | `connections` | connections at once | 8 | 1 to 1,024 |
+/// | `buffers` | blocks that arrive or wait for the sink, all connections together, beside 11 for each connection | 32 | 2 to 65,536 |
+/// | `window` | blocks granted to a stream at once | 16 | 1 to 4,096 |
+/// | `writers` | threads that write | 2 | 1 to 64 |
+/// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
+/// | `stalled_after` | time | 60 s | 10 ms to 24 h |
+/// | `lost_after` | time | 10 s | 10 ms to 24 h |
+/// | `limits` | | | see [`Limits`] |
+/// | `key` | a pre-shared key | none | |
+///
+/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes.
+#[derive(Debug, Clone)]
+pub struct ReceiverConfig {
+    pub(super) sink: Arc<dyn SinkFactory>,
+    pub(super) block_bytes: u32,
+    pub(super) connections: u32,
+    pub(super) buffers: u32,
+    pub(super) window: u32,
+    pub(super) writers: u32,
+    pub(super) handshake_timeout: Duration,
+    pub(super) stalled_after: Duration,
+    pub(super) lost_after: Duration,
+    pub(super) limits: Limits,
+    pub(super) key: Option<PresharedKey>,
+}
+
+impl ReceiverConfig {
+    /// Streams go to sinks of this kind.
+    pub fn new(sink: impl SinkFactory) -> Self {
+        Self {
+            sink: Arc::new(sink),
+            block_bytes: 1 << 20,
+            connections: 8,
+            buffers: 32,
+            window: 16,
+            writers: 2,
+            handshake_timeout: Duration::from_secs(5),
+            stalled_after: Duration::from_secs(60),
+            lost_after: Duration::from_secs(10),
+            limits: Limits::default(),
+            key: None,
+        }
+    }
+
+    /// Bytes of the largest block that is taken. Senders with larger ones take smaller ones, if this is their first peer to say so.
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: u32) -> Self {
+        self.block_bytes = bytes;
+        self
+    }
+
+    /// Connections at once; one more is refused.
+    #[must_use]
+    pub fn connections(mut self, connections: u32) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// Buffers of a block each, beside those that connections take.
+    #[must_use]
+    pub fn buffers(mut self, buffers: u32) -> Self {
+        self.buffers = buffers;
+        self
+    }
+
+    /// Blocks granted to a stream at once: those that are on their way, and those that the sink has not written.
+    #[must_use]
+    pub fn window(mut self, blocks: u32) -> Self {
+        self.window = blocks;
+        self
+    }
+
+    /// Threads that check and write blocks.
+    #[must_use]
+    pub fn writers(mut self, threads: u32) -> Self {
+        self.writers = threads;
+        self
+    }
+
+    /// How long a peer may take from its first byte to the end of the handshake, and from there to its stream.
+    #[must_use]
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake_timeout = timeout;
+        self
+    }
+
+    /// A stream of which nothing has come for so long, and which is not paused, is cut.
+    #[must_use]
+    pub fn stalled_after(mut self, silence: Duration) -> Self {
+        self.stalled_after = silence;
+        self
+    }
+
+    /// How long a peer may be silent before its connection is given up.
+    #[must_use]
+    pub fn lost_after(mut self, silence: Duration) -> Self {
+        self.lost_after = silence;
+        self
+    }
+
+    /// How much is taken.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// The key that senders must have, too: each side proves to the other that it does, before anything else is said.
+    #[must_use]
+    pub fn key(mut self, key: PresharedKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), StreamError> {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let range = "8192 to 268435456 bytes";
+        setting("block_bytes", self.block_bytes.into(), 8192, 1 << 28, range)?;
+        setting("connections", self.connections.into(), 1, 1024, "1 to 1024")?;
+        setting("buffers", self.buffers.into(), 2, 65_536, "2 to 65536")?;
+        setting("window", self.window.into(), 1, 4096, "1 to 4096 blocks")?;
+        setting("writers", self.writers.into(), 1, 64, "1 to 64 threads")?;
+        let hour = "1 ms to 1 h";
+        setting(
+            "handshake_timeout",
+            ms(self.handshake_timeout),
+            1,
+            3_600_000,
+            hour,
+        )?;
+        let day = "10 ms to 24 h";
+        setting("stalled_after", ms(self.stalled_after), 10, 86_400_000, day)?;
+        setting("lost_after", ms(self.lost_after), 10, 86_400_000, day)
+    }
+}

@@ -1,0 +1,457 @@
+//! `Engine`: the thread of a receiver that owns its endpoints, and never waits for a sink.
+
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::config::ReceiverConfig;
+use super::guest::Guest;
+use super::news::{News, StreamNews};
+use super::session::Session;
+use super::writing::{WriteDone, WriteJob, Writers};
+use crate::buffer::SharedBufferManager;
+use crate::endpoint::duplex::DuplexEndpoint;
+use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived, ReceiveEvent};
+use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
+use crate::stream::handshake::Then;
+use crate::stream::outbox::Pumped;
+use crate::stream::wire::{BlockHeader, Kind, Message, Reason, Refuse};
+use crate::stream::{RefusalCode, StreamError, StreamViolation};
+use crate::{Error, PeerAddr};
+
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long goodbyes may take.
+pub(super) const GOODBYE: Duration = Duration::from_secs(1);
+
+/// What the receiver's handle asks for.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// No new streams; those that are not over by then are cut.
+    Stop(Instant),
+}
+
+pub(super) struct Port {
+    pub(super) endpoint: DuplexEndpoint,
+    token: Token,
+}
+
+/// What guests and sessions use of the engine.
+pub(super) struct Tools {
+    pub(super) ports: Vec<Port>,
+    pub(super) control: SharedBufferManager,
+    pub(super) config: ReceiverConfig,
+    pub(super) writers: Option<Writers>,
+    pub(super) news: News,
+    pub(super) now: Instant,
+}
+
+impl Tools {
+    pub(super) fn give(&self, job: WriteJob) {
+        let given = self
+            .writers
+            .as_ref()
+            .is_some_and(|writers| writers.give(job));
+        if !given {
+            tracing::error!("the queue of the writers of a stream receiver is full");
+        }
+    }
+}
+
+/// The network thread of a receiver.
+pub(super) struct Engine {
+    event_loop: EventLoop,
+    tools: Tools,
+    guests: HashMap<ConnectionId, Guest>,
+    sessions: HashMap<u64, Session>,
+    by_name: HashMap<[u8; 16], u64>,
+    next: u64,
+    written: Receiver<WriteDone>,
+    commands: Receiver<Command>,
+    stop: Option<Instant>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        config: ReceiverConfig,
+        endpoints: Vec<DuplexEndpoint>,
+        (control, slots): (SharedBufferManager, usize),
+        (news, commands): (SyncSender<StreamNews>, Receiver<Command>),
+    ) -> Result<(Self, Waker), Error> {
+        let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
+        let mut ports = Vec::new();
+        for endpoint in endpoints {
+            let token = event_loop.add_endpoint(&endpoint)?;
+            ports.push(Port { endpoint, token });
+        }
+        event_loop.add_timer(TICK, Some(TICK));
+        let waker = event_loop.waker();
+        // A block that is to be written has a buffer; a session has few other jobs.
+        let sessions = config.connections as usize * ports.len() * 4;
+        let (done, written) = sync_channel(slots + 4 * sessions + 64);
+        let writers = Writers::spawn(config.writers, (slots, sessions), done, waker.clone())?;
+        let engine = Self {
+            event_loop,
+            tools: Tools {
+                ports,
+                control,
+                config,
+                writers: Some(writers),
+                news: News::new(news),
+                now: Instant::now(),
+            },
+            guests: HashMap::new(),
+            sessions: HashMap::new(),
+            by_name: HashMap::new(),
+            next: 1,
+            written,
+            commands,
+            stop: None,
+        };
+        Ok((engine, waker))
+    }
+
+    /// Until it is told to stop, and everything is over.
+    pub(super) fn run(mut self) {
+        loop {
+            let mut ready = Vec::new();
+            let ran = self.event_loop.run_once(Some(TICK), |_, event| {
+                if let LoopEvent::Endpoint(token) = event {
+                    ready.push(token);
+                }
+            });
+            if let Err(error) = ran {
+                tracing::error!(%error, "the loop of a stream receiver failed");
+                break;
+            }
+            self.tools.now = Instant::now();
+            if self.turn(&ready) {
+                self.event_loop.mark_busy();
+            }
+            let idle = self.sessions.values().all(Session::is_over);
+            if self.stop.is_some_and(|by| idle || self.tools.now >= by) {
+                break;
+            }
+        }
+        self.end();
+    }
+
+    fn end(mut self) {
+        let ids: Vec<_> = self.sessions.keys().copied().collect();
+        for id in ids {
+            self.fail(id, RefusalCode::CLOSING, "the receiver ends", None);
+        }
+        self.pump();
+        // What is written goes on being written: sinks are told that it is over by the last of their jobs.
+        if let Some(writers) = self.tools.writers.take() {
+            writers.finish();
+        }
+        let ended = self.tools.ports.into_iter();
+        ended.for_each(|port| drop(port.endpoint.close(Instant::now() + GOODBYE)));
+        for done in self.written.try_iter() {
+            if let Some(session) = self.sessions.get_mut(&done.session) {
+                session.on_last(done);
+            }
+        }
+        self.sessions.values().for_each(Session::abandon_now);
+    }
+
+    fn turn(&mut self, ready: &[Token]) -> bool {
+        loop {
+            match self.commands.try_recv() {
+                Ok(Command::Stop(by)) => self.stop = Some(self.stop.map_or(by, |old| old.min(by))),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.stop.get_or_insert(self.tools.now);
+                    break;
+                }
+            }
+        }
+        let mut work = self.poll_ports(ready);
+        while let Ok(done) = self.written.try_recv() {
+            work = true;
+            if let Some(session) = self.sessions.get_mut(&done.session) {
+                session.on_done(done, &mut self.guests, &mut self.tools);
+            }
+        }
+        self.on_time();
+        self.pump();
+        self.forget();
+        work
+    }
+
+    // ---- events --------------------------------------------------------------------------------------------------
+
+    fn poll_ports(&mut self, ready: &[Token]) -> bool {
+        let mut any = false;
+        for at in 0..self.tools.ports.len() {
+            let port = &mut self.tools.ports[at];
+            if !ready.contains(&port.token) && self.guests.is_empty() {
+                continue;
+            }
+            let mut events = Vec::new();
+            if let Err(error) = port.endpoint.poll(&mut events) {
+                tracing::error!(%error, "an endpoint of a stream receiver failed");
+            }
+            any |= !events.is_empty();
+            for event in events {
+                self.on_event(at, event);
+            }
+        }
+        any
+    }
+
+    fn on_event(&mut self, port: usize, event: ReceiveEvent) {
+        match event {
+            ReceiveEvent::Connected { connection, info } => {
+                match Guest::new(port, info.peer, &self.tools) {
+                    Ok(guest) => drop(self.guests.insert(connection, guest)),
+                    Err(error) => {
+                        tracing::error!(%error, "a connection could not be taken");
+                        let endpoint = &mut self.tools.ports[port].endpoint;
+                        endpoint.abort_connection(connection);
+                    }
+                }
+            }
+            ReceiveEvent::Message(message) => self.on_message(message),
+            ReceiveEvent::Disconnected { connection, reason } => {
+                self.on_disconnected(connection, reason);
+            }
+            // What this side sends is small, and said anew or not needed: a failed send is followed by the connection's end.
+            _ => {}
+        }
+    }
+
+    fn on_message(&mut self, arrived: Arrived) {
+        let connection = arrived.connection();
+        let Some(guest) = self.guests.get_mut(&connection) else {
+            return;
+        };
+        guest.last_heard = self.tools.now;
+        let session = guest.session;
+        // The path of nearly all messages: nothing but the header is looked at here.
+        if let Some(id) = session
+            && Kind::peek(arrived.header()) == Some(Kind::BLOCK)
+        {
+            let Some(session) = self.sessions.get_mut(&id) else {
+                return;
+            };
+            let taken = BlockHeader::parse(arrived.header(), arrived.payload().len())
+                .map_err(StreamViolation::from)
+                .and_then(|header| session.on_block(guest.rail, &header, arrived, &mut self.tools));
+            if let Err(violation) = taken {
+                self.on_violation(connection, violation);
+            }
+            return;
+        }
+        let Some(id) = session else {
+            return self.on_handshake(connection, &arrived);
+        };
+        let result = Message::parse(arrived.header(), arrived.payload())
+            .map_err(StreamViolation::from)
+            .and_then(|message| self.on_stream_message(connection, id, &message));
+        if let Err(violation) = result {
+            self.on_violation(connection, violation);
+        }
+    }
+
+    fn on_handshake(&mut self, connection: ConnectionId, arrived: &Arrived) {
+        let now = self.tools.now;
+        let Some(guest) = self.guests.get_mut(&connection) else {
+            return;
+        };
+        if guest.leave_by.is_some() {
+            return;
+        }
+        let agreed = match guest.on_handshake(arrived, now) {
+            Then::Wait => return,
+            Then::Ready(agreed) => agreed,
+            Then::Over(error) => {
+                tracing::warn!(%error, peer = ?guest.peer, "a stream's handshake failed");
+                guest.leave_by = Some(now + GOODBYE);
+                let (peer, code) = (guest.peer, code_of(&error));
+                return self.tools.news.refused(peer, code, &error.to_string());
+            }
+        };
+        let name = agreed.session;
+        guest.rail = agreed.rail;
+        // A rail of a session that is known, or the first of a new one.
+        let id = match self.by_name.get(&name) {
+            Some(id) => *id,
+            None => {
+                let sessions = self.sessions.values().filter(|session| !session.is_over());
+                if sessions.count() >= self.tools.config.limits.streams as usize
+                    || self.stop.is_some()
+                {
+                    let code = match self.stop {
+                        Some(_) => RefusalCode::CLOSING,
+                        None => RefusalCode::BUSY,
+                    };
+                    return self.refuse(connection, code, "");
+                }
+                let id = self.next;
+                self.next += 1;
+                let session = Session::new(id, name, guest.peer, self.tools.now);
+                self.sessions.insert(id, session);
+                self.by_name.insert(name, id);
+                id
+            }
+        };
+        guest.session = Some(id);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.on_rail(connection);
+        }
+    }
+
+    /// The connection is not taken: it is told why, and left.
+    fn refuse(&mut self, connection: ConnectionId, code: RefusalCode, text: &str) {
+        let Some(guest) = self.guests.get_mut(&connection) else {
+            return;
+        };
+        guest.outbox.push(&Message::Refuse(Refuse {
+            stream: 0,
+            code,
+            details: [0, 0],
+            reason: Reason::new(text),
+        }));
+        guest.leave_by = Some(self.tools.now + GOODBYE);
+        self.tools.news.refused(guest.peer, code, text);
+    }
+
+    fn on_stream_message(
+        &mut self,
+        connection: ConnectionId,
+        id: u64,
+        message: &Message<'_>,
+    ) -> Result<(), StreamViolation> {
+        // Only one stream at a time writes under a key: an older one whose sender may be gone makes room.
+        if let Message::Open(open) = message {
+            let key = open.identity.key;
+            let others = self.sessions.values().filter(|other| other.writes(key));
+            let other = others
+                .map(|other| (other.id(), other.silent_for(self.tools.now)))
+                .next();
+            if let Some((other, silent)) = other.filter(|(other, _)| *other != id) {
+                if silent > SUPERSEDED_AFTER {
+                    self.fail(other, RefusalCode::ALREADY, "its sender began anew", None);
+                }
+                if let Some(session) = self.sessions.get_mut(&id) {
+                    let (guests, tools) = (&mut self.guests, &mut self.tools);
+                    session.refuse(open.stream, RefusalCode::ALREADY, "", guests, tools);
+                }
+                return Ok(());
+            }
+        }
+        let Some(rail) = self.guests.get(&connection).map(|guest| guest.rail) else {
+            return Ok(());
+        };
+        match self.sessions.get_mut(&id) {
+            Some(session) => session.on_message(rail, message, &mut self.guests, &mut self.tools),
+            None => Ok(()),
+        }
+    }
+
+    fn on_violation(&mut self, connection: ConnectionId, violation: StreamViolation) {
+        tracing::warn!(%violation, "a stream's peer does not keep to the protocol");
+        let session = self.guests.get(&connection).and_then(|guest| guest.session);
+        match session {
+            Some(id) => self.fail(
+                id,
+                RefusalCode::MALFORMED,
+                &violation.to_string(),
+                Some(violation.into()),
+            ),
+            None => self.refuse(connection, RefusalCode::MALFORMED, &violation.to_string()),
+        }
+    }
+
+    fn fail(&mut self, id: u64, code: RefusalCode, text: &str, error: Option<StreamError>) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            let error = error.unwrap_or_else(|| StreamError::GivenUp {
+                code,
+                reason: text.to_owned(),
+            });
+            session.fail((code, text), None, error, &mut self.guests, &mut self.tools);
+        }
+    }
+
+    fn on_disconnected(&mut self, connection: ConnectionId, reason: CloseReason) {
+        let Some(guest) = self.guests.remove(&connection) else {
+            return;
+        };
+        if let Some(session) = guest.session.and_then(|id| self.sessions.get_mut(&id)) {
+            session.on_rail_gone(connection, reason, &mut self.guests, &mut self.tools);
+        }
+    }
+
+    // ---- time ----------------------------------------------------------------------------------------------------
+
+    fn on_time(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.on_time(&mut self.guests, &mut self.tools);
+        }
+        let now = self.tools.now;
+        let late = |guest: &Guest| guest.is_late(now);
+        let late: Vec<_> = self
+            .guests
+            .iter()
+            .filter(|(_, guest)| late(guest))
+            .collect();
+        let late: Vec<_> = late
+            .into_iter()
+            .map(|(id, guest)| (*id, guest.port))
+            .collect();
+        for (connection, port) in late {
+            self.tools.ports[port].endpoint.abort_connection(connection);
+        }
+    }
+
+    fn pump(&mut self) {
+        for session in self.sessions.values_mut() {
+            session.speak(&mut self.guests, self.tools.now);
+        }
+        for (connection, guest) in &mut self.guests {
+            let endpoint = &mut self.tools.ports[guest.port].endpoint;
+            match guest
+                .outbox
+                .pump(endpoint, *connection, &self.tools.control)
+            {
+                Pumped::Dead => endpoint.abort_connection(*connection),
+                // What was said last has left: the goodbye follows it.
+                Pumped::Empty if guest.leave_by.is_some() && !guest.leaving => {
+                    guest.leaving = true;
+                    endpoint.close_connection(*connection, self.tools.now + GOODBYE);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        let (by_name, guests) = (&mut self.by_name, &self.guests);
+        self.sessions.retain(|_, session| {
+            let keep = !session.is_over() || session.rails().any(|rail| guests.contains_key(&rail));
+            if !keep {
+                by_name.remove(&session.name());
+            }
+            keep
+        });
+    }
+}
+
+/// A stream that writes under a key makes room for another one when nothing was heard of its sender for so long.
+const SUPERSEDED_AFTER: Duration = Duration::from_millis(500);
+
+/// What kind of failure ended a handshake.
+fn code_of(error: &StreamError) -> RefusalCode {
+    match error {
+        StreamError::Refused { code, .. } | StreamError::GivenUp { code, .. } => *code,
+        StreamError::Unproven => RefusalCode::KEY,
+        StreamError::Deadline { .. } => RefusalCode::DEADLINE,
+        _ => RefusalCode::MALFORMED,
+    }
+}
+
+/// Who a peer is, where the provider tells.
+pub(super) type Who = Option<PeerAddr>;

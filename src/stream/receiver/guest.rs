@@ -1,0 +1,70 @@
+//! `Guest`: one connection of a receiver.
+
+use std::time::Instant;
+
+use super::engine::{Tools, Who};
+use crate::endpoint::Message as Arrived;
+use crate::stream::StreamError;
+use crate::stream::auth;
+use crate::stream::handshake::{AnswerSettings, Answering, Then};
+use crate::stream::outbox::Outbox;
+use crate::stream::wire::{Features, PAYLOAD_ROOM_MIN};
+
+pub(super) struct Guest {
+    pub(super) port: usize,
+    pub(super) peer: Who,
+    handshake: Answering,
+    /// By when the handshake, and the first stream, must be there.
+    by: Instant,
+    /// Once the handshake is over.
+    pub(super) session: Option<u64>,
+    pub(super) rail: u16,
+    pub(super) outbox: Outbox,
+    pub(super) last_heard: Instant,
+    /// It is told its last words, and left by then.
+    pub(super) leave_by: Option<Instant>,
+    pub(super) leaving: bool,
+}
+
+impl Guest {
+    pub(super) fn new(port: usize, peer: Who, tools: &Tools) -> Result<Self, StreamError> {
+        let config = &tools.config;
+        let by = tools.now + config.handshake_timeout;
+        let handshake = Answering::new(AnswerSettings {
+            features: Features::RAILS | Features::RESUME | Features::READ_BACK,
+            streams: 1,
+            payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
+            key: config.key.clone(),
+            nonce: auth::nonce()?,
+            deadline: by,
+        });
+        Ok(Self {
+            port,
+            peer,
+            handshake,
+            by,
+            session: None,
+            rail: 0,
+            outbox: Outbox::default(),
+            last_heard: tools.now,
+            leave_by: None,
+            leaving: false,
+        })
+    }
+
+    /// Answers; what is left to do is in the answer.
+    pub(super) fn on_handshake(&mut self, arrived: &Arrived, now: Instant) -> Then {
+        let step = self
+            .handshake
+            .on_message(arrived.header(), arrived.payload(), now);
+        if let Some(say) = &step.say {
+            self.outbox.push(say);
+        }
+        step.then
+    }
+
+    pub(super) fn is_late(&self, now: Instant) -> bool {
+        let unknown = self.session.is_none() && now >= self.by;
+        unknown || self.leave_by.is_some_and(|by| now >= by)
+    }
+}

@@ -1,0 +1,245 @@
+//! `StreamSender`: reads sources, and sends them to one peer or many.
+
+mod config;
+mod delivery;
+mod engine;
+mod lane;
+mod rail;
+mod reading;
+mod transfer;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use self::engine::{Begin, Command, Engine};
+use self::transfer::Shared;
+use super::wire::HEADER_LEN;
+use super::{BlockSource, StreamError};
+use crate::buffer::{SharedBufferConfig, SharedBufferManager};
+use crate::endpoint::duplex::DuplexConfig;
+use crate::event_loop::Waker;
+use crate::{Domain, Region};
+
+pub(super) use config::setting;
+pub use config::{Peer, SendOptions, SenderConfig, SlowPeer};
+pub use transfer::{PeerOutcome, PeerProgress, Transfer};
+
+/// Buffers for control messages; each peer uses few at a time.
+const CONTROL_SLOTS: u32 = 64;
+
+/// Control messages granted to each receiver at once.
+const CONTROL_DEPTH: u32 = 16;
+
+/// Control messages in flight on a connection, beside the blocks.
+const CONTROL_SENDS: u32 = 8;
+
+/// Reads sources block by block into registered buffers, and sends each block to every peer that is to have it, from the one buffer that it is in.
+///
+/// It has one thread for its connections, and some that read. A [`Transfer`] is begun with [`send`](Self::send), and goes on by itself; several
+/// share the buffers. Peers are [`StreamReceiver`](super::StreamReceiver)s.
+///
+/// ```no_run
+/// use std::time::{Duration, Instant};
+/// use fabricast::stream::{FileSource, SendOptions, SenderConfig, StreamSender};
+///
+/// let domain = fabricast::Fabric::builder().provider("tcp").open()?.open_domain()?;
+/// let sender = StreamSender::open(&domain, SenderConfig::default())?;
+/// let source = FileSource::file("run1.h5")?;
+/// let transfer = sender.send(source, ["10.0.0.2:7471".parse::<fabricast::PeerAddr>()?], SendOptions::default())?;
+/// for outcome in transfer.wait(Instant::now() + Duration::from_secs(600)).ok_or("not done in time")? {
+///     outcome.result?;
+///     println!("{}", outcome.report);
+/// }
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct StreamSender {
+    domains: Vec<Arc<Domain>>,
+    pool: SharedBufferManager,
+    commands: Sender<Command>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+    next: AtomicU64,
+}
+
+impl StreamSender {
+    /// A sender over one domain, of either kind of connections.
+    ///
+    /// # Errors
+    /// [`StreamError::Setting`] for a setting out of its range, [`StreamError::Endpoint`] for what libfabric and the system answer.
+    pub fn open(domain: &Arc<Domain>, config: SenderConfig) -> Result<Self, StreamError> {
+        Self::over(std::slice::from_ref(domain), config)
+    }
+
+    /// A sender over several domains, one for each network interface: a peer's n-th address is reached by the n-th of them.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn over(domains: &[Arc<Domain>], config: SenderConfig) -> Result<Self, StreamError> {
+        config.check()?;
+        if domains.is_empty() {
+            let range = "at least 1";
+            let name = "domains";
+            return Err(StreamError::Setting {
+                name,
+                value: 0,
+                range,
+            });
+        }
+        let pool = block_pool(config.block_bytes, config.buffers, domains)?;
+        let control = control_pool(domains)?;
+        let (commands, queue) = channel();
+        let pools = (pool.clone(), control);
+        let (engine, waker) = Engine::new(config, domains, pools, queue)?;
+        let thread = std::thread::Builder::new().name("stream-send".to_owned());
+        let thread = thread.spawn(move || engine.run());
+        let thread = thread.map_err(|error| crate::Error::Os {
+            call: "pthread_create",
+            source: error,
+        })?;
+        Ok(Self {
+            domains: domains.to_vec(),
+            pool,
+            commands,
+            waker,
+            thread: Some(thread),
+            next: AtomicU64::new(1),
+        })
+    }
+
+    /// Registers a pool with every domain of this sender, so that a source may [lend](BlockSource::lend) buffers of it.
+    ///
+    /// # Errors
+    /// What the registration answers.
+    pub fn register(&self, pool: &SharedBufferManager) -> Result<(), StreamError> {
+        for domain in &self.domains {
+            pool.region().register(domain).map_err(crate::Error::from)?;
+        }
+        Ok(())
+    }
+
+    /// The buffers that blocks are read into.
+    pub fn pool(&self) -> &SharedBufferManager {
+        &self.pool
+    }
+
+    /// Begins to send a source to these peers. Returns at once.
+    ///
+    /// # Errors
+    /// [`StreamError::Setting`] when there are no peers, or more rails than a session may have.
+    pub fn send(
+        &self,
+        source: impl BlockSource,
+        peers: impl IntoIterator<Item = impl Into<Peer>>,
+        options: SendOptions,
+    ) -> Result<Transfer, StreamError> {
+        let peers: Vec<Peer> = peers.into_iter().map(Into::into).collect();
+        setting("peers", peers.len() as u64, 1, 4096, "1 to 4096")?;
+        for peer in &peers {
+            let rails = peer.addrs.len() as u64 * u64::from(options.rails);
+            let most = u64::from(super::wire::RAILS_MAX);
+            setting("rails", rails, 1, most, "1 to 64 connections for a peer")?;
+        }
+        let source: Arc<dyn BlockSource> = Arc::new(source);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let shared = Arc::new(Shared::new(peers.len(), source.manifest().bytes()));
+        let begin = Begin {
+            id,
+            source,
+            peers,
+            options,
+            shared: Arc::clone(&shared),
+        };
+        let transfer = Transfer {
+            id,
+            shared,
+            commands: self.commands.clone(),
+            waker: self.waker.clone(),
+        };
+        // The thread ends before this value only when its loop broke; then the transfer is never over, and `wait` has a deadline.
+        let _ = self.commands.send(Command::Begin(Box::new(begin)));
+        self.waker.wake();
+        Ok(transfer)
+    }
+
+    /// Ends it: transfers go on until the deadline, what is left then fails. Returns when its threads have ended, a little after the deadline at
+    /// the latest.
+    pub fn stop(mut self, deadline: Instant) {
+        self.begin_stop(deadline);
+        if let Some(thread) = self.thread.take() {
+            // What it says of its panic, it said on stderr.
+            let _ = thread.join();
+        }
+    }
+
+    fn begin_stop(&self, deadline: Instant) {
+        let _ = self.commands.send(Command::Stop(deadline));
+        self.waker.wake();
+    }
+}
+
+impl Drop for StreamSender {
+    /// The rude end: what is not over fails, soon, and nobody waits for that.
+    fn drop(&mut self) {
+        self.begin_stop(Instant::now());
+    }
+}
+
+/// Buffers for blocks, in huge pages where there are some.
+pub(super) fn block_pool(
+    block_bytes: u32,
+    slots: u32,
+    domains: &[Arc<Domain>],
+) -> Result<SharedBufferManager, StreamError> {
+    let config = SharedBufferConfig {
+        slots: Some(slots),
+        alignment: 4096,
+        headroom: HEADER_LEN,
+        ..SharedBufferConfig::new(block_bytes as usize)
+    };
+    let each = (block_bytes as usize).next_multiple_of(4096) + 4096;
+    let region = Region::host(each * slots as usize);
+    let region = region.build().map_err(crate::Error::from)?;
+    for domain in domains {
+        region.register(domain).map_err(crate::Error::from)?;
+    }
+    Ok(SharedBufferManager::new(region, config).map_err(crate::Error::from)?)
+}
+
+/// Buffers for control messages.
+pub(super) fn control_pool(domains: &[Arc<Domain>]) -> Result<SharedBufferManager, StreamError> {
+    let pool =
+        SharedBufferManager::allocate_with_headroom(CONTROL_SLOTS, rail::CONTROL_ROOM, HEADER_LEN);
+    let pool = pool.map_err(crate::Error::from)?;
+    for domain in domains {
+        pool.region().register(domain).map_err(crate::Error::from)?;
+    }
+    Ok(pool)
+}
+
+fn duplex(
+    domain: &Arc<Domain>,
+    config: &SenderConfig,
+    connections: u32,
+) -> Result<DuplexConfig, StreamError> {
+    let kind = domain.fabric().endpoint_kind();
+    let receives = DuplexConfig::receives(kind, CONTROL_DEPTH);
+    let slots = receives * connections.min(64) + 16;
+    let slot = HEADER_LEN + super::wire::CONTROL_PAYLOAD_MAX;
+    let pool = SharedBufferManager::allocate(slots, slot).map_err(crate::Error::from)?;
+    Ok(DuplexConfig {
+        header_len: HEADER_LEN as u16,
+        pool,
+        depth: CONTROL_DEPTH,
+        send_depth: config.depth + CONTROL_SENDS,
+        max_connections: connections,
+        connect_timeout: config.connect_timeout,
+        close_timeout: Duration::from_secs(2),
+        // A receiver that is busy grants nothing, and sends wait unposted: what is posted moves.
+        send_deadline: config.lost_after.max(Duration::from_secs(10)),
+        lost_after: config.lost_after,
+    })
+}

@@ -1,0 +1,316 @@
+//! What a sender is opened with, and what each transfer may ask for.
+
+use std::time::Duration;
+
+use crate::PeerAddr;
+use crate::stream::{PresharedKey, StreamError};
+
+/// The settings of a [`StreamSender`](super::StreamSender).
+///
+/// | setting | unit | default | range |
+/// |---|---|---|---|
+/// | `block_bytes` | bytes of a block | 1 MiB | 4 KiB to 256 MiB |
+/// | `buffers` | blocks that are read, wait, or are on their way | 16 | 2 to 4,096 |
+/// | `readers` | threads that read | 2 | 1 to 64 |
+/// | `connections` | connections at once | 64 | 1 to 4,096 |
+/// | `depth` | blocks on their way on one connection | 8 | 1 to 256 |
+/// | `connect_timeout` | time | 5 s | 1 ms to 1 h |
+/// | `lost_after` | time | 10 s | 10 ms to 24 h |
+/// | `key` | a pre-shared key | none | |
+///
+/// The pool takes `buffers × block_bytes` bytes whatever the sources' size, and control messages 1 MiB.
+#[derive(Debug, Clone)]
+pub struct SenderConfig {
+    pub(super) block_bytes: u32,
+    pub(super) buffers: u32,
+    pub(super) readers: u32,
+    pub(super) connections: u32,
+    pub(super) depth: u32,
+    pub(super) connect_timeout: Duration,
+    pub(super) lost_after: Duration,
+    pub(super) key: Option<PresharedKey>,
+}
+
+impl Default for SenderConfig {
+    fn default() -> Self {
+        Self {
+            block_bytes: 1 << 20,
+            buffers: 16,
+            readers: 2,
+            connections: 64,
+            depth: 8,
+            connect_timeout: Duration::from_secs(5),
+            lost_after: Duration::from_secs(10),
+            key: None,
+        }
+    }
+}
+
+impl SenderConfig {
+    /// Bytes of a block, at most: a receiver may take smaller ones only.
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: u32) -> Self {
+        self.block_bytes = bytes;
+        self
+    }
+
+    /// Buffers of a block each: all transfers share them, and they are the only window.
+    #[must_use]
+    pub fn buffers(mut self, buffers: u32) -> Self {
+        self.buffers = buffers;
+        self
+    }
+
+    /// Threads that read sources.
+    #[must_use]
+    pub fn readers(mut self, threads: u32) -> Self {
+        self.readers = threads;
+        self
+    }
+
+    /// Connections at once, of all transfers.
+    #[must_use]
+    pub fn connections(mut self, connections: u32) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// Blocks on their way on one connection.
+    #[must_use]
+    pub fn depth(mut self, blocks: u32) -> Self {
+        self.depth = blocks;
+        self
+    }
+
+    /// How long making a connection may take, handshake included.
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// How long a peer may be silent before its connection is given up.
+    #[must_use]
+    pub fn lost_after(mut self, silence: Duration) -> Self {
+        self.lost_after = silence;
+        self
+    }
+
+    /// The key that receivers must have, too: each side proves to the other that it does, before anything else is said.
+    #[must_use]
+    pub fn key(mut self, key: PresharedKey) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), StreamError> {
+        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let block = "4096 to 268435456 bytes";
+        setting("block_bytes", self.block_bytes.into(), 4096, 1 << 28, block)?;
+        setting("buffers", self.buffers.into(), 2, 4096, "2 to 4096")?;
+        setting("readers", self.readers.into(), 1, 64, "1 to 64 threads")?;
+        setting("connections", self.connections.into(), 1, 4096, "1 to 4096")?;
+        setting("depth", self.depth.into(), 1, 256, "1 to 256 blocks")?;
+        let hour = "1 ms to 1 h";
+        setting(
+            "connect_timeout",
+            ms(self.connect_timeout),
+            1,
+            3_600_000,
+            hour,
+        )?;
+        let day = "10 ms to 24 h";
+        setting("lost_after", ms(self.lost_after), 10, 86_400_000, day)
+    }
+}
+
+pub(in crate::stream) fn setting(
+    name: &'static str,
+    value: u64,
+    least: u64,
+    most: u64,
+    range: &'static str,
+) -> Result<(), StreamError> {
+    match (least..=most).contains(&value) {
+        true => Ok(()),
+        false => Err(StreamError::Setting { name, value, range }),
+    }
+}
+
+/// What happens to a peer of several that takes blocks more slowly than the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SlowPeer {
+    /// The others wait for it, but only as long as something of it moves: a peer that takes nothing for so long is given up. The default, 30 s.
+    Wait(Duration),
+    /// The others go on without it. It gets what it missed when it has room: those blocks are read once more.
+    CatchUp,
+    /// The others go on without it, and a peer that has held them up for so long is given up.
+    Drop(Duration),
+}
+
+impl Default for SlowPeer {
+    fn default() -> Self {
+        Self::Wait(Duration::from_secs(30))
+    }
+}
+
+/// What one transfer asks for.
+///
+/// | option | default |
+/// |---|---|
+/// | `crc32c` | yes: each block carries its CRC32C, and the sink checks it |
+/// | `sync` | no: the content is on the receiver's device before it says that it is complete |
+/// | `read_back` | no: the receiver reads what it wrote, and checks it |
+/// | `restart` | no: what the receiver has of an earlier, cut stream is thrown away |
+/// | `slow` | [`SlowPeer::Wait`] 30 s |
+/// | `reconnects` | 8 attempts for each peer, in a row without a block between them |
+/// | `stalled_after` | 60 s: a peer of which nothing has moved for so long is given up |
+/// | `deadline` | none: all of it must be done by then |
+/// | `rate` | none: bytes a second, all peers together |
+/// | `priority` | 0: of two transfers that could send, the one with the higher number does |
+/// | `rails` | 1 connection to each address of a peer |
+#[derive(Debug, Clone)]
+pub struct SendOptions {
+    pub(super) crc32c: bool,
+    pub(super) sync: bool,
+    pub(super) read_back: bool,
+    pub(super) restart: bool,
+    pub(super) slow: SlowPeer,
+    pub(super) reconnects: u32,
+    pub(super) stalled_after: Duration,
+    pub(super) deadline: Option<Duration>,
+    pub(super) rate: Option<u64>,
+    pub(super) priority: u8,
+    pub(super) rails: u16,
+}
+
+impl Default for SendOptions {
+    fn default() -> Self {
+        Self {
+            crc32c: true,
+            sync: false,
+            read_back: false,
+            restart: false,
+            slow: SlowPeer::default(),
+            reconnects: 8,
+            stalled_after: Duration::from_secs(60),
+            deadline: None,
+            rate: None,
+            priority: 0,
+            rails: 1,
+        }
+    }
+}
+
+impl SendOptions {
+    /// Whether each block carries its CRC32C.
+    #[must_use]
+    pub fn crc32c(mut self, yes: bool) -> Self {
+        self.crc32c = yes;
+        self
+    }
+
+    /// Whether the content is to be on the receiver's device before it says that it is complete.
+    #[must_use]
+    pub fn sync(mut self, yes: bool) -> Self {
+        self.sync = yes;
+        self
+    }
+
+    /// Whether the receiver is to read back what it wrote, and check it.
+    #[must_use]
+    pub fn read_back(mut self, yes: bool) -> Self {
+        self.read_back = yes;
+        self
+    }
+
+    /// Whether what the receiver has of an earlier, cut stream is thrown away.
+    #[must_use]
+    pub fn restart(mut self, yes: bool) -> Self {
+        self.restart = yes;
+        self
+    }
+
+    /// What happens to a peer that is slower than the others.
+    #[must_use]
+    pub fn slow(mut self, policy: SlowPeer) -> Self {
+        self.slow = policy;
+        self
+    }
+
+    /// Attempts to connect again to a peer that was lost, in a row without a block between them; 0: none. Each waits twice as long as the last,
+    /// from 100 ms to 5 s.
+    #[must_use]
+    pub fn reconnects(mut self, attempts: u32) -> Self {
+        self.reconnects = attempts;
+        self
+    }
+
+    /// A peer of which nothing has moved for so long is given up. What the receiver does before it accepts (reading what it has) and at the end
+    /// (syncing, reading back) may take ten times as long.
+    #[must_use]
+    pub fn stalled_after(mut self, silence: Duration) -> Self {
+        self.stalled_after = silence;
+        self
+    }
+
+    /// All of it must be done within this time.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Option<Duration>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Bytes a second at most, all peers together.
+    #[must_use]
+    pub fn rate(mut self, bytes_per_second: Option<u64>) -> Self {
+        self.rate = bytes_per_second;
+        self
+    }
+
+    /// Of two transfers that could send, the one with the higher number does.
+    #[must_use]
+    pub fn priority(mut self, priority: u8) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Connections to each address of a peer: blocks go by whichever has room.
+    #[must_use]
+    pub fn rails(mut self, rails: u16) -> Self {
+        self.rails = rails;
+        self
+    }
+}
+
+/// Where a stream goes: one address of a receiver, or several of the same one, each with a connection (a rail) of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub(super) addrs: Vec<PeerAddr>,
+}
+
+impl Peer {
+    /// The addresses of one receiver. The first is the one it is known by; the n-th is reached by the sender's n-th domain, from the first again
+    /// when there are more.
+    pub fn new(addrs: impl IntoIterator<Item = PeerAddr>) -> Self {
+        Self {
+            addrs: addrs.into_iter().collect(),
+        }
+    }
+}
+
+impl From<PeerAddr> for Peer {
+    fn from(addr: PeerAddr) -> Self {
+        Self { addrs: vec![addr] }
+    }
+}
+
+impl std::fmt::Display for Peer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.addrs.first() {
+            Some(addr) => addr.fmt(f),
+            None => f.write_str("nobody"),
+        }
+    }
+}

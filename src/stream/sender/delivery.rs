@@ -1,0 +1,339 @@
+//! `Delivery`: one transfer, on the network thread: what is to be read, and a lane for each peer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::config::{SendOptions, SlowPeer};
+use super::engine::{Begin, Route, Tools};
+use super::lane::{Lane, Ready};
+use super::reading::{ReadDone, ReadJob, What};
+use super::transfer::Shared;
+use crate::buffer::SharedBufferManager;
+use crate::endpoint::ReceiveEvent;
+use crate::stream::rate::RateLimit;
+use crate::stream::{
+    BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
+};
+
+/// How long the first peer that is ready waits for what the others say of the size of blocks, and for their being ready.
+const PLAN_WAIT: Duration = Duration::from_millis(500);
+
+/// What lanes know of their delivery.
+pub(super) struct Shipment {
+    pub(super) id: u64,
+    pub(super) source: Arc<dyn BlockSource>,
+    pub(super) options: SendOptions,
+    pub(super) shared: Arc<Shared>,
+    /// None: no peer has said yet how long its blocks may be.
+    pub(super) plan: Option<Plan>,
+    pub(super) rate: RateLimit,
+    pub(super) paused: bool,
+    /// Everything that was read is of the same state of the source.
+    pub(super) checked: bool,
+}
+
+/// How the source is cut, and what that is called.
+#[derive(Debug, Clone)]
+pub(super) struct Plan {
+    pub(super) blocks: Arc<BlockPlan>,
+    pub(super) identity: StreamIdentity,
+}
+
+pub(super) struct Delivery {
+    shipment: Shipment,
+    lanes: Vec<Lane>,
+    /// Where the search for the next block begins.
+    cursor: u64,
+    /// Blocks that are being read.
+    reading: usize,
+    checking: bool,
+    plan_by: Option<Instant>,
+    /// Nothing is read before all are ready, or this.
+    begin_by: Option<Instant>,
+    deadline: Option<Instant>,
+}
+
+impl Delivery {
+    pub(super) fn new(begin: Begin, tools: &mut Tools) -> Self {
+        let Begin {
+            id,
+            source,
+            peers,
+            options,
+            shared,
+        } = begin;
+        let lanes = peers.into_iter().enumerate();
+        let lanes = lanes.map(|(number, peer)| Lane::new(peer, number, tools.now));
+        let mut this = Self {
+            lanes: lanes.collect(),
+            cursor: 0,
+            reading: 0,
+            checking: false,
+            plan_by: None,
+            begin_by: None,
+            deadline: options.deadline.map(|time| tools.now + time),
+            shipment: Shipment {
+                id,
+                source,
+                rate: RateLimit::new(options.rate, tools.now),
+                options,
+                shared,
+                plan: None,
+                paused: false,
+                checked: false,
+            },
+        };
+        for lane in &mut this.lanes {
+            lane.connect(&this.shipment, tools);
+        }
+        this
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.lanes.iter().all(Lane::is_over)
+    }
+
+    // ---- control -------------------------------------------------------------------------------------------------
+
+    pub(super) fn priority(&self) -> u8 {
+        self.shipment.options.priority
+    }
+
+    pub(super) fn set_priority(&mut self, priority: u8) {
+        self.shipment.options.priority = priority;
+    }
+
+    pub(super) fn set_rate(&mut self, rate: Option<u64>, now: Instant) {
+        self.shipment.rate = RateLimit::new(rate, now);
+    }
+
+    pub(super) fn pause(&mut self, on: bool, tools: &mut Tools) {
+        if std::mem::replace(&mut self.shipment.paused, on) != on {
+            for lane in &mut self.lanes {
+                lane.tell_paused(on, tools.now);
+            }
+        }
+    }
+
+    pub(super) fn cancel(&mut self, tools: &mut Tools) {
+        let error = StreamError::GivenUp {
+            code: RefusalCode::CANCELLED,
+            reason: String::new(),
+        };
+        self.fail_all(&error, tools);
+    }
+
+    /// Every peer that is not done is told, and left.
+    pub(super) fn fail_all(&mut self, error: &StreamError, tools: &mut Tools) {
+        for lane in &mut self.lanes {
+            lane.give_up(error.clone(), &self.shipment, tools);
+        }
+    }
+
+    // ---- what happens --------------------------------------------------------------------------------------------
+
+    pub(super) fn on_event(&mut self, route: Route, event: ReceiveEvent, tools: &mut Tools) {
+        if let Some(lane) = self.lanes.get_mut(route.lane) {
+            lane.on_event(route.rail, event, &self.shipment, tools);
+        }
+    }
+
+    pub(super) fn on_time(&mut self, tools: &mut Tools) {
+        if self.deadline.is_some_and(|by| tools.now >= by) {
+            let what = "the deadline of the transfer is over";
+            self.fail_all(&StreamError::Deadline { what }, tools);
+        }
+        self.cut(tools.now);
+        for lane in &mut self.lanes {
+            lane.on_time(&self.shipment, tools);
+        }
+        self.judge_slow(tools);
+        if self.begin_by.is_none() && self.lanes.iter().any(Lane::is_sending) {
+            self.begin_by = Some(tools.now + PLAN_WAIT);
+        }
+    }
+
+    /// Decides on the size of blocks: what each peer takes, once each has spoken or has had its time.
+    fn cut(&mut self, now: Instant) {
+        if self.shipment.plan.is_some() {
+            return;
+        }
+        let rooms: Vec<u32> = self.lanes.iter().filter_map(Lane::payload_max).collect();
+        if rooms.is_empty() {
+            return;
+        }
+        let by = *self.plan_by.get_or_insert(now + PLAN_WAIT);
+        let all = self
+            .lanes
+            .iter()
+            .all(|lane| lane.payload_max().is_some() || lane.has_failed_once());
+        if !all && now < by {
+            return;
+        }
+        let least = rooms.into_iter().min().unwrap_or(u32::MAX);
+        self.shipment.plan = Some(Plan::new(&*self.shipment.source, least));
+    }
+
+    fn judge_slow(&mut self, tools: &mut Tools) {
+        let several = self.lanes.iter().filter(|lane| lane.is_sending()).count() > 1;
+        let limit = match self.shipment.options.slow {
+            SlowPeer::Wait(time) | SlowPeer::Drop(time) if several => time,
+            _ => return,
+        };
+        for lane in &mut self.lanes {
+            if lane.held_up_for(tools.now) > limit {
+                let what = "the peer takes blocks more slowly than the others may wait for";
+                lane.give_up(StreamError::Deadline { what }, &self.shipment, tools);
+            }
+        }
+    }
+
+    // ---- reading -------------------------------------------------------------------------------------------------
+
+    /// Whether a read could be begun now, `free`: if there is a buffer.
+    pub(super) fn wants_read(&self, free: bool, slots: usize, now: Instant) -> bool {
+        let shipment = &self.shipment;
+        if self.checking_is_due() {
+            return true;
+        }
+        let together = self.lanes.iter().all(Lane::is_settled);
+        let begun = together || self.begin_by.is_some_and(|by| now >= by);
+        if shipment.paused || !shipment.rate.may(now) || !free || !begun {
+            return false;
+        }
+        // What is lent takes no buffer: it is bounded here.
+        let held = self.lanes.iter().map(Lane::held).max().unwrap_or(0);
+        held < slots && self.next_block(slots).is_some()
+    }
+
+    /// The next block that a peer wants which has room for it.
+    fn next_block(&self, slots: usize) -> Option<u64> {
+        let sending = self.lanes.iter().filter(|lane| lane.is_sending());
+        let share = self.share(slots);
+        let first = |from: u64| {
+            let able = sending.clone().filter(|lane| lane.held() < share);
+            able.filter_map(|lane| lane.first_wanted(from)).min()
+        };
+        first(self.cursor).or_else(|| first(0))
+    }
+
+    /// Blocks that one peer may hold: all, where the others wait for it.
+    fn share(&self, slots: usize) -> usize {
+        let sending = self.lanes.iter().filter(|lane| lane.is_sending()).count();
+        match self.shipment.options.slow {
+            SlowPeer::CatchUp | SlowPeer::Drop(_) if sending > 1 => (slots / sending).max(1),
+            _ => slots,
+        }
+    }
+
+    /// Takes the next block for all who want it and have room.
+    pub(super) fn begin_read(&mut self, pool: &SharedBufferManager) -> Option<What> {
+        if self.checking_is_due() {
+            self.checking = true;
+            return Some(What::Check);
+        }
+        let slots = pool.slots();
+        let index = self.next_block(slots)?;
+        let block = self.shipment.plan.as_ref()?.blocks.get(index)?;
+        let lent = self
+            .shipment
+            .source
+            .lend(block.entry, block.offset, block.len as usize);
+        let what = match lent {
+            Some(bytes) => What::Lent(block, bytes),
+            None => What::Read(block, pool.try_acquire()?),
+        };
+        let share = self.share(slots);
+        for lane in &mut self.lanes {
+            if lane.held() < share {
+                lane.assign(index);
+            }
+        }
+        self.cursor = index + 1;
+        self.reading += 1;
+        self.shipment.checked = false;
+        Some(what)
+    }
+
+    pub(super) fn job(&self, what: What) -> ReadJob {
+        ReadJob {
+            transfer: self.shipment.id,
+            source: Arc::clone(&self.shipment.source),
+            what,
+            crc: self.shipment.options.crc32c,
+        }
+    }
+
+    pub(super) fn on_read(&mut self, done: ReadDone, tools: &mut Tools) {
+        match done.block {
+            Some(_) => self.reading -= 1,
+            None => self.checking = false,
+        }
+        match (done.result, done.block) {
+            (Ok(read), Some(block)) => {
+                let Some(bytes) = read.bytes else { return };
+                for lane in &mut self.lanes {
+                    let (bytes, crc) = (bytes.clone(), read.crc);
+                    lane.on_read(Ready { block, bytes, crc }, done.took);
+                }
+            }
+            (Ok(_), None) => self.shipment.checked = self.reading == 0,
+            (Err(error), _) => self.fail_all(&source_failed(error), tools),
+        }
+    }
+
+    /// All blocks were read: before anybody is told so, the source is asked whether it is still what it was.
+    fn checking_is_due(&self) -> bool {
+        let waits = |lane: &Lane| lane.waits_for_check();
+        !self.checking
+            && !self.shipment.checked
+            && self.reading == 0
+            && self.lanes.iter().any(waits)
+    }
+
+    // ---- sending -------------------------------------------------------------------------------------------------
+
+    /// Sends what can be sent now; whether that was anything.
+    pub(super) fn pump(&mut self, tools: &mut Tools) -> bool {
+        let mut any = false;
+        for lane in &mut self.lanes {
+            any |= lane.pump(&mut self.shipment, tools);
+        }
+        any
+    }
+}
+
+impl Plan {
+    fn new(source: &dyn BlockSource, block_bytes: u32) -> Self {
+        let manifest = source.manifest();
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&block_bytes.to_le_bytes());
+        for entry in manifest.iter() {
+            let name = entry.name.as_bytes();
+            hasher.update(&(name.len() as u64).to_le_bytes());
+            hasher.update(name);
+        }
+        let mut key = [0; 16];
+        key.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Self {
+            blocks: Arc::new(BlockPlan::new(manifest, block_bytes)),
+            identity: StreamIdentity {
+                key,
+                stamp: source.stamp(),
+            },
+        }
+    }
+}
+
+fn source_failed(error: SourceError) -> StreamError {
+    match error {
+        SourceError::Changed { .. } => StreamError::SourceChanged {
+            what: error.to_string(),
+        },
+        SourceError::File(error) => StreamError::File(error),
+        other => StreamError::GivenUp {
+            code: RefusalCode::SOURCE,
+            reason: other.to_string(),
+        },
+    }
+}

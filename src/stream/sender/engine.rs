@@ -1,0 +1,420 @@
+//! `Engine`: the thread of a sender that owns its endpoints, and never waits for a file.
+//!
+//! ```text
+//!  one turn:  commands ─► endpoints' events ─► blocks that were read ─► time ─► reads to begin ─► blocks to send
+//! ```
+//!
+//! A block that was read is in one buffer of the pool, whose clones wait at, or are on their way to, each peer that wants it; when the last is
+//! gone the buffer is free, and the next block is read into it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::config::{Peer, SendOptions, SenderConfig};
+use super::delivery::Delivery;
+use super::reading::{ReadDone, ReadJob};
+use super::transfer::Shared;
+use crate::buffer::SharedBufferManager;
+use crate::endpoint::duplex::DuplexEndpoint;
+use crate::endpoint::{ConnectionId, ReceiveEvent};
+use crate::event_loop::{EventLoop, Token, Waker};
+use crate::fabric::EndpointKind;
+use crate::stream::workers::Workers;
+use crate::stream::{BlockSource, StreamError};
+use crate::{Domain, Error, PeerAddr};
+
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// How long goodbyes may take when a transfer is over.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// What the sender's handles ask for.
+#[derive(Debug)]
+pub(super) enum Command {
+    Begin(Box<Begin>),
+    Pause(u64, bool),
+    Cancel(u64),
+    Priority(u64, u8),
+    Rate(u64, Option<u64>),
+    Stop(Instant),
+}
+
+/// A transfer that is to begin.
+#[derive(Debug)]
+pub(super) struct Begin {
+    pub(super) id: u64,
+    pub(super) source: Arc<dyn BlockSource>,
+    pub(super) peers: Vec<Peer>,
+    pub(super) options: SendOptions,
+    pub(super) shared: Arc<Shared>,
+}
+
+/// An endpoint.
+pub(super) struct Port {
+    pub(super) endpoint: DuplexEndpoint,
+    token: Token,
+    /// It is there for one connection, and goes with it.
+    single: bool,
+}
+
+/// How connections are made from one domain.
+pub(super) struct Dock {
+    pub(super) domain: Arc<Domain>,
+    /// The endpoint of all of them. None over FI_EP_RDM: there, a second connection between two endpoints ends the first, so that each needs an
+    /// endpoint of its own.
+    pub(super) shared: Option<usize>,
+}
+
+/// Which rail of which peer of which transfer a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) transfer: u64,
+    pub(super) lane: usize,
+    pub(super) rail: usize,
+}
+
+/// What deliveries and lanes use of the engine.
+pub(super) struct Tools {
+    event_loop: EventLoop,
+    pub(super) docks: Vec<Dock>,
+    ports: HashMap<usize, Port>,
+    next_port: usize,
+    pub(super) routes: HashMap<ConnectionId, Route>,
+    /// For control messages.
+    pub(super) control: SharedBufferManager,
+    pub(super) config: SenderConfig,
+    pub(super) now: Instant,
+}
+
+impl Tools {
+    /// Starts to connect from a domain: the port, and the connection.
+    pub(super) fn dial(
+        &mut self,
+        dock: usize,
+        addr: &PeerAddr,
+        route: Route,
+    ) -> Result<(usize, ConnectionId), StreamError> {
+        let at = match self.docks[dock].shared {
+            Some(port) => port,
+            None => {
+                let config = super::duplex(&self.docks[dock].domain, &self.config, 1)?;
+                let endpoint = DuplexEndpoint::dialing(&self.docks[dock].domain, &config)?;
+                self.add_port(endpoint, true)?
+            }
+        };
+        let port = self.ports.get_mut(&at).ok_or(GONE)?;
+        let connection = port.endpoint.dial(addr)?;
+        self.routes.insert(connection, route);
+        Ok((at, connection))
+    }
+
+    fn add_port(&mut self, endpoint: DuplexEndpoint, single: bool) -> Result<usize, Error> {
+        let token = self.event_loop.add_endpoint(&endpoint)?;
+        let at = self.next_port;
+        self.next_port += 1;
+        let port = Port {
+            endpoint,
+            token,
+            single,
+        };
+        self.ports.insert(at, port);
+        Ok(at)
+    }
+
+    pub(super) fn endpoint(&mut self, port: usize) -> Option<&mut DuplexEndpoint> {
+        self.ports.get_mut(&port).map(|port| &mut port.endpoint)
+    }
+
+    /// Nothing of it is looked at any more; what was sent arrives.
+    pub(super) fn leave(&mut self, port: usize, connection: ConnectionId, politely: bool) {
+        self.routes.remove(&connection);
+        let by = self.now + GOODBYE;
+        let Some(endpoint) = self.endpoint(port) else {
+            return;
+        };
+        match politely {
+            true => drop(endpoint.close_connection(connection, by)),
+            false => endpoint.abort_connection(connection),
+        }
+    }
+
+    /// Endpoints whose one connection is closed go.
+    fn forget_ports(&mut self) {
+        let over = |port: &Port| port.single && port.endpoint.connections() == 0;
+        let gone: Vec<_> = self.ports.iter().filter(|(_, port)| over(port)).collect();
+        let gone: Vec<_> = gone
+            .into_iter()
+            .map(|(at, port)| (*at, port.token))
+            .collect();
+        for (at, token) in gone {
+            self.event_loop.remove(token);
+            self.ports.remove(&at);
+        }
+    }
+}
+
+/// The network thread of a sender.
+pub(super) struct Engine {
+    tools: Tools,
+    pool: SharedBufferManager,
+    readers: Option<Workers<ReadJob>>,
+    reads: Receiver<ReadDone>,
+    /// Reads that are under way.
+    reading: usize,
+    commands: Receiver<Command>,
+    deliveries: BTreeMap<u64, Delivery>,
+    /// The delivery that was served last: of equal priorities, the next is first.
+    last: u64,
+    stop: Option<Instant>,
+}
+
+impl Engine {
+    pub(super) fn new(
+        config: SenderConfig,
+        domains: &[Arc<Domain>],
+        (pool, control): (SharedBufferManager, SharedBufferManager),
+        commands: Receiver<Command>,
+    ) -> Result<(Self, Waker), StreamError> {
+        let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
+        event_loop.add_timer(TICK, Some(TICK));
+        let waker = event_loop.waker();
+        // A block that is read has a buffer, so that is the bound; and a check for each transfer.
+        let bound = 2 * pool.slots() + config.connections as usize;
+        let (done, reads): (SyncSender<ReadDone>, _) = sync_channel(bound);
+        let readers = super::reading::spawn(config.readers, bound, done, waker.clone())?;
+        let mut tools = Tools {
+            event_loop,
+            docks: Vec::new(),
+            ports: HashMap::new(),
+            next_port: 0,
+            routes: HashMap::new(),
+            control,
+            config,
+            now: Instant::now(),
+        };
+        for domain in domains {
+            let shared = match domain.fabric().endpoint_kind() {
+                EndpointKind::Msg => {
+                    let config = super::duplex(domain, &tools.config, tools.config.connections)?;
+                    Some(tools.add_port(DuplexEndpoint::dialing(domain, &config)?, false)?)
+                }
+                EndpointKind::Rdm => None,
+            };
+            let domain = Arc::clone(domain);
+            tools.docks.push(Dock { domain, shared });
+        }
+        let engine = Self {
+            tools,
+            pool,
+            readers: Some(readers),
+            reads,
+            reading: 0,
+            commands,
+            deliveries: BTreeMap::new(),
+            last: 0,
+            stop: None,
+        };
+        Ok((engine, waker))
+    }
+
+    /// Until it is told to stop, and everything is over.
+    pub(super) fn run(mut self) {
+        loop {
+            let mut ready = Vec::new();
+            let ran = self.tools.event_loop.run_once(Some(TICK), |_, event| {
+                if let crate::event_loop::LoopEvent::Endpoint(token) = event {
+                    ready.push(token);
+                }
+            });
+            if let Err(error) = ran {
+                tracing::error!(%error, "the loop of a stream sender failed");
+                return self.end(&StreamError::from(error));
+            }
+            self.tools.now = Instant::now();
+            let work = self.turn(&ready);
+            if work {
+                self.tools.event_loop.mark_busy();
+            }
+            if self
+                .stop
+                .is_some_and(|by| self.deliveries.is_empty() || self.tools.now >= by)
+            {
+                break;
+            }
+        }
+        let reason = StreamError::GivenUp {
+            code: crate::stream::RefusalCode::CLOSING,
+            reason: "the sender was stopped".to_owned(),
+        };
+        self.end(&reason);
+    }
+
+    /// Everything that is not over fails, the goodbyes are said, and the threads that read have ended.
+    fn end(mut self, reason: &StreamError) {
+        for delivery in self.deliveries.values_mut() {
+            delivery.fail_all(reason, &mut self.tools);
+        }
+        // Nobody waits for a room in the queue of what was read: it has one for each job.
+        if let Some(readers) = self.readers.take() {
+            readers.finish();
+        }
+        for port in self.tools.ports.into_values() {
+            let _ = port.endpoint.close(Instant::now() + GOODBYE);
+        }
+    }
+
+    fn turn(&mut self, ready: &[Token]) -> bool {
+        let commanded = self.take_commands();
+        let mut work = self.poll_ports(ready) | commanded;
+        work |= self.take_reads();
+        for delivery in self.deliveries.values_mut() {
+            delivery.on_time(&mut self.tools);
+        }
+        work |= self.begin_reads();
+        for delivery in self.deliveries.values_mut() {
+            work |= delivery.pump(&mut self.tools);
+        }
+        self.deliveries.retain(|_, delivery| !delivery.is_over());
+        self.tools.forget_ports();
+        work
+    }
+
+    fn take_commands(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let command = match self.commands.try_recv() {
+                Ok(command) => command,
+                Err(TryRecvError::Empty) => return any,
+                Err(TryRecvError::Disconnected) => {
+                    // Transfers go on without their handles; with the sender's gone, too, it ends after them.
+                    self.stop
+                        .get_or_insert(self.tools.now + Duration::from_secs(86_400));
+                    return any;
+                }
+            };
+            any = true;
+            let delivery = |this: &mut Self, id, act: &dyn Fn(&mut Delivery, &mut Tools)| {
+                if let Some(delivery) = this.deliveries.get_mut(&id) {
+                    act(delivery, &mut this.tools);
+                }
+            };
+            match command {
+                Command::Begin(begin) => {
+                    let id = begin.id;
+                    let delivery = Delivery::new(*begin, &mut self.tools);
+                    self.deliveries.insert(id, delivery);
+                }
+                Command::Pause(id, on) => delivery(self, id, &|it, tools| it.pause(on, tools)),
+                Command::Cancel(id) => delivery(self, id, &|it, tools| it.cancel(tools)),
+                Command::Priority(id, to) => delivery(self, id, &|it, _| it.set_priority(to)),
+                Command::Rate(id, rate) => {
+                    delivery(self, id, &|it, tools| it.set_rate(rate, tools.now))
+                }
+                Command::Stop(by) => self.stop = Some(self.stop.map_or(by, |old| old.min(by))),
+            }
+        }
+    }
+
+    fn poll_ports(&mut self, ready: &[Token]) -> bool {
+        let mut events = Vec::new();
+        for port in self.tools.ports.values_mut() {
+            // Whoever was sent to may have said something since: a look costs little beside a block.
+            if !ready.contains(&port.token) && self.deliveries.is_empty() {
+                continue;
+            }
+            let polled = port.endpoint.poll(&mut events);
+            if let Err(error) = polled {
+                tracing::error!(%error, "an endpoint of a stream sender failed");
+            }
+        }
+        let any = !events.is_empty();
+        for event in events {
+            self.on_event(event);
+        }
+        any
+    }
+
+    fn on_event(&mut self, event: ReceiveEvent) {
+        let connection = match &event {
+            ReceiveEvent::Message(message) => message.connection(),
+            ReceiveEvent::Connected { connection, .. }
+            | ReceiveEvent::Completed { connection, .. }
+            | ReceiveEvent::Failed { connection, .. }
+            | ReceiveEvent::PeerClosing { connection }
+            | ReceiveEvent::Disconnected { connection, .. } => *connection,
+            // A refused send is offered again at each turn.
+            _ => return,
+        };
+        let Some(&route) = self.tools.routes.get(&connection) else {
+            return;
+        };
+        if let Some(delivery) = self.deliveries.get_mut(&route.transfer) {
+            delivery.on_event(route, event, &mut self.tools);
+        }
+    }
+
+    fn take_reads(&mut self) -> bool {
+        let mut any = false;
+        while let Ok(done) = self.reads.try_recv() {
+            any = true;
+            self.reading -= 1;
+            if let Some(delivery) = self.deliveries.get_mut(&done.transfer) {
+                delivery.on_read(done, &mut self.tools);
+            }
+        }
+        any
+    }
+
+    /// Begins as many reads as there are buffers.
+    fn begin_reads(&mut self) -> bool {
+        let mut any = false;
+        while let Some(readers) = &self.readers
+            && self.reading < 2 * self.pool.slots()
+        {
+            let Some(id) = self.next_reader() else { break };
+            let Some(delivery) = self.deliveries.get_mut(&id) else {
+                break;
+            };
+            let Some(what) = delivery.begin_read(&self.pool) else {
+                break;
+            };
+            let job = delivery.job(what);
+            if readers.give(job).is_err() {
+                // There is room for all that may be under way.
+                tracing::error!("the queue of the readers of a stream sender is full");
+                break;
+            }
+            self.reading += 1;
+            self.last = id;
+            any = true;
+        }
+        any
+    }
+
+    /// Of those that have something to read, the one of the highest priority; of several such, the one whose turn it is.
+    fn next_reader(&self) -> Option<u64> {
+        let slots = self.pool.slots();
+        let free = self.pool.free_count() > 0;
+        let able = self.deliveries.iter();
+        let able = able.filter(|(_, delivery)| delivery.wants_read(free, slots, self.tools.now));
+        let best = able.max_by_key(|(id, delivery)| {
+            let behind = **id <= self.last;
+            (delivery.priority(), !behind, std::cmp::Reverse(**id))
+        });
+        best.map(|(id, _)| *id)
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("deliveries", &self.deliveries.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a port is not that was given up meanwhile.
+const GONE: Error = Error::EndpointFailed("the endpoint of a stream is gone");

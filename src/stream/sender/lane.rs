@@ -1,0 +1,686 @@
+//! `Lane`: one peer of a transfer: its connections, what it has, and what waits to be sent to it.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use super::config::Peer;
+use super::delivery::Shipment;
+use super::engine::{Route, Tools};
+use super::rail::{Rail, RailStage};
+use super::transfer::PeerOutcome;
+use crate::buffer::Buffer;
+use crate::endpoint::{CloseReason, Message as Arrived, ReceiveEvent};
+use crate::error::SendErrorKind;
+use crate::random::random_u64;
+use crate::stream::outbox::{CONTROL_KEY, Pumped};
+use crate::stream::report::{Stall, StallClock, StreamReport};
+use crate::stream::sending::Outlay;
+use crate::stream::wire::{
+    Cancel, HEADER_LEN, ManifestPart, Message, Open, OpenFlags, Pause, Reason,
+};
+use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
+
+/// The only stream of a session: each transfer makes a session of its own with each peer.
+const STREAM: u32 = 1;
+
+/// Messages of the manifest that wait at once.
+const PARTS_WAITING: usize = 4;
+
+/// The first wait before a new attempt to connect, and the longest.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+
+/// What a receiver does before it accepts and at the end may take so many times as long as the rest.
+const LONG_WORK: u32 = 10;
+
+/// A block that was read, and waits.
+#[derive(Debug, Clone)]
+pub(super) struct Ready {
+    pub(super) block: Block,
+    pub(super) bytes: Buffer,
+    pub(super) crc: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The first connection is being made, or has a handshake.
+    Connecting,
+    /// Until the size of blocks is known.
+    Ready,
+    /// Open was said; the entries from this one on were not.
+    Opening {
+        next_entry: usize,
+    },
+    Sending,
+    /// Finish was said.
+    Finishing,
+    /// Until the next attempt.
+    Resting {
+        until: Instant,
+    },
+    Over,
+}
+
+/// One peer of a transfer.
+pub(super) struct Lane {
+    peer: Peer,
+    number: usize,
+    stage: Stage,
+    rails: Vec<Rail>,
+    session: [u8; 16],
+    /// None until the stream is open.
+    outlay: Option<Outlay>,
+    /// Read, and not sent yet.
+    queue: VecDeque<Ready>,
+    /// Being read.
+    assigned: HashSet<u64>,
+    /// Rails that were dialed in this session.
+    dialed: u16,
+    failures: u32,
+    failed_once: bool,
+    last_moved: Instant,
+    /// Since when it has held blocks and taken none.
+    stalls: StallClock,
+    report: StreamReport,
+    sent_bytes: u64,
+    began: Instant,
+}
+
+impl Lane {
+    pub(super) fn new(peer: Peer, number: usize, now: Instant) -> Self {
+        Self {
+            peer,
+            number,
+            stage: Stage::Connecting,
+            rails: Vec::new(),
+            session: [0; 16],
+            outlay: None,
+            queue: VecDeque::new(),
+            assigned: HashSet::new(),
+            dialed: 0,
+            failures: 0,
+            failed_once: false,
+            last_moved: now,
+            stalls: StallClock::new(now),
+            report: StreamReport::default(),
+            sent_bytes: 0,
+            began: now,
+        }
+    }
+
+    // ---- what the delivery asks ----------------------------------------------------------------------------------
+
+    pub(super) fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    /// Whether blocks may be sent to it.
+    pub(super) fn is_sending(&self) -> bool {
+        self.stage == Stage::Sending
+    }
+
+    /// The longest block that it takes, once it has said so.
+    pub(super) fn payload_max(&self) -> Option<u32> {
+        let ready = self.rails.first().filter(|_| self.stage != Stage::Over);
+        ready.and_then(Rail::payload_max)
+    }
+
+    pub(super) fn has_failed_once(&self) -> bool {
+        self.failed_once
+    }
+
+    /// Blocks that are read for it, wait for it, or are on their way to it.
+    pub(super) fn held(&self) -> usize {
+        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
+        self.assigned.len() + self.queue.len() + in_flight
+    }
+
+    /// It takes blocks now, or has shown that it will not soon.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.stage, Stage::Sending | Stage::Finishing | Stage::Over) || self.failed_once
+    }
+
+    pub(super) fn first_wanted(&self, from: u64) -> Option<u64> {
+        let outlay = self.outlay.as_ref().filter(|_| self.is_sending())?;
+        outlay.first_wanted(from)
+    }
+
+    /// A block is being read; it is among those, if the peer wants it.
+    pub(super) fn assign(&mut self, index: u64) {
+        if let Some(outlay) = self
+            .outlay
+            .as_mut()
+            .filter(|_| self.stage == Stage::Sending)
+            && outlay.take(index)
+        {
+            self.assigned.insert(index);
+        }
+    }
+
+    pub(super) fn on_read(&mut self, ready: Ready, took: Duration) {
+        if self.assigned.remove(&ready.block.index) {
+            self.report.read_time += took;
+            self.queue.push_back(ready);
+        }
+    }
+
+    /// Everything was sent, and the source was not asked yet whether it is still what it was.
+    pub(super) fn waits_for_check(&self) -> bool {
+        self.is_sending() && self.has_sent_all()
+    }
+
+    fn has_sent_all(&self) -> bool {
+        let idle = self.assigned.is_empty()
+            && self.queue.is_empty()
+            && self.rails.iter().all(|rail| rail.in_flight == 0);
+        idle && self
+            .outlay
+            .as_ref()
+            .is_some_and(|outlay| outlay.first_wanted(0).is_none())
+    }
+
+    /// How long it has held blocks that others wait for, and taken none.
+    pub(super) fn held_up_for(&self, now: Instant) -> Duration {
+        match self.is_sending() && self.held() > self.assigned.len() {
+            true => now.saturating_duration_since(self.last_moved),
+            false => Duration::ZERO,
+        }
+    }
+
+    pub(super) fn tell_paused(&mut self, on: bool, now: Instant) {
+        self.last_moved = now;
+        if matches!(self.stage, Stage::Sending | Stage::Opening { .. }) {
+            let pause = Message::Pause(Pause { stream: STREAM, on });
+            self.say(&pause);
+        }
+    }
+
+    /// On the first rail that stands.
+    fn say(&mut self, message: &Message<'_>) {
+        if let Some(rail) = self.rails.iter_mut().find(|rail| rail.is_ready()) {
+            rail.outbox.push(message);
+        }
+    }
+
+    // ---- connections ---------------------------------------------------------------------------------------------
+
+    /// Begins a session: its first rail.
+    pub(super) fn connect(&mut self, shipment: &Shipment, tools: &mut Tools) {
+        self.stage = Stage::Connecting;
+        self.session = [random_u64().to_le_bytes(), random_u64().to_le_bytes()]
+            .concat()
+            .try_into()
+            .expect("twice 8 bytes are 16");
+        self.dialed = 0;
+        self.last_moved = tools.now;
+        if let Err(error) = self.dial(shipment, tools) {
+            self.on_lost(error, shipment, tools);
+        }
+    }
+
+    /// How many rails a session has.
+    fn wanted_rails(&self, shipment: &Shipment) -> u16 {
+        let addrs = u16::try_from(self.peer.addrs.len()).unwrap_or(u16::MAX);
+        addrs.saturating_mul(shipment.options.rails)
+    }
+
+    /// Starts the next rail.
+    fn dial(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
+        let number = usize::from(self.dialed);
+        let addr = self.peer.addrs[number % self.peer.addrs.len()];
+        let dock = (number % self.peer.addrs.len()) % tools.docks.len();
+        let rail = self.rails.len();
+        let route = Route {
+            transfer: shipment.id,
+            lane: self.number,
+            rail,
+        };
+        let (port, connection) = tools.dial(dock, &addr, route)?;
+        let rails = self.wanted_rails(shipment);
+        let rail = Rail::new(port, connection, (self.dialed, rails), self.session, tools)?;
+        self.rails.push(rail);
+        self.dialed += 1;
+        Ok(())
+    }
+
+    /// The session is over: its connections are left, and what was on the way is to be sent anew.
+    fn leave_rails(&mut self, politely: bool, tools: &mut Tools) {
+        for rail in self.rails.drain(..) {
+            if let Some(connection) = rail.connection {
+                tools.leave(rail.port, connection, politely);
+            }
+        }
+        self.outlay = None;
+        self.queue.clear();
+        self.assigned.clear();
+    }
+
+    /// The last connection is gone, or can't be made: another attempt, or the end.
+    fn on_lost(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+        self.failed_once = true;
+        self.leave_rails(false, tools);
+        if self.failures >= shipment.options.reconnects || !is_worth_a_retry(&error) {
+            return self.end(Err(error), shipment, tools);
+        }
+        let wait = RETRY_FIRST * 2_u32.saturating_pow(self.failures.min(16));
+        self.failures += 1;
+        self.report.reconnects += 1;
+        tracing::debug!(peer = %self.peer, %error, attempt = self.failures, "a stream connects again");
+        self.stage = Stage::Resting {
+            until: tools.now + wait.min(RETRY_MAX),
+        };
+    }
+
+    /// This side gives it up: the peer is told.
+    pub(super) fn give_up(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+        if self.is_over() {
+            return;
+        }
+        let (code, text) = told(&error);
+        let cancel = Message::Cancel(Cancel {
+            stream: STREAM,
+            code,
+            reason: Reason::new(&text),
+        });
+        if self.outlay.is_some() {
+            self.say(&cancel);
+            for rail in &mut self.rails {
+                rail.pump(tools);
+            }
+        }
+        self.end(Err(error), shipment, tools);
+    }
+
+    fn end(&mut self, result: Result<(), StreamError>, shipment: &Shipment, tools: &mut Tools) {
+        if self.is_over() {
+            return;
+        }
+        let written = self.outlay.as_ref().map_or(0, Outlay::written);
+        self.stalls.turn(Stall::None, tools.now);
+        self.report.stalls = self.stalls.totals();
+        self.report.took = tools.now - self.began;
+        self.report.sent_bytes = self.sent_bytes;
+        let total = shipment.source.manifest().bytes();
+        self.report.bytes = if result.is_ok() { total } else { written };
+        shipment
+            .shared
+            .tell(self.number, self.report.bytes, self.sent_bytes);
+        self.leave_rails(true, tools);
+        self.stage = Stage::Over;
+        let outcome = PeerOutcome {
+            peer: self.peer.clone(),
+            result,
+            report: self.report.clone(),
+        };
+        shipment.shared.end(self.number, outcome);
+    }
+
+    // ---- events --------------------------------------------------------------------------------------------------
+
+    pub(super) fn on_event(
+        &mut self,
+        rail: usize,
+        event: ReceiveEvent,
+        shipment: &Shipment,
+        tools: &mut Tools,
+    ) {
+        match event {
+            ReceiveEvent::Connected { .. } => self.rails[rail].on_connected(),
+            ReceiveEvent::Message(message) => {
+                if let Err(error) = self.on_message(rail, &message, shipment, tools) {
+                    match self.rails[rail].is_ready() {
+                        true => self.on_refused(error, shipment, tools),
+                        false => self.on_rail_failed(rail, error, shipment, tools),
+                    }
+                }
+            }
+            ReceiveEvent::Completed { key, .. } if key != CONTROL_KEY => {
+                self.rails[rail].in_flight -= 1;
+                self.last_moved = tools.now;
+                self.failures = 0;
+            }
+            ReceiveEvent::Failed { key, .. } if key != CONTROL_KEY => {
+                self.rails[rail].in_flight -= 1;
+                if let Some(outlay) = &mut self.outlay {
+                    outlay.give_back(key);
+                }
+            }
+            ReceiveEvent::Disconnected { reason, .. } => {
+                self.on_disconnected(rail, reason, shipment, tools);
+            }
+            _ => {}
+        }
+    }
+
+    /// The peer does not take it, or does not keep to the protocol.
+    fn on_refused(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+        match is_worth_a_retry(&error) {
+            true => self.on_lost(error, shipment, tools),
+            false => self.give_up(error, shipment, tools),
+        }
+    }
+
+    fn on_disconnected(
+        &mut self,
+        rail: usize,
+        reason: CloseReason,
+        shipment: &Shipment,
+        tools: &mut Tools,
+    ) {
+        let lost = &mut self.rails[rail];
+        if let Some(connection) = lost.connection.take() {
+            tools.routes.remove(&connection);
+        }
+        let was_ready = std::mem::replace(&mut lost.stage, RailStage::Gone) == RailStage::Ready;
+        let number = lost.number;
+        if !self.rails.iter().any(Rail::is_ready) {
+            return self.on_lost(StreamError::Lost(reason), shipment, tools);
+        }
+        if was_ready && let Some(outlay) = &mut self.outlay {
+            // What was on the way there comes back wanted; what was reported as sent, the receiver may miss.
+            self.report.rails_lost += 1;
+            let lost = outlay.on_rail_lost(number);
+            self.say(&Message::RailLost(lost));
+            if self.stage == Stage::Finishing {
+                self.stage = Stage::Sending;
+            }
+        }
+    }
+
+    /// A handshake was not to be: with others that stand, they go on without it.
+    fn on_rail_failed(
+        &mut self,
+        rail: usize,
+        error: StreamError,
+        shipment: &Shipment,
+        tools: &mut Tools,
+    ) {
+        // The peer is told, where there is something to tell.
+        self.rails[rail].pump(tools);
+        let failed = &mut self.rails[rail];
+        failed.stage = RailStage::Gone;
+        if let Some(connection) = failed.connection.take() {
+            tools.leave(failed.port, connection, true);
+        }
+        match self.rails.iter().any(Rail::is_ready) {
+            true => {
+                tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made")
+            }
+            false => self.on_refused(error, shipment, tools),
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        rail: usize,
+        arrived: &Arrived,
+        shipment: &Shipment,
+        tools: &mut Tools,
+    ) -> Result<(), StreamError> {
+        self.last_moved = tools.now;
+        if !self.rails[rail].is_ready() {
+            let was_first = self.rails[rail].number == 0;
+            if self.rails[rail].on_handshake(arrived, tools.now)? && was_first {
+                self.stage = Stage::Ready;
+            }
+            return Ok(());
+        }
+        let message = Message::parse(arrived.header(), arrived.payload());
+        let message = message.map_err(StreamViolation::from)?;
+        let Some(outlay) = &mut self.outlay else {
+            let kind = message.kind().0;
+            let state = "no stream is open";
+            return Err(StreamViolation::Unexpected { kind, state }.into());
+        };
+        let number = self.rails[rail].number;
+        outlay.on_message(number, &message)?;
+        if let Stage::Opening { .. } = self.stage
+            && outlay.is_accepted()
+        {
+            self.stage = Stage::Sending;
+            self.report.resumed_bytes = outlay.written();
+            self.more_rails(shipment, tools);
+        }
+        self.after_message(shipment, tools);
+        Ok(())
+    }
+
+    /// The others, now that the receiver knows the session.
+    fn more_rails(&mut self, shipment: &Shipment, tools: &mut Tools) {
+        for _ in self.dialed..self.wanted_rails(shipment) {
+            if let Err(error) = self.dial(shipment, tools) {
+                tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
+                break;
+            }
+        }
+    }
+
+    fn after_message(&mut self, shipment: &Shipment, tools: &mut Tools) {
+        let Some(outlay) = &self.outlay else { return };
+        shipment
+            .shared
+            .tell(self.number, outlay.written(), self.sent_bytes);
+        if outlay.is_complete() {
+            self.report.damaged = outlay.damaged();
+            return self.end(Ok(()), shipment, tools);
+        }
+        if self.stage == Stage::Finishing && outlay.first_wanted(0).is_some() {
+            self.stage = Stage::Sending;
+        }
+    }
+
+    // ---- time ----------------------------------------------------------------------------------------------------
+
+    pub(super) fn on_time(&mut self, shipment: &Shipment, tools: &mut Tools) {
+        let now = tools.now;
+        for rail in 0..self.rails.len() {
+            if let Some(error) = self.rails[rail].on_time(now) {
+                self.on_rail_failed(rail, error, shipment, tools);
+                break;
+            }
+        }
+        let stalled = shipment.options.stalled_after;
+        let silent = now.saturating_duration_since(self.last_moved);
+        match self.stage {
+            Stage::Resting { until } if now >= until => self.connect(shipment, tools),
+            Stage::Resting { .. } | Stage::Over | Stage::Ready => {}
+            // The endpoint has its own timeout; this is that of the handshake behind it.
+            Stage::Connecting if silent > 2 * tools.config.connect_timeout => {
+                let what = "the handshake";
+                self.on_lost(StreamError::Deadline { what }, shipment, tools);
+            }
+            Stage::Connecting => {}
+            Stage::Opening { .. } | Stage::Finishing if silent > stalled * LONG_WORK => {
+                let what = "the peer's answer";
+                self.give_up(StreamError::Deadline { what }, shipment, tools);
+            }
+            Stage::Opening { .. } | Stage::Finishing => {}
+            Stage::Sending if shipment.paused || self.held() == self.assigned.len() => {
+                // It is not the peer that is waited for.
+                self.last_moved = now;
+            }
+            Stage::Sending if silent > stalled => {
+                let what = "the peer takes no blocks";
+                self.on_lost(StreamError::Deadline { what }, shipment, tools);
+            }
+            Stage::Sending => {}
+        }
+    }
+
+    // ---- sending -------------------------------------------------------------------------------------------------
+
+    pub(super) fn pump(&mut self, shipment: &mut Shipment, tools: &mut Tools) -> bool {
+        if self.stage == Stage::Ready && shipment.plan.is_some() {
+            self.open(shipment);
+        }
+        self.feed_manifest(shipment);
+        for rail in &mut self.rails {
+            if rail.pump(tools) == Pumped::Dead
+                && let (Some(connection), Some(endpoint)) =
+                    (rail.connection, tools.endpoint(rail.port))
+            {
+                endpoint.abort_connection(connection);
+            }
+        }
+        let mut any = false;
+        while self.is_sending() && self.send_next(shipment, tools) {
+            any = true;
+        }
+        if self.waits_for_check() && shipment.checked {
+            self.finish();
+            any = true;
+        }
+        if any && let Some(outlay) = &self.outlay {
+            shipment
+                .shared
+                .tell(self.number, outlay.written(), self.sent_bytes);
+        }
+        self.account(shipment, tools.now);
+        any
+    }
+
+    fn open(&mut self, shipment: &Shipment) {
+        let Some(plan) = &shipment.plan else { return };
+        let options = &shipment.options;
+        let mut flags = OpenFlags::empty();
+        flags.set(OpenFlags::CRC32C, options.crc32c);
+        flags.set(OpenFlags::SYNC, options.sync);
+        flags.set(OpenFlags::READ_BACK, options.read_back);
+        // Only once: what the receiver has from this transfer, it keeps.
+        flags.set(OpenFlags::RESTART, options.restart && self.sent_bytes == 0);
+        let manifest = shipment.source.manifest();
+        let open = Open {
+            stream: STREAM,
+            flags,
+            block_bytes: plan.blocks.block_bytes(),
+            entries: manifest.len() as u64,
+            manifest_bytes: manifest.encoded_len(),
+            bytes: manifest.bytes(),
+            blocks: plan.blocks.blocks(),
+            identity: plan.identity,
+        };
+        self.outlay = Some(Outlay::new(open, plan.blocks.clone()));
+        self.say(&Message::Open(open));
+        self.stage = Stage::Opening { next_entry: 0 };
+    }
+
+    /// A few parts at a time: a tree has many.
+    fn feed_manifest(&mut self, shipment: &Shipment) {
+        let Stage::Opening { mut next_entry } = self.stage else {
+            return;
+        };
+        let manifest = shipment.source.manifest();
+        let Some(rail) = self.rails.iter_mut().find(|rail| rail.is_ready()) else {
+            return;
+        };
+        let room = rail.control_room();
+        while next_entry < manifest.len() && rail.outbox.len() < PARTS_WAITING {
+            let (entries, next) = manifest.encode_part(next_entry, room);
+            rail.outbox.push(&Message::Manifest(ManifestPart {
+                stream: STREAM,
+                first: next_entry as u64,
+                entries: &entries,
+            }));
+            next_entry = next;
+        }
+        self.stage = Stage::Opening { next_entry };
+    }
+
+    /// Sends the next block, by whichever rail has the most room. False: not now.
+    fn send_next(&mut self, shipment: &mut Shipment, tools: &mut Tools) -> bool {
+        let now = tools.now;
+        let Some(outlay) = self.outlay.as_mut() else {
+            return false;
+        };
+        let Some(next) = self.queue.front() else {
+            return false;
+        };
+        if shipment.paused || !outlay.may_send() || !shipment.rate.may(tools.now) {
+            return false;
+        }
+        let depth = tools.config.depth as usize;
+        let able = self.rails.iter_mut();
+        let able = able.filter(|rail| rail.may_send(depth));
+        let Some(rail) = able.min_by_key(|rail| rail.in_flight) else {
+            return false;
+        };
+        let (Some(connection), Some(endpoint)) = (rail.connection, tools.endpoint(rail.port))
+        else {
+            return false;
+        };
+        let (block, crc) = (next.block, next.crc);
+        let mut header = [0; HEADER_LEN];
+        outlay.header(block, crc).encode(&mut header);
+        let payload = next.bytes.clone().into();
+        match endpoint.send(connection, payload, &header, block.index) {
+            Ok(()) => {
+                outlay.on_sent(rail.number, block, crc);
+                rail.in_flight += 1;
+                let len = u64::from(block.len);
+                shipment.rate.take(len, now);
+                self.sent_bytes += len;
+                self.report.blocks += 1;
+                self.queue.pop_front();
+                true
+            }
+            Err(refused) => {
+                rail.blocked = matches!(refused.kind, SendErrorKind::WouldBlock(_));
+                // Another rail may have room; what else is wrong, the connection's own event says.
+                false
+            }
+        }
+    }
+
+    fn finish(&mut self) {
+        let Some(outlay) = &mut self.outlay else {
+            return;
+        };
+        for rail in self.rails.iter_mut().filter(|rail| rail.is_ready()) {
+            if let Some(finish) = outlay.finish(rail.number) {
+                rail.outbox.push(&Message::Finish(finish));
+            }
+        }
+        self.stage = Stage::Finishing;
+    }
+
+    /// What it waits for, from now on.
+    fn account(&mut self, shipment: &Shipment, now: Instant) {
+        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
+        let may = self.outlay.as_ref().is_some_and(Outlay::may_send);
+        let stall = match self.stage {
+            Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::None,
+            Stage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,
+            Stage::Sending if self.queue.is_empty() => Stall::None,
+            Stage::Sending if !may && in_flight == 0 => Stall::Sink,
+            Stage::Sending if !may => Stall::Credits,
+            Stage::Sending => Stall::Wire,
+            Stage::Finishing | Stage::Opening { .. } => Stall::Sink,
+            _ => Stall::None,
+        };
+        self.stalls.turn(stall, now);
+    }
+}
+
+/// Whether another attempt may go better.
+fn is_worth_a_retry(error: &StreamError) -> bool {
+    match error {
+        StreamError::Lost(_) | StreamError::Endpoint(_) | StreamError::Deadline { .. } => true,
+        StreamError::Refused { code, .. } | StreamError::Failed { code, .. } => matches!(
+            *code,
+            RefusalCode::BUSY | RefusalCode::ALREADY | RefusalCode::LOST
+        ),
+        _ => false,
+    }
+}
+
+/// What the peer is told of an error of this side.
+fn told(error: &StreamError) -> (RefusalCode, String) {
+    match error {
+        StreamError::GivenUp { code, reason } => (*code, reason.clone()),
+        StreamError::SourceChanged { .. } => (RefusalCode::SOURCE_CHANGED, error.to_string()),
+        StreamError::Deadline { .. } => (RefusalCode::DEADLINE, error.to_string()),
+        StreamError::File(_) => (RefusalCode::SOURCE, error.to_string()),
+        StreamError::Violation(_) => (RefusalCode::MALFORMED, error.to_string()),
+        _ => (RefusalCode::CANCELLED, error.to_string()),
+    }
+}

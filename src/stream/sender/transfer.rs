@@ -1,0 +1,154 @@
+//! `Transfer`: the handle on one transfer, for whoever began it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use super::config::Peer;
+use super::engine::Command;
+use crate::event_loop::Waker;
+use crate::stream::{StreamError, StreamReport};
+
+/// How far a peer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct PeerProgress {
+    /// Bytes that the peer's sink has, those from an earlier, cut stream included.
+    pub written: u64,
+    /// Bytes that were sent in this transfer, those that were sent again included.
+    pub sent: u64,
+    /// Bytes in all.
+    pub total: u64,
+    /// It is over, one way or the other.
+    pub over: bool,
+}
+
+/// What became of a transfer at one peer.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PeerOutcome {
+    /// Which.
+    pub peer: Peer,
+    /// Why it does not have the content; `Ok`: it has, checked.
+    pub result: Result<(), StreamError>,
+    /// How it went.
+    pub report: StreamReport,
+}
+
+/// One transfer, which goes on whether this is held or not.
+#[derive(Debug)]
+pub struct Transfer {
+    pub(super) id: u64,
+    pub(super) shared: Arc<Shared>,
+    pub(super) commands: Sender<Command>,
+    pub(super) waker: Waker,
+}
+
+/// What the thread of the network tells, and whoever waits reads.
+#[derive(Debug)]
+pub(super) struct Shared {
+    peers: Vec<Counters>,
+    total: u64,
+    outcomes: Mutex<Vec<Option<PeerOutcome>>>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    written: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(peers: usize, total: u64) -> Self {
+        Self {
+            peers: (0..peers).map(|_| Counters::default()).collect(),
+            total,
+            outcomes: Mutex::new((0..peers).map(|_| None).collect()),
+            changed: Condvar::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<PeerOutcome>>> {
+        self.outcomes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tell(&self, peer: usize, written: u64, sent: u64) {
+        if let Some(counters) = self.peers.get(peer) {
+            counters.written.store(written, Ordering::Relaxed);
+            counters.sent.store(sent, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn end(&self, peer: usize, outcome: PeerOutcome) {
+        if let Some(place) = self.lock().get_mut(peer) {
+            place.get_or_insert(outcome);
+        }
+        self.changed.notify_all();
+    }
+}
+
+impl Transfer {
+    /// How far each peer is, in the order in which they were given.
+    pub fn progress(&self) -> Vec<PeerProgress> {
+        let over: Vec<_> = self.shared.lock().iter().map(Option::is_some).collect();
+        let peers = self.shared.peers.iter().zip(over);
+        let progress = peers.map(|(counters, over)| PeerProgress {
+            written: counters.written.load(Ordering::Relaxed),
+            sent: counters.sent.load(Ordering::Relaxed),
+            total: self.shared.total,
+            over,
+        });
+        progress.collect()
+    }
+
+    /// Whether it is over at every peer.
+    pub fn is_over(&self) -> bool {
+        self.shared.lock().iter().all(Option::is_some)
+    }
+
+    /// Waits until it is over at every peer: what became of it, in the order in which the peers were given. None: not by then.
+    pub fn wait(&self, deadline: Instant) -> Option<Vec<PeerOutcome>> {
+        let mut outcomes = self.shared.lock();
+        loop {
+            if outcomes.iter().all(Option::is_some) {
+                return Some(outcomes.iter().flatten().cloned().collect());
+            }
+            let left = deadline.checked_duration_since(Instant::now())?;
+            let waited = self.shared.changed.wait_timeout(outcomes, left);
+            outcomes = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Sends no further block until [`resume`](Self::resume). Peers are told, and wait.
+    pub fn pause(&self) {
+        self.tell(Command::Pause(self.id, true));
+    }
+
+    /// Goes on after [`pause`](Self::pause).
+    pub fn resume(&self) {
+        self.tell(Command::Pause(self.id, false));
+    }
+
+    /// Ends it. Peers are told; what they have they keep, for a later transfer of the same source.
+    pub fn cancel(&self) {
+        self.tell(Command::Cancel(self.id));
+    }
+
+    /// Of two transfers that could send, the one with the higher number does.
+    pub fn set_priority(&self, priority: u8) {
+        self.tell(Command::Priority(self.id, priority));
+    }
+
+    /// Bytes a second at most, all peers together; none: no limit.
+    pub fn set_rate(&self, bytes_per_second: Option<u64>) {
+        self.tell(Command::Rate(self.id, bytes_per_second));
+    }
+
+    fn tell(&self, command: Command) {
+        // With the sender gone, there is nothing left to do about it.
+        let _ = self.commands.send(command);
+        self.waker.wake();
+    }
+}

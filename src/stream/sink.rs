@@ -1,0 +1,160 @@
+//! `BlockSink`: where the bytes of a stream go to.
+
+pub(crate) mod beneath;
+mod directory;
+mod discard;
+mod memory;
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::{Block, BlockPlan, Manifest, StreamIdentity};
+
+pub use directory::DirectorySink;
+pub use discard::DiscardSink;
+pub use memory::{InMemory, MemorySink};
+
+/// What a stream is, as its sender said and the receiver's limits allow.
+#[derive(Debug, Clone)]
+pub struct StreamOffer {
+    /// Where it goes, and what it is. What a sink keeps of a stream that was cut, it keeps under the key, and resumes with the stamp that it
+    /// began with only.
+    pub identity: StreamIdentity,
+    /// The entries, in the sender's order.
+    pub manifest: Arc<Manifest>,
+    /// Which block is which part of which entry.
+    pub plan: Arc<BlockPlan>,
+    /// Blocks carry checksums: without, none is known of what was written, and nothing can be resumed.
+    pub crc32c: bool,
+    /// Everything is to be on the device before the stream is complete.
+    pub sync: bool,
+    /// Everything is to be read back and checked before the stream is complete.
+    pub read_back: bool,
+    /// What is kept of an earlier stream with this key is to be thrown away.
+    pub restart: bool,
+}
+
+/// Makes a sink for each stream that comes in.
+///
+/// [`DirectorySink`], [`DiscardSink`] and [`MemorySink`] are what this library brings.
+pub trait SinkFactory: Send + Sync + std::fmt::Debug + 'static {
+    /// A sink for one stream; nothing is opened yet.
+    ///
+    /// # Errors
+    /// The stream is refused with it.
+    fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError>;
+}
+
+/// Takes the blocks of one stream, in any order, from several threads at once. Each block comes once.
+///
+/// The order of calls is [`open`](Self::open), [`write`](Self::write) for each block that is missing, and then
+/// [`finish`](Self::finish) when all are written, or [`abandon`](Self::abandon).
+pub trait BlockSink: Send + Sync + std::fmt::Debug {
+    /// Makes ready, and says which blocks are there from an earlier stream that was cut: only those whose bytes were read and found right.
+    ///
+    /// # Errors
+    /// The stream is refused with it.
+    fn open(&self, offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError>;
+
+    /// Takes the bytes of a block, whose CRC32C was found right.
+    ///
+    /// # Errors
+    /// The stream fails with it.
+    fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError>;
+
+    /// All blocks are written: makes everything appear under its name, checked and on the device as the offer asked. How many bytes were read
+    /// back to check them.
+    ///
+    /// # Errors
+    /// The stream fails with it. What has appeared by then is whole.
+    fn finish(&self, stop: &Stop) -> Result<u64, SinkError>;
+
+    /// The stream was cut, cancelled, or failed: nothing appears under its name. What is needed to resume it may be kept.
+    fn abandon(&self);
+}
+
+/// What a sink has of an earlier stream that was cut: blocks, each with the CRC32C that its bytes have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Number and CRC32C of each block, no number twice.
+    pub blocks: Vec<(u64, u32)>,
+}
+
+/// Whether long work is to be given up, because the peer has gone or the receiver stops.
+#[derive(Debug, Clone, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks for it.
+    pub(crate) fn set(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was asked for.
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// # Errors
+    /// [`SinkError::Stopped`] when it was asked for.
+    pub fn check(&self) -> Result<(), SinkError> {
+        match self.is_set() {
+            true => Err(SinkError::Stopped),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Why a sink can't take a stream, or a block of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SinkError {
+    /// The system refused.
+    #[error("{what}: {}", io::Error::from_raw_os_error(*errno))]
+    Os {
+        /// What it was about: an entry's name.
+        what: String,
+        /// The system's error number, as errno(3) counts them.
+        errno: i32,
+    },
+    /// What is kept is of another content under the same names. Send it anew, with restart.
+    #[error(
+        "what is kept of an earlier, cut stream is of another content: it can't be resumed, only restarted"
+    )]
+    SourceChanged,
+    /// Another stream with the same names is under way.
+    #[error("another stream of the same names is under way")]
+    Busy,
+    /// What was read back is not what was written.
+    #[error("{what}: what was read back of block {block} is not what was written")]
+    ReadBack {
+        /// The entry's name.
+        what: String,
+        /// The block's number.
+        block: u64,
+    },
+    /// It is larger than there is room for.
+    #[error("{bytes} bytes, there is room for {room}")]
+    TooLarge {
+        /// Bytes of the stream.
+        bytes: u64,
+        /// Bytes that there is room for.
+        room: u64,
+    },
+    /// It was given up, because the peer has gone or the receiver stops.
+    #[error("stopped")]
+    Stopped,
+    /// What a sink of the user's says.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl SinkError {
+    fn os(what: &[u8], error: impl Into<io::Error>) -> Self {
+        Self::Os {
+            what: String::from_utf8_lossy(what).into_owned(),
+            errno: error.into().raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}

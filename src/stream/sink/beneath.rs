@@ -1,0 +1,197 @@
+//! `Beneath`: one directory, and what lies below it; whatever a name says, nothing outside is reached.
+//!
+//! Names are relative and have no `..` (`RelativeName`); what is left are symbolic links and mounts that somebody else put there. The kernel is
+//! asked not to follow any (openat2(2)); where it does not know that call, each part of a name is opened by itself, without following.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+/// Rights of directories that are made on the way; the umask takes some away.
+const DIRECTORY_MODE: u32 = 0o777;
+
+/// The kernel or a sandbox has no openat2(2): asked once.
+static NO_OPENAT2: AtomicBool = AtomicBool::new(false);
+
+/// A directory, held open: it stays the same one whatever is renamed meanwhile.
+#[derive(Debug)]
+pub(crate) struct Beneath(OwnedFd);
+
+impl Beneath {
+    /// Opens a directory by its path, which may lead anywhere: it is this process's own.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        Ok(Self(rustix::fs::open(path, flags, Mode::empty())?))
+    }
+
+    /// Whether names may be made in it.
+    pub(crate) fn check_writable(&self) -> io::Result<()> {
+        let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+        Ok(rustix::fs::accessat(
+            &self.0,
+            ".",
+            access,
+            AtFlags::EACCESS,
+        )?)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Opens a file below, no symbolic link being followed on the way or at its end.
+    pub(crate) fn open_file(&self, name: &[u8], flags: OFlags) -> io::Result<OwnedFd> {
+        // A FIFO would wait for its other end.
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let fd = match self.by_openat2(name, flags) {
+            Some(opened) => opened?,
+            None => {
+                let (parent, last) = self.parent(name, false)?;
+                rustix::fs::openat(&parent, last, flags, Mode::empty())?
+            }
+        };
+        let now = rustix::fs::fcntl_getfl(&fd)?;
+        rustix::fs::fcntl_setfl(&fd, now - OFlags::NONBLOCK)?;
+        Ok(fd)
+    }
+
+    /// What lies under a name, if something does; of a symbolic link, itself.
+    pub(crate) fn stat(&self, name: &[u8]) -> io::Result<Stat> {
+        let (parent, last) = self.parent(name, false)?;
+        Ok(rustix::fs::statat(
+            &parent,
+            last,
+            AtFlags::SYMLINK_NOFOLLOW,
+        )?)
+    }
+
+    /// The directory that a name lies in, made if it is asked for, and the last part of the name.
+    pub(crate) fn parent<'a>(
+        &self,
+        name: &'a [u8],
+        make: bool,
+    ) -> io::Result<(OwnedFd, &'a OsStr)> {
+        let (dir, last) = match name.iter().rposition(|byte| *byte == b'/') {
+            Some(at) => (&name[..at], &name[at + 1..]),
+            None => (&name[..0], name),
+        };
+        let parent = self.directory(dir, make)?;
+        Ok((parent, OsStr::from_bytes(last)))
+    }
+
+    /// A directory below; with all that lead to it, if they are to be made. The empty name is this one.
+    pub(crate) fn directory(&self, name: &[u8], make: bool) -> io::Result<OwnedFd> {
+        if name.is_empty() {
+            return self.0.try_clone();
+        }
+        let flags = directory_flags();
+        match self.by_openat2(name, flags) {
+            Some(Ok(fd)) => return Ok(fd),
+            Some(Err(error)) if !(make && error.kind() == io::ErrorKind::NotFound) => {
+                return Err(error);
+            }
+            _ => {}
+        }
+        let mut at = self.0.try_clone()?;
+        for part in name.split(|byte| *byte == b'/') {
+            let part = OsStr::from_bytes(part);
+            if make {
+                match rustix::fs::mkdirat(&at, part, Mode::from_raw_mode(DIRECTORY_MODE)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            at = rustix::fs::openat(&at, part, flags, Mode::empty())?;
+        }
+        Ok(at)
+    }
+
+    /// None: the kernel has no such call.
+    fn by_openat2(&self, name: &[u8], flags: OFlags) -> Option<io::Result<OwnedFd>> {
+        if NO_OPENAT2.load(Ordering::Relaxed) {
+            return None;
+        }
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let name = OsStr::from_bytes(name);
+        // EAGAIN: something was renamed meanwhile, and the kernel could not say that nothing escaped.
+        for _ in 0..16 {
+            match rustix::fs::openat2(&self.0, name, flags, Mode::empty(), resolve) {
+                Ok(fd) => return Some(Ok(fd)),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(Errno::NOSYS | Errno::PERM) => {
+                    NO_OPENAT2.store(true, Ordering::Relaxed);
+                    return None;
+                }
+                Err(error) => return Some(Err(error.into())),
+            }
+        }
+        Some(Err(Errno::AGAIN.into()))
+    }
+}
+
+fn directory_flags() -> OFlags {
+    OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC
+}
+
+/// Whether what was found is a regular file.
+pub(crate) fn is_file(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn with_tree(check: impl Fn(&Beneath, &Path)) {
+        let outer = tempfile::tempdir().expect("a directory");
+        let inner = outer.path().join("inner");
+        std::fs::create_dir(&inner).expect("made");
+        std::fs::write(outer.path().join("secret"), b"secret").expect("written");
+        let link = |to: &str, name: &str| {
+            std::os::unix::fs::symlink(to, inner.join(name)).expect("linked");
+        };
+        link("..", "up");
+        link("../secret", "out");
+        std::fs::create_dir(inner.join("sub")).expect("made");
+        std::fs::write(inner.join("sub/a file"), b"here").expect("written");
+        check(&Beneath::open(&inner).expect("opened"), &inner);
+    }
+
+    fn nothing_escapes(beneath: &Beneath, inner: &Path) {
+        for name in [&b"up/secret"[..], b"out", b"up/inner/sub/a file"] {
+            beneath
+                .open_file(name, OFlags::RDONLY)
+                .expect_err("it leads through a link");
+        }
+        beneath
+            .directory(b"up/made", true)
+            .expect_err("it leads through a link");
+        assert!(!inner.join("../made").exists());
+        beneath
+            .open_file(b"sub/a file", OFlags::RDONLY)
+            .expect("it is below");
+        beneath.directory(b"sub/x/y z", true).expect("made");
+        assert!(inner.join("sub/x/y z").is_dir());
+        beneath
+            .directory(b"sub/a file/b", true)
+            .expect_err("a file is no directory");
+        assert!(is_file(&beneath.stat(b"sub/a file").expect("there")));
+        assert!(!is_file(&beneath.stat(b"out").expect("the link itself")));
+        beneath.check_writable().expect("it is ours");
+    }
+
+    #[test]
+    fn links_lead_nowhere_with_and_without_openat2() {
+        with_tree(nothing_escapes);
+        let had_none = NO_OPENAT2.swap(true, Ordering::Relaxed);
+        with_tree(nothing_escapes);
+        NO_OPENAT2.store(had_none, Ordering::Relaxed);
+    }
+}

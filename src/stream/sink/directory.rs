@@ -1,0 +1,231 @@
+//! `DirectorySink`: files below one directory, which have no name until the stream is whole.
+//!
+//! ```text
+//!  DIRECTORY/
+//!    .fabricast-KEY/      while the stream is under way, and after it was cut
+//!      journal            which blocks are written, and their CRC32C
+//!      0, 1, 7, …         the files, by their number in the manifest
+//!    a/b/file.h5          at the end: renamed to here, one by one
+//! ```
+
+mod partials;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use self::partials::Partials;
+use super::beneath::Beneath;
+use super::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer};
+use crate::stream::Block;
+use crate::stream::{Entry, EntryKind};
+
+/// More files than this are synced by one syncfs(2).
+const SYNC_EACH_MAX: usize = 64;
+
+/// Writes streams below a directory. Whatever names a sender gives, nothing outside is reached: no symbolic link is followed on the way.
+///
+/// Each stream is written into a hidden directory, `.fabricast-` and its key, with a journal; when all of it is there and checked, its files are
+/// renamed to where they belong, in one step each. They replace files of the same names. A stream that was cut leaves the hidden directory
+/// behind, and is resumed from there: what the journal says is believed only after the bytes were read and found right.
+///
+/// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this process's.
+#[derive(Debug, Clone)]
+pub struct DirectorySink(Arc<Beneath>);
+
+impl DirectorySink {
+    /// A directory that exists, and that this process may write to.
+    ///
+    /// # Errors
+    /// What open(2) and access(2) answer.
+    pub fn new(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let directory = Beneath::open(&path.into())?;
+        // Said now, not when the first sender is there.
+        directory.check_writable()?;
+        Ok(Self(Arc::new(directory)))
+    }
+}
+
+impl SinkFactory for DirectorySink {
+    fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
+        Ok(Box::new(Receiving {
+            directory: Arc::clone(&self.0),
+            offer: offer.clone(),
+            work: Mutex::new(None),
+        }))
+    }
+}
+
+/// One stream.
+#[derive(Debug)]
+struct Receiving {
+    directory: Arc<Beneath>,
+    offer: StreamOffer,
+    /// None: not open, or over.
+    work: Mutex<Option<Arc<Partials>>>,
+}
+
+impl Receiving {
+    fn work_name(&self) -> String {
+        let hex: String = self
+            .offer
+            .identity
+            .key
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect();
+        format!(".fabricast-{hex}")
+    }
+
+    fn partials(&self) -> Result<Arc<Partials>, SinkError> {
+        let work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        work.clone().ok_or(SinkError::Stopped)
+    }
+
+    /// The hidden directory, with a lock on it that ends with this process at the latest.
+    fn open_work(&self) -> Result<OwnedFd, SinkError> {
+        let name = self.work_name();
+        let failed = |error: Errno| SinkError::os(name.as_bytes(), error);
+        match rustix::fs::mkdirat(self.directory.fd(), &name, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let work = rustix::fs::openat(self.directory.fd(), &name, flags, Mode::empty());
+        let work = work.map_err(failed)?;
+        match rustix::fs::flock(&work, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(work),
+            Err(Errno::WOULDBLOCK) => Err(SinkError::Busy),
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Puts one entry where it belongs.
+    fn place(&self, partials: &Partials, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
+        let name = entry.name.as_bytes();
+        let failed = |error: io::Error| SinkError::os(name, error);
+        if entry.kind == EntryKind::Directory {
+            self.directory.directory(name, true).map_err(failed)?;
+            return Ok(());
+        }
+        let (parent, last) = self.directory.parent(name, true).map_err(failed)?;
+        let own = partials.finished(number, entry)?;
+        let renamed = rustix::fs::renameat(partials.fd(), &own, &parent, last);
+        renamed.map_err(|error| failed(error.into()))?;
+        Ok(())
+    }
+
+    /// Rights and times of directories, when nothing more is made in them; the innermost first.
+    fn dress_directories(&self) -> Result<(), SinkError> {
+        let manifest = &self.offer.manifest;
+        let entries = (0..manifest.len())
+            .rev()
+            .filter_map(|number| manifest.get(number));
+        for entry in entries.filter(|entry| entry.kind == EntryKind::Directory) {
+            let name = entry.name.as_bytes();
+            let fd = self.directory.directory(name, false);
+            let fd = fd.map_err(|error| SinkError::os(name, error))?;
+            dress(&fd, &entry).map_err(|error| SinkError::os(name, error))?;
+        }
+        Ok(())
+    }
+
+    /// The names are on the device, too.
+    fn sync_names(&self) -> Result<(), SinkError> {
+        let failed = |name: &[u8], error: io::Error| SinkError::os(name, error);
+        let entries = &self.offer.manifest;
+        if entries.len() > SYNC_EACH_MAX {
+            let synced = rustix::fs::syncfs(self.directory.fd());
+            return synced.map_err(|error| failed(b".", error.into()));
+        }
+        for entry in entries.iter() {
+            let name = entry.name.as_bytes();
+            let parent = match entry.kind {
+                EntryKind::Directory => self.directory.directory(name, false),
+                EntryKind::File => self.directory.parent(name, false).map(|(parent, _)| parent),
+            };
+            let parent = parent.map_err(|error| failed(name, error))?;
+            rustix::fs::fsync(&parent).map_err(|error| failed(name, error.into()))?;
+        }
+        rustix::fs::fsync(self.directory.fd()).map_err(|error| failed(b".", error.into()))
+    }
+
+    fn sync_content(&self, partials: &Partials) -> Result<(), SinkError> {
+        if !self.offer.sync {
+            return Ok(());
+        }
+        match self.offer.manifest.len() > SYNC_EACH_MAX {
+            true => rustix::fs::syncfs(partials.fd()).map_err(|error| SinkError::os(b".", error)),
+            false => partials.sync_each(),
+        }
+    }
+}
+
+impl BlockSink for Receiving {
+    fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
+        let partials = Partials::open(self.open_work()?, &self.offer)?;
+        let have = partials.prove(stop)?;
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        *work = Some(Arc::new(partials));
+        Ok(have)
+    }
+
+    fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
+        self.partials()?.write(block, crc, bytes)
+    }
+
+    fn finish(&self, stop: &Stop) -> Result<u64, SinkError> {
+        let partials = self.partials()?;
+        partials.flush()?;
+        let read_back = match self.offer.read_back {
+            true => partials.read_back(stop)?,
+            false => 0,
+        };
+        self.sync_content(&partials)?;
+        let entries = self.offer.manifest.iter().enumerate();
+        for (number, entry) in entries {
+            stop.check()?;
+            self.place(&partials, number, entry)?;
+        }
+        self.dress_directories()?;
+        if self.offer.sync {
+            self.sync_names()?;
+        }
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        *work = None;
+        partials.remove();
+        // What is in the way stays, and hurts nobody: the files are where they belong.
+        let _ = rustix::fs::unlinkat(self.directory.fd(), self.work_name(), AtFlags::REMOVEDIR);
+        Ok(read_back)
+    }
+
+    fn abandon(&self) {
+        let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(partials) = work.take() {
+            // What is lost with the journal's last lines is only sent again.
+            let _ = partials.flush();
+        }
+    }
+}
+
+/// Rights and time of modification, as the sender has them.
+fn dress(fd: impl AsFd, entry: &Entry<'_>) -> io::Result<()> {
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(u32::from(entry.mode & 0o777)))?;
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: rustix::fs::UTIME_NOW,
+    };
+    let modified = Timespec {
+        tv_sec: entry.modified.seconds,
+        tv_nsec: i64::from(entry.modified.nanoseconds),
+    };
+    let times = Timestamps {
+        last_access: now,
+        last_modification: modified,
+    };
+    Ok(rustix::fs::futimens(&fd, &times)?)
+}

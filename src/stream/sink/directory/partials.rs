@@ -1,0 +1,314 @@
+//! `Partials`: the files of a stream that is not whole yet, and the journal of what is in them.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::dress;
+use crate::stream::Block;
+use crate::stream::Entry;
+use crate::stream::block_set::BlockSet;
+use crate::stream::digest::crc32c;
+use crate::stream::journal::{Journal, JournalHeader, JournalRecord};
+use crate::stream::sink::{Kept, SinkError, Stop, StreamOffer};
+
+const JOURNAL: &str = "journal";
+
+/// Bytes that are read of a journal, at most, for each block and beside: a block has one record, and few have a second.
+const JOURNAL_PER_BLOCK: u64 = 64;
+const JOURNAL_BASE: u64 = 1 << 20;
+
+/// Files that are held open for the next block of theirs.
+const OPEN_MAX: usize = 32;
+
+/// The journal is written when it has so many records, or blocks of so many bytes: what a kill costs at most is sent again.
+const RECORDS_MAX: usize = 64;
+const BYTES_MAX: u64 = 16 << 20;
+/// Or when it was not written for so long.
+const WRITTEN_EVERY: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(super) struct Partials {
+    work: OwnedFd,
+    offer: StreamOffer,
+    open: Mutex<VecDeque<(usize, Arc<File>)>>,
+    journal: Mutex<Writer>,
+}
+
+/// The journal's end.
+#[derive(Debug)]
+struct Writer {
+    file: File,
+    unwritten: Vec<u8>,
+    records: usize,
+    bytes: u64,
+    written_at: Instant,
+}
+
+impl Partials {
+    /// Finds what an earlier stream left, or begins anew.
+    pub(super) fn open(work: OwnedFd, offer: &StreamOffer) -> Result<Self, SinkError> {
+        let header = JournalHeader {
+            identity: offer.identity,
+            block_bytes: offer.plan.block_bytes(),
+            blocks: offer.plan.blocks(),
+        };
+        let known = match read_journal(work.as_fd(), offer)? {
+            Some(known) if known.header == header && !offer.restart => Some(known.valid_len),
+            Some(known)
+                if known.header.identity.stamp != offer.identity.stamp && !offer.restart =>
+            {
+                return Err(SinkError::SourceChanged);
+            }
+            _ => None,
+        };
+        if known.is_none() {
+            clear(work.as_fd()).map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
+        }
+        let file = open_journal(work.as_fd(), &header, known)?;
+        Ok(Self {
+            work,
+            offer: offer.clone(),
+            open: Mutex::new(VecDeque::new()),
+            journal: Mutex::new(Writer {
+                file,
+                unwritten: Vec::new(),
+                records: 0,
+                bytes: 0,
+                written_at: Instant::now(),
+            }),
+        })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.work.as_fd()
+    }
+
+    /// Which of the blocks that the journal names are there, byte for byte.
+    pub(super) fn prove(&self, stop: &Stop) -> Result<Kept, SinkError> {
+        let mut have = BlockSet::new(self.offer.plan.blocks());
+        let mut kept = Kept::default();
+        let Some(known) = read_journal(self.work.as_fd(), &self.offer)? else {
+            return Ok(kept);
+        };
+        let mut buffer = Vec::new();
+        for JournalRecord { index, crc } in known.records {
+            stop.check()?;
+            if have.contains(index) {
+                continue;
+            }
+            if let Some(place) = self.offer.plan.get(index)
+                && self.reads_as(place, crc, &mut buffer).unwrap_or(false)
+            {
+                have.insert(index);
+                kept.blocks.push((index, crc));
+            }
+        }
+        Ok(kept)
+    }
+
+    fn reads_as(&self, place: Block, crc: u32, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        let file = self.file(place.entry, false)?;
+        buffer.resize(place.len as usize, 0);
+        match file.read_exact_at(buffer, place.offset) {
+            Ok(()) => Ok(crc32c(buffer) == crc),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn write(&self, place: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
+        let failed = |error| SinkError::os(self.name(place.entry).as_bytes(), error);
+        let file = self.file(place.entry, true).map_err(failed)?;
+        file.write_all_at(bytes, place.offset).map_err(failed)?;
+        if !self.offer.crc32c {
+            return Ok(());
+        }
+        let record = JournalRecord {
+            index: place.index,
+            crc,
+        };
+        let mut journal = self.journal();
+        journal.unwritten.extend_from_slice(&record.encode());
+        journal.records += 1;
+        journal.bytes += bytes.len() as u64;
+        if journal.records >= RECORDS_MAX
+            || journal.bytes >= BYTES_MAX
+            || journal.written_at.elapsed() >= WRITTEN_EVERY
+        {
+            return journal.flush();
+        }
+        Ok(())
+    }
+
+    /// What was written is in the journal.
+    pub(super) fn flush(&self) -> Result<(), SinkError> {
+        self.journal().flush()
+    }
+
+    fn journal(&self) -> std::sync::MutexGuard<'_, Writer> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every block once more, from the device as far as the kernel can be asked for that. How many bytes.
+    pub(super) fn read_back(&self, stop: &Stop) -> Result<u64, SinkError> {
+        self.sync_each()?;
+        let files = self.offer.manifest.iter().enumerate();
+        for (number, entry) in files.filter(|(_, entry)| entry.size > 0) {
+            let failed = |error| SinkError::os(entry.name.as_bytes(), error);
+            let file = self.file(number, false).map_err(failed)?;
+            // It is advice: where it is not taken, the page cache is what is read.
+            let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        }
+        let proven = self.prove(stop)?.blocks;
+        if (proven.len() as u64) < self.offer.plan.blocks() {
+            let mut right = BlockSet::new(self.offer.plan.blocks());
+            for (index, _) in proven {
+                right.insert(index);
+            }
+            let wrong = self
+                .offer
+                .plan
+                .iter()
+                .find(|block| !right.contains(block.index));
+            let (entry, block) = wrong.map_or((0, 0), |block| (block.entry, block.index));
+            let what = self.name(entry);
+            return Err(SinkError::ReadBack { what, block });
+        }
+        Ok(self.offer.manifest.bytes())
+    }
+
+    pub(super) fn sync_each(&self) -> Result<(), SinkError> {
+        let files = self.offer.manifest.iter().enumerate();
+        for (number, entry) in files.filter(|(_, entry)| entry.size > 0) {
+            let failed = |error| SinkError::os(entry.name.as_bytes(), error);
+            let file = self.file(number, false).map_err(failed)?;
+            file.sync_data().map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The file of an entry, as it is to be under its name: its length, rights and times. Its name here.
+    pub(super) fn finished(&self, number: usize, entry: Entry<'_>) -> Result<String, SinkError> {
+        let failed = |error: io::Error| SinkError::os(entry.name.as_bytes(), error);
+        let file = self.file(number, true).map_err(failed)?;
+        if file.metadata().map_err(failed)?.len() != entry.size {
+            file.set_len(entry.size).map_err(failed)?;
+        }
+        dress(&file, &entry).map_err(failed)?;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(known, _)| *known != number);
+        Ok(number.to_string())
+    }
+
+    /// All is where it belongs: what is left goes.
+    pub(super) fn remove(&self) {
+        // What can't be removed hurts nobody.
+        let _ = clear(self.work.as_fd());
+    }
+
+    fn name(&self, entry: usize) -> String {
+        let entry = self.offer.manifest.get(entry);
+        entry.map_or_else(String::new, |entry| entry.name.to_string())
+    }
+
+    fn file(&self, entry: usize, make: bool) -> io::Result<Arc<File>> {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = open.iter().position(|(known, _)| *known == entry)
+            && let Some(found) = open.remove(at)
+        {
+            let file = Arc::clone(&found.1);
+            open.push_back(found);
+            return Ok(file);
+        }
+        let mut flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        flags.set(OFlags::CREATE, make);
+        let mode = Mode::from_raw_mode(0o600);
+        let file = rustix::fs::openat(&self.work, entry.to_string(), flags, mode)?;
+        if make {
+            self.make_room(file.as_fd(), entry)?;
+        }
+        let file = Arc::new(File::from(file));
+        if open.len() >= OPEN_MAX {
+            open.pop_front();
+        }
+        open.push_back((entry, Arc::clone(&file)));
+        Ok(file)
+    }
+
+    /// Where the file system can say beforehand whether there is room, it is asked; small files are not worth the call.
+    fn make_room(&self, file: BorrowedFd<'_>, entry: usize) -> io::Result<()> {
+        let size = self.offer.manifest.get(entry).map_or(0, |entry| entry.size);
+        if size <= u64::from(self.offer.plan.block_bytes()) || rustix::fs::fstat(file)?.st_size > 0
+        {
+            return Ok(());
+        }
+        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Writer {
+    fn flush(&mut self) -> Result<(), SinkError> {
+        let written = self.file.write_all(&self.unwritten);
+        written.map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
+        self.unwritten.clear();
+        (self.records, self.bytes) = (0, 0);
+        self.written_at = Instant::now();
+        Ok(())
+    }
+}
+
+/// What an earlier stream wrote of itself; none where there is nothing, or nothing that can be understood.
+fn read_journal(work: BorrowedFd<'_>, offer: &StreamOffer) -> Result<Option<Journal>, SinkError> {
+    let failed = |error: io::Error| SinkError::os(JOURNAL.as_bytes(), error);
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let file = match rustix::fs::openat(work, JOURNAL, flags, Mode::empty()) {
+        Ok(fd) => File::from(fd),
+        Err(Errno::NOENT) => return Ok(None),
+        Err(error) => return Err(failed(error.into())),
+    };
+    let most = JOURNAL_PER_BLOCK * offer.plan.blocks() + JOURNAL_BASE;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, most), &mut bytes).map_err(failed)?;
+    Ok(Journal::parse(&bytes))
+}
+
+/// The journal, with its header, to be written at its end; what is behind the last whole record goes.
+fn open_journal(
+    work: BorrowedFd<'_>,
+    header: &JournalHeader,
+    known: Option<u64>,
+) -> Result<File, SinkError> {
+    let failed = |error: io::Error| SinkError::os(JOURNAL.as_bytes(), error);
+    let flags =
+        OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::APPEND;
+    let fd = rustix::fs::openat(work, JOURNAL, flags, Mode::from_raw_mode(0o600));
+    let mut file = File::from(fd.map_err(|error| failed(error.into()))?);
+    file.set_len(known.unwrap_or(0)).map_err(failed)?;
+    if known.is_none() {
+        file.write_all(&header.encode()).map_err(failed)?;
+    }
+    Ok(file)
+}
+
+/// Removes the files of the hidden directory: there are no others in it.
+fn clear(work: BorrowedFd<'_>) -> io::Result<()> {
+    for found in rustix::fs::Dir::read_from(work)? {
+        let found = found?;
+        let name = found.file_name();
+        if name.to_bytes() != b"." && name.to_bytes() != b".." {
+            rustix::fs::unlinkat(work, name, AtFlags::empty())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! `BlockSource`: where the bytes of a stream come from.
+
+mod files;
+mod memory;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::{Manifest, NameError};
+use crate::buffer::Buffer;
+use crate::storage::FileError;
+
+pub use files::{FileSource, FileSourceBuilder};
+pub use memory::BufferSource;
+
+/// Something that a stream is made of: entries, each of which is read in blocks, in any order, by several threads at once.
+///
+/// [`FileSource`] and [`BufferSource`] are what this library brings. A source of your own says what it has
+/// ([`manifest`](Self::manifest)), tells one state of it from another ([`stamp`](Self::stamp)), and fills memory.
+///
+/// ```
+/// use fabricast::stream::{BlockSource, Manifest, SourceError};
+///
+/// /// A megabyte of zeros.
+/// #[derive(Debug)]
+/// struct Zeros(Manifest);
+///
+/// impl BlockSource for Zeros {
+///     fn manifest(&self) -> &Manifest {
+///         &self.0
+///     }
+///     fn stamp(&self) -> [u8; 16] {
+///         [0; 16]
+///     }
+///     fn read(&self, _entry: usize, _offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+///         into.fill(0);
+///         Ok(())
+///     }
+/// }
+/// ```
+pub trait BlockSource: Send + Sync + std::fmt::Debug + 'static {
+    /// Its entries: names and sizes. They do not change while the source exists.
+    fn manifest(&self) -> &Manifest;
+
+    /// What tells the content of now from another one under the same names, as sizes and times do. A stream that was cut is resumed only
+    /// with the stamp that it began with.
+    fn stamp(&self) -> [u8; 16];
+
+    /// Fills `into` with the bytes of an entry from an offset on. Called by several threads at once.
+    ///
+    /// # Errors
+    /// Why the bytes can't be had: the stream fails with it.
+    fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError>;
+
+    /// The same bytes where they lie in memory that is registered already with every domain that they go out by: then nothing is read.
+    fn lend(&self, entry: usize, offset: u64, len: usize) -> Option<Buffer> {
+        let _ = (entry, offset, len);
+        None
+    }
+
+    /// Asked when all was read: whether it is still what [`stamp`](Self::stamp) said.
+    ///
+    /// # Errors
+    /// [`SourceError::Changed`]: the stream fails, and nothing of it appears at the sink.
+    fn check_unchanged(&self) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+/// Why the bytes of a source can't be had.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// A file can't be read.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The system refused.
+    #[error("{path}: {}", io::Error::from_raw_os_error(*errno))]
+    Os {
+        /// What it was about.
+        path: PathBufText,
+        /// The system's error number, as errno(3) counts them.
+        errno: i32,
+    },
+    /// It is not what it was when the stream began.
+    #[error("{what}: {how} while it was sent")]
+    Changed {
+        /// The name of the entry.
+        what: String,
+        /// In which way.
+        how: &'static str,
+    },
+    /// It is neither a regular file nor a directory.
+    #[error("{path}: it is neither a regular file nor a directory")]
+    NoFile {
+        /// What it was about.
+        path: PathBufText,
+    },
+    /// A name can't be sent, or there are two of it.
+    #[error("{path}: {reason}")]
+    Name {
+        /// What it was about.
+        path: PathBufText,
+        /// What is wrong with its name.
+        reason: NameError,
+    },
+    /// The entries can't be sent together.
+    #[error("{0}")]
+    Manifest(String),
+    /// There is nothing to send.
+    #[error("no files to send")]
+    Empty,
+    /// What a source of the user's says.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A path in an error, as text for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathBufText(Arc<Path>);
+
+impl std::fmt::Display for PathBufText {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.display().fmt(f)
+    }
+}
+
+impl From<PathBuf> for PathBufText {
+    fn from(path: PathBuf) -> Self {
+        Self(path.into())
+    }
+}
+
+impl From<&Path> for PathBufText {
+    fn from(path: &Path) -> Self {
+        Self(path.into())
+    }
+}
+
+impl SourceError {
+    fn os(path: &Path, error: &io::Error) -> Self {
+        Self::Os {
+            path: path.into(),
+            errno: error.raw_os_error().unwrap_or(libc::EIO),
+        }
+    }
+}

@@ -1,0 +1,641 @@
+//! What the two sides of a stream say to each other: one header of 64 bytes a message, and a payload behind it.
+//!
+//! Everything is little-endian and written down byte by byte in `docs/wire.md`, "Streams". A parser trusts nothing: it never panics, never
+//! allocates, and says with a [`WireError`] what it did not like. A message has one encoding: what is understood would be written again as it was, so
+//! that reserved bytes, unused fields and unknown flags are all errors.
+//!
+//! ```text
+//!  sender                                                       receiver
+//!    │ Hello ──────────────────────────────────────────────────────►│   on each connection (rail)
+//!    │◄──────────────────────────────────────────────────── HelloAck│
+//!    │ Proof ──────────────────────────────────────────────────────►│   where there is a pre-shared key
+//!    │◄─────────────────────────────────────────────────────── Proof│
+//!    │ Open, Manifest ×n ──────────────────────────────────────────►│   on one of them
+//!    │◄─────────────────────────────── Accept, Have ×n  (or Refuse) │
+//!    │ Block ×n ───────────────────────────────────────────────────►│   on any
+//!    │◄─────────────────────────────────── Credit, Written, Damaged │
+//!    │ Finish ─────────────────────────────────────────────────────►│   on each that carried blocks
+//!    │◄────────────────────────────────── Missing ×n, and once more │
+//!    │◄──────────────────────────────────────── Complete, or Failed │
+//! ```
+
+use super::error::RefusalCode;
+use layout::{BlockWire, HeaderWire};
+
+/// Bytes of every header.
+pub(crate) const HEADER_LEN: usize = 64;
+/// The newest version of the stream protocol that is spoken here.
+pub(crate) const VERSION: u16 = 1;
+/// The oldest version that is spoken here.
+pub(crate) const OLDEST: u16 = 1;
+/// The longest payload of what a receiver says, in bytes, and of a sender's `Cancel`.
+pub(crate) const CONTROL_PAYLOAD_MAX: usize = 4096;
+/// The longest text of a reason, in bytes.
+pub(crate) const REASON_LEN_MAX: usize = 512;
+/// The shortest payload that each receiver must have room for: the longest entry of a manifest fits.
+pub(crate) const PAYLOAD_ROOM_MIN: u32 = 8192;
+/// The highest number of connections that a session has in its life: rails are numbered 0 to this, less one.
+pub(crate) const RAILS_MAX: u16 = 64;
+/// Bytes of a nonce, a proof, and a BLAKE3 hash.
+pub(crate) const HASH_LEN: usize = 32;
+
+/// Why the bytes of a stream's message could not be understood.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// The header is not one of 64 bytes.
+    #[error("a header of {len} bytes, where it takes {HEADER_LEN}")]
+    HeaderLen {
+        /// Bytes that came.
+        len: usize,
+    },
+    /// The first four bytes are not those of a stream's message: the peer is another program.
+    #[error("the first four bytes are {0:02x?}, not those of a stream")]
+    Magic([u8; 4]),
+    /// A message of no kind that is known.
+    #[error("a message of kind {0} is not known")]
+    Kind(u8),
+    /// The header tells of another length than the message has, or the kind allows another only.
+    #[error(
+        "a payload of {len} bytes in a message of kind {kind}, where {said} are said or allowed"
+    )]
+    PayloadLen {
+        /// The kind of the message.
+        kind: u8,
+        /// What the header says, or the kind allows.
+        said: u64,
+        /// Bytes that came.
+        len: usize,
+    },
+    /// A bit or byte is set that has no meaning.
+    #[error("a message of kind {kind} has reserved bits set")]
+    Reserved {
+        /// The kind of the message.
+        kind: u8,
+    },
+    /// A field has a value that it can't have.
+    #[error("{name} can't be {value}")]
+    Field {
+        /// Name of the field in docs/wire.md.
+        name: &'static str,
+        /// What it was.
+        value: u64,
+    },
+    /// A list of ranges is not in order, or one of its ranges is empty or beyond the end.
+    #[error("range {index} of a list is out of order, empty or too long")]
+    Ranges {
+        /// Which, from 0.
+        index: usize,
+    },
+}
+
+fn field(name: &'static str, value: impl Into<u64>) -> WireError {
+    WireError::Field {
+        name,
+        value: value.into(),
+    }
+}
+
+/// The kind byte of a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Kind(pub(crate) u8);
+
+impl Kind {
+    pub(crate) const HELLO: Self = Self(1);
+    /// From either side.
+    pub(crate) const PROOF: Self = Self(2);
+    pub(crate) const OPEN: Self = Self(3);
+    pub(crate) const MANIFEST: Self = Self(4);
+    pub(crate) const BLOCK: Self = Self(5);
+    pub(crate) const FINISH: Self = Self(6);
+    pub(crate) const RAIL_LOST: Self = Self(7);
+    pub(crate) const PLACED: Self = Self(8);
+    /// From either side.
+    pub(crate) const CANCEL: Self = Self(9);
+    pub(crate) const PAUSE: Self = Self(10);
+    pub(crate) const HELLO_ACK: Self = Self(17);
+    pub(crate) const ACCEPT: Self = Self(18);
+    pub(crate) const HAVE: Self = Self(19);
+    /// From either side in a handshake, from a receiver afterwards.
+    pub(crate) const REFUSE: Self = Self(20);
+    pub(crate) const CREDIT: Self = Self(21);
+    pub(crate) const WRITTEN: Self = Self(22);
+    pub(crate) const DAMAGED: Self = Self(23);
+    pub(crate) const MISSING: Self = Self(24);
+    pub(crate) const COMPLETE: Self = Self(25);
+    pub(crate) const FAILED: Self = Self(26);
+    pub(crate) const WINDOW: Self = Self(27);
+    pub(crate) const FREED: Self = Self(28);
+
+    /// The kind of a header, unless it is none of a stream's.
+    pub(crate) fn peek(header: &[u8]) -> Option<Self> {
+        (header.len() == HEADER_LEN && header.starts_with(&layout::MAGIC)).then(|| Self(header[4]))
+    }
+}
+
+bitflags::bitflags! {
+    /// What a side can do (`Hello`), and what both do (`HelloAck`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub(crate) struct Features: u64 {
+        /// Blocks by RMA write into windows of the receiver.
+        const BY_WRITE = 1;
+        /// BLAKE3 of the content.
+        const BLAKE3 = 1 << 1;
+        /// The receiver reads back what it wrote, and checks it.
+        const READ_BACK = 1 << 2;
+        /// Several connections for one session.
+        const RAILS = 1 << 3;
+        /// The receiver keeps what it has of a stream that was cut.
+        const RESUME = 1 << 4;
+    }
+}
+
+bitflags::bitflags! {
+    /// How a stream is sent and checked (`Open`).
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub(crate) struct OpenFlags: u8 {
+        /// Each block carries its CRC32C, and the receiver checks it.
+        const CRC32C = 1;
+        /// Both sides compute the BLAKE3 of the content.
+        const BLAKE3 = 1 << 1;
+        /// The receiver has the content on its device before it says `Complete`.
+        const SYNC = 1 << 2;
+        /// The receiver reads back what it wrote, and checks it.
+        const READ_BACK = 1 << 3;
+        /// What the receiver has of this stream is of no use: it begins anew.
+        const RESTART = 1 << 4;
+        /// Blocks come by RMA write: `Placed`, not `Block`.
+        const BY_WRITE = 1 << 5;
+    }
+}
+
+bitflags::bitflags! {
+    /// What a receiver has done before it said `Complete`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+    pub(crate) struct Checks: u8 {
+        /// Each block had the CRC32C that came with it.
+        const CRC32C = 1;
+        /// The BLAKE3 of the content is the payload.
+        const BLAKE3 = 1 << 1;
+        /// The content is on the device.
+        const SYNC = 1 << 2;
+        /// What was written was read back, and was right.
+        const READ_BACK = 1 << 3;
+    }
+}
+
+/// Where the rest of a sender's first message is kept: its payload.
+pub(crate) type Nonce = [u8; HASH_LEN];
+
+/// The first message on each connection; the sender dials.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// Newest version of the sender, at least 1.
+    pub(crate) version: u16,
+    /// Oldest version of the sender, from 1 to `version`.
+    pub(crate) oldest: u16,
+    /// The number of this connection in the session; no two in the life of a session have the same.
+    pub(crate) rail: u16,
+    /// How many connections the sender wants at a time.
+    pub(crate) rails: u16,
+    pub(crate) features: Features,
+    /// A random number that all connections of a session have in common.
+    pub(crate) session: [u8; 16],
+    pub(crate) nonce: Nonce,
+}
+
+/// The answer to a [`Hello`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HelloAck {
+    /// The version that both speak.
+    pub(crate) version: u16,
+    /// The sender must prove that it has the key, and gets a proof.
+    pub(crate) needs_proof: bool,
+    /// How many streams at a time a session may have.
+    pub(crate) streams: u32,
+    /// The longest payload that is taken: a block, or a part of a manifest. At least [`PAYLOAD_ROOM_MIN`].
+    pub(crate) payload_max: u32,
+    /// What both can do.
+    pub(crate) features: Features,
+    /// The session that is answered.
+    pub(crate) session: [u8; 16],
+    pub(crate) nonce: Nonce,
+}
+
+/// That the speaker has the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Proof {
+    pub(crate) mac: [u8; HASH_LEN],
+}
+
+/// Which stream it is, for a receiver that has a part of it already.
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    Hash,
+    Default,
+    zerocopy::FromBytes,
+    zerocopy::IntoBytes,
+    zerocopy::KnownLayout,
+    zerocopy::Immutable,
+    zerocopy::Unaligned,
+)]
+#[repr(C)]
+pub struct StreamIdentity {
+    /// Where the content goes: the same for each attempt to send it.
+    pub key: [u8; 16],
+    /// What the content is: another when the source has changed.
+    pub stamp: [u8; 16],
+}
+
+/// A stream begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Open {
+    /// The sender's number for the stream: from 1, never twice in a session.
+    pub(crate) stream: u32,
+    pub(crate) flags: OpenFlags,
+    /// Bytes of a block, but for the last one of a file; at least 1.
+    pub(crate) block_bytes: u32,
+    /// Entries of the manifest.
+    pub(crate) entries: u64,
+    /// Bytes of the encoded manifest.
+    pub(crate) manifest_bytes: u64,
+    /// Bytes of the content.
+    pub(crate) bytes: u64,
+    /// Blocks of the content.
+    pub(crate) blocks: u64,
+    pub(crate) identity: StreamIdentity,
+}
+
+/// Entries of a manifest, one behind the other; see [`Manifest`](super::Manifest).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ManifestPart<'a> {
+    pub(crate) stream: u32,
+    /// The number of the first of them.
+    pub(crate) first: u64,
+    pub(crate) entries: &'a [u8],
+}
+
+/// What stands in front of the bytes of a block. The bytes are the payload, and no business of this module's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockHeader {
+    pub(crate) stream: u32,
+    /// The number of the block in the stream.
+    pub(crate) index: u64,
+    /// The entry of the manifest that it is of.
+    pub(crate) entry: u64,
+    /// Where in the entry it begins, in bytes.
+    pub(crate) offset: u64,
+    /// Its bytes, at least 1.
+    pub(crate) len: u32,
+    /// Of its bytes; 0 in a stream without [`OpenFlags::CRC32C`].
+    pub(crate) crc: u32,
+}
+
+/// A block has been written into a slot of the receiver's window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Placed {
+    pub(crate) block: BlockHeader,
+    pub(crate) slot: u32,
+}
+
+/// All blocks of a lap were sent. The last message of the lap on each connection that ever carried blocks of the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Finish {
+    pub(crate) stream: u32,
+    /// How often the sender was told what is missing.
+    pub(crate) lap: u32,
+    /// Blocks of the stream that were sent on this connection, since it began.
+    pub(crate) sent_here: u64,
+    /// Blocks of the stream that were sent on all connections, those that are lost included.
+    pub(crate) sent: u64,
+    /// The digest of the stream.
+    pub(crate) digest: u32,
+    /// Of the content, where the sender has read all of it and was asked for it.
+    pub(crate) blake3: Option<[u8; HASH_LEN]>,
+}
+
+/// A connection was lost, and with it blocks, maybe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RailLost {
+    pub(crate) stream: u32,
+    pub(crate) rail: u16,
+    /// Blocks of the stream that were sent on it.
+    pub(crate) sent_there: u64,
+}
+
+/// The speaker gives the stream up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Cancel<'a> {
+    pub(crate) stream: u32,
+    pub(crate) code: RefusalCode,
+    pub(crate) reason: Reason<'a>,
+}
+
+/// The sender sends nothing for a while, or goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pause {
+    pub(crate) stream: u32,
+    pub(crate) on: bool,
+}
+
+/// The receiver takes the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Accept {
+    pub(crate) stream: u32,
+    /// Blocks that may be sent, since the stream began.
+    pub(crate) granted: u64,
+    /// Blocks that it has.
+    pub(crate) have_blocks: u64,
+    /// In how many ranges; they follow, in `Have`.
+    pub(crate) have_ranges: u64,
+    /// The part that those blocks have in the digest of the stream.
+    pub(crate) have_digest: u32,
+    /// RMA: slots of the window.
+    pub(crate) slots: u32,
+}
+
+/// Blocks that the receiver has, or lacks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RangeList<'a> {
+    pub(crate) stream: u32,
+    /// `Missing`: the lap whose `Finish` is answered. `Have`: 0.
+    pub(crate) lap: u32,
+    /// Ranges that are still to come in further messages.
+    pub(crate) more: u64,
+    pub(crate) ranges: Ranges<'a>,
+}
+
+/// The receiver does not take the connection or the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refuse<'a> {
+    /// 0: the connection.
+    pub(crate) stream: u32,
+    pub(crate) code: RefusalCode,
+    /// By code.
+    pub(crate) details: [u64; 2],
+    pub(crate) reason: Reason<'a>,
+}
+
+/// More blocks may be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Credit {
+    pub(crate) stream: u32,
+    /// Blocks that may be sent, since the stream began.
+    pub(crate) granted: u64,
+}
+
+/// How far the receiver's sink is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) stream: u32,
+    /// Blocks that it has, those from before included.
+    pub(crate) blocks: u64,
+    /// Their bytes.
+    pub(crate) bytes: u64,
+}
+
+/// A block came with bytes that are not those of its CRC32C: it is to be sent again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Damaged {
+    pub(crate) stream: u32,
+    pub(crate) index: u64,
+    /// What its bytes have.
+    pub(crate) crc: u32,
+}
+
+/// The sink has the content, checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Complete {
+    pub(crate) stream: u32,
+    pub(crate) checks: Checks,
+    /// The digest of the stream.
+    pub(crate) digest: u32,
+    pub(crate) blocks: u64,
+    pub(crate) bytes: u64,
+    /// Of the content; there exactly with [`Checks::BLAKE3`].
+    pub(crate) blake3: Option<[u8; HASH_LEN]>,
+}
+
+/// The receiver gives the stream up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Failed<'a> {
+    pub(crate) stream: u32,
+    pub(crate) code: RefusalCode,
+    /// The block that it is about, if it is about one.
+    pub(crate) block: Option<u64>,
+    pub(crate) reason: Reason<'a>,
+}
+
+/// RMA: where blocks may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window<'a> {
+    pub(crate) stream: u32,
+    /// Which of the slots this begins with.
+    pub(crate) first_slot: u32,
+    /// How many lie behind each other.
+    pub(crate) slots: u32,
+    /// Bytes from one to the next.
+    pub(crate) stride: u64,
+    /// The descriptor of the window, as the endpoints know it.
+    pub(crate) descriptor: &'a [u8; WINDOW_DESCRIPTOR_LEN],
+}
+
+/// Bytes of the descriptor of a window.
+pub(crate) const WINDOW_DESCRIPTOR_LEN: usize = crate::endpoint::WINDOW_DESCRIPTOR_LEN;
+
+/// RMA: a slot may be written again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Freed {
+    pub(crate) stream: u32,
+    pub(crate) slot: u32,
+}
+
+/// One message of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Message<'a> {
+    Hello(Hello),
+    Proof(Proof),
+    Open(Open),
+    Manifest(ManifestPart<'a>),
+    Block(BlockHeader),
+    Finish(Finish),
+    RailLost(RailLost),
+    Placed(Placed),
+    Cancel(Cancel<'a>),
+    Pause(Pause),
+    HelloAck(HelloAck),
+    Accept(Accept),
+    Have(RangeList<'a>),
+    Refuse(Refuse<'a>),
+    Credit(Credit),
+    Written(Written),
+    Damaged(Damaged),
+    Missing(RangeList<'a>),
+    Complete(Complete),
+    Failed(Failed<'a>),
+    Window(Window<'a>),
+    Freed(Freed),
+}
+
+impl<'a> Message<'a> {
+    /// Reads a message. Of the payload of a block only the length is looked at.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`].
+    pub(crate) fn parse(header: &[u8], payload: &'a [u8]) -> Result<Self, WireError> {
+        let wire = HeaderWire::parse(header, payload.len())?;
+        let message = read::message(&wire, payload)?;
+        if let Self::Hello(hello) = &message
+            && hello.version > VERSION
+        {
+            // What is reserved here may have a meaning there.
+            return Ok(message);
+        }
+        let mut again = [0; HEADER_LEN];
+        message.encode(&mut again);
+        if again != header {
+            return Err(WireError::Reserved { kind: wire.kind });
+        }
+        Ok(message)
+    }
+
+    /// Writes the header, and gives the payload that is to follow. A block's payload is the block: what is given is empty.
+    ///
+    /// # Panics
+    ///
+    /// When a field is longer than it may be: a list of ranges, a part of a manifest.
+    pub(crate) fn encode<'s>(&'s self, header: &mut [u8; HEADER_LEN]) -> &'s [u8]
+    where
+        'a: 's,
+    {
+        write::message(self, header)
+    }
+
+    /// The kind byte.
+    pub(crate) fn kind(&self) -> Kind {
+        match self {
+            Self::Hello(_) => Kind::HELLO,
+            Self::Proof(_) => Kind::PROOF,
+            Self::Open(_) => Kind::OPEN,
+            Self::Manifest(_) => Kind::MANIFEST,
+            Self::Block(_) => Kind::BLOCK,
+            Self::Finish(_) => Kind::FINISH,
+            Self::RailLost(_) => Kind::RAIL_LOST,
+            Self::Placed(_) => Kind::PLACED,
+            Self::Cancel(_) => Kind::CANCEL,
+            Self::Pause(_) => Kind::PAUSE,
+            Self::HelloAck(_) => Kind::HELLO_ACK,
+            Self::Accept(_) => Kind::ACCEPT,
+            Self::Have(_) => Kind::HAVE,
+            Self::Refuse(_) => Kind::REFUSE,
+            Self::Credit(_) => Kind::CREDIT,
+            Self::Written(_) => Kind::WRITTEN,
+            Self::Damaged(_) => Kind::DAMAGED,
+            Self::Missing(_) => Kind::MISSING,
+            Self::Complete(_) => Kind::COMPLETE,
+            Self::Failed(_) => Kind::FAILED,
+            Self::Window(_) => Kind::WINDOW,
+            Self::Freed(_) => Kind::FREED,
+        }
+    }
+
+    /// The stream that it is about; 0 for what is about the connection.
+    pub(crate) fn stream(&self) -> u32 {
+        match self {
+            Self::Hello(_) | Self::HelloAck(_) | Self::Proof(_) => 0,
+            Self::Open(it) => it.stream,
+            Self::Manifest(it) => it.stream,
+            Self::Block(it) => it.stream,
+            Self::Finish(it) => it.stream,
+            Self::RailLost(it) => it.stream,
+            Self::Placed(it) => it.block.stream,
+            Self::Cancel(it) => it.stream,
+            Self::Pause(it) => it.stream,
+            Self::Accept(it) => it.stream,
+            Self::Have(it) | Self::Missing(it) => it.stream,
+            Self::Refuse(it) => it.stream,
+            Self::Credit(it) => it.stream,
+            Self::Written(it) => it.stream,
+            Self::Damaged(it) => it.stream,
+            Self::Complete(it) => it.stream,
+            Self::Failed(it) => it.stream,
+            Self::Window(it) => it.stream,
+            Self::Freed(it) => it.stream,
+        }
+    }
+}
+
+impl BlockHeader {
+    /// The header of a block whose payload has `len` bytes, wherever they are. What [`Message::parse`] does for a `Block`, and faster.
+    ///
+    /// # Errors
+    ///
+    /// Any [`WireError`]; [`WireError::Kind`] when it is no block's.
+    pub(crate) fn parse(header: &[u8], len: usize) -> Result<Self, WireError> {
+        let wire = HeaderWire::parse(header, len)?;
+        if wire.kind != Kind::BLOCK.0 {
+            return Err(WireError::Kind(wire.kind));
+        }
+        let body = wire.body::<BlockWire>();
+        if wire.flags != 0 || wire.reserved.get() != 0 || !body.is_plain() {
+            return Err(WireError::Reserved { kind: wire.kind });
+        }
+        read::block(&wire, &body, len)
+    }
+
+    /// The header.
+    pub(crate) fn encode(&self, header: &mut [u8; HEADER_LEN]) {
+        write::block(self, header);
+    }
+}
+
+/// Runs the parsers over a message and checks that what is understood is written again as it was. The fuzz target and the tests call it.
+///
+/// # Panics
+///
+/// When a parser and its writer disagree.
+pub(crate) fn exercise(header: &[u8], payload: &[u8]) {
+    let block = BlockHeader::parse(header, payload.len());
+    let message = match Message::parse(header, payload) {
+        Ok(message) => message,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            assert!(block.is_err(), "one parser takes what the other refuses");
+            return;
+        }
+    };
+    assert_eq!(Kind::peek(header), Some(message.kind()));
+    let mut again = [0; HEADER_LEN];
+    let said = message.encode(&mut again);
+    match message {
+        Message::Hello(hello) if hello.version > VERSION => return,
+        Message::Block(it) => assert_eq!(block, Ok(it)),
+        _ => assert_eq!((said, block.is_ok()), (payload, false)),
+    }
+    assert_eq!(again, header, "a header has one meaning");
+    match message {
+        Message::Have(list) | Message::Missing(list) => {
+            assert_eq!(list.ranges.iter().count(), list.ranges.len());
+            assert!(list.ranges.iter().all(|range| range.start < range.end));
+        }
+        Message::Refuse(it) => assert!(!it.reason.to_string().contains(char::is_control)),
+        _ => {}
+    }
+}
+
+mod layout;
+mod ranges;
+mod read;
+mod reason;
+mod write;
+
+pub(crate) use ranges::{Ranges, RangesBuilder};
+pub(crate) use reason::Reason;
+
+#[cfg(test)]
+mod tests;

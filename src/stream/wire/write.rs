@@ -1,0 +1,186 @@
+//! From a message to the bytes of its header.
+
+use zerocopy::IntoBytes;
+
+use super::layout::{
+    AcceptWire, BlockWire, Body, CompleteWire, CountsWire, FinishWire, HeaderWire, HelloAckWire,
+    HelloWire, ManifestWire, OpenWire, RailLostWire, RangesWire, ReasonWire, WindowWire,
+};
+use super::read::{NEEDS_PROOF, NO_BLOCK, PAUSED};
+use super::*;
+
+pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN]) -> &'s [u8] {
+    let payload = payload(message);
+    let new = |flags| HeaderWire::new(message.kind(), flags, message.stream(), payload.len());
+    let wire = match message {
+        Message::Block(it) => {
+            block(it, header);
+            return payload;
+        }
+        Message::Placed(it) => new(0).with(&BlockWire {
+            len: it.block.len.into(),
+            slot: it.slot.into(),
+            ..block_body(&it.block)
+        }),
+        Message::Hello(it) => new(0).with(&hello(it)),
+        Message::HelloAck(it) => {
+            let flags = if it.needs_proof { NEEDS_PROOF } else { 0 };
+            new(flags).with(&hello_ack(it))
+        }
+        Message::Proof(_) => new(0),
+        Message::Pause(it) => new(if it.on { PAUSED } else { 0 }),
+        Message::Open(it) => new(it.flags.bits()).with(&open(it)),
+        Message::Manifest(it) => new(0).with(&ManifestWire {
+            first: it.first.into(),
+            ..zeroed()
+        }),
+        Message::Finish(it) => new(0).with(&FinishWire {
+            sent_here: it.sent_here.into(),
+            sent: it.sent.into(),
+            lap: it.lap.into(),
+            digest: it.digest.into(),
+            ..zeroed()
+        }),
+        Message::RailLost(it) => new(0).with(&RailLostWire {
+            sent_there: it.sent_there.into(),
+            rail: it.rail.into(),
+            ..zeroed()
+        }),
+        Message::Accept(it) => new(0).with(&accept(it)),
+        Message::Have(it) | Message::Missing(it) => new(0).with(&RangesWire {
+            more: it.more.into(),
+            lap: it.lap.into(),
+            ..zeroed()
+        }),
+        Message::Credit(it) => new(0).with(&counts(it.granted, 0, 0)),
+        Message::Written(it) => new(0).with(&counts(it.blocks, it.bytes, 0)),
+        Message::Damaged(it) => new(0).with(&counts(it.index, 0, it.crc)),
+        Message::Freed(it) => new(0).with(&counts(0, 0, it.slot)),
+        Message::Complete(it) => new(it.checks.bits()).with(&CompleteWire {
+            blocks: it.blocks.into(),
+            bytes: it.bytes.into(),
+            digest: it.digest.into(),
+            ..zeroed()
+        }),
+        Message::Window(it) => new(0).with(&WindowWire {
+            stride: it.stride.into(),
+            first_slot: it.first_slot.into(),
+            slots: it.slots.into(),
+            ..zeroed()
+        }),
+        Message::Refuse(it) => new(0).with(&given_up(it.code, it.details)),
+        Message::Cancel(it) => new(0).with(&given_up(it.code, [0; 2])),
+        Message::Failed(it) => new(0).with(&given_up(it.code, [it.block.unwrap_or(NO_BLOCK), 0])),
+    };
+    header.copy_from_slice(wire.as_bytes());
+    payload
+}
+
+/// What follows the header; of a block nothing, since that is the caller's.
+fn payload<'s>(message: &'s Message<'_>) -> &'s [u8] {
+    match message {
+        Message::Hello(it) => &it.nonce,
+        Message::HelloAck(it) => &it.nonce,
+        Message::Proof(it) => &it.mac,
+        Message::Open(it) => it.identity.as_bytes(),
+        Message::Manifest(it) => it.entries,
+        Message::Finish(it) => it.blake3.as_ref().map_or(&[], |hash| hash),
+        Message::Complete(it) => it.blake3.as_ref().map_or(&[], |hash| hash),
+        Message::Have(it) | Message::Missing(it) => it.ranges.as_bytes(),
+        Message::Refuse(it) => it.reason.as_bytes(),
+        Message::Cancel(it) => it.reason.as_bytes(),
+        Message::Failed(it) => it.reason.as_bytes(),
+        Message::Window(it) => it.descriptor,
+        Message::Block(_)
+        | Message::Placed(_)
+        | Message::RailLost(_)
+        | Message::Pause(_)
+        | Message::Accept(_)
+        | Message::Credit(_)
+        | Message::Written(_)
+        | Message::Damaged(_)
+        | Message::Freed(_) => &[],
+    }
+}
+
+pub(super) fn block(block: &BlockHeader, header: &mut [u8; HEADER_LEN]) {
+    let wire =
+        HeaderWire::new(Kind::BLOCK, 0, block.stream, block.len as usize).with(&block_body(block));
+    header.copy_from_slice(wire.as_bytes());
+}
+
+fn block_body(block: &BlockHeader) -> BlockWire {
+    BlockWire {
+        index: block.index.into(),
+        entry: block.entry.into(),
+        offset: block.offset.into(),
+        crc: block.crc.into(),
+        ..zeroed()
+    }
+}
+
+fn zeroed<T: Body>() -> T {
+    T::new_zeroed()
+}
+
+fn hello(hello: &Hello) -> HelloWire {
+    HelloWire {
+        version: hello.version.into(),
+        oldest: hello.oldest.into(),
+        rail: hello.rail.into(),
+        rails: hello.rails.into(),
+        features: hello.features.bits().into(),
+        session: hello.session,
+        ..zeroed()
+    }
+}
+
+fn hello_ack(ack: &HelloAck) -> HelloAckWire {
+    HelloAckWire {
+        version: ack.version.into(),
+        streams: ack.streams.into(),
+        features: ack.features.bits().into(),
+        session: ack.session,
+        payload_max: ack.payload_max.into(),
+        ..zeroed()
+    }
+}
+
+fn open(open: &Open) -> OpenWire {
+    OpenWire {
+        entries: open.entries.into(),
+        manifest_bytes: open.manifest_bytes.into(),
+        bytes: open.bytes.into(),
+        blocks: open.blocks.into(),
+        block_bytes: open.block_bytes.into(),
+        ..zeroed()
+    }
+}
+
+fn accept(accept: &Accept) -> AcceptWire {
+    AcceptWire {
+        granted: accept.granted.into(),
+        have_blocks: accept.have_blocks.into(),
+        have_ranges: accept.have_ranges.into(),
+        have_digest: accept.have_digest.into(),
+        slots: accept.slots.into(),
+        ..zeroed()
+    }
+}
+
+fn counts(first: u64, second: u64, third: u32) -> CountsWire {
+    CountsWire {
+        first: first.into(),
+        second: second.into(),
+        third: third.into(),
+        ..zeroed()
+    }
+}
+
+fn given_up(code: RefusalCode, details: [u64; 2]) -> ReasonWire {
+    ReasonWire {
+        details: details.map(Into::into),
+        code: code.0.into(),
+        ..zeroed()
+    }
+}

@@ -1,0 +1,124 @@
+//! `Workers`: threads that block on files, so that the thread of the network never does.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::Error;
+
+/// Threads that take jobs from one queue, which has a bound.
+#[derive(Debug)]
+pub(super) struct Workers<J> {
+    /// None: they are to end.
+    jobs: Option<SyncSender<J>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<J: Send + 'static> Workers<J> {
+    /// `bound`: jobs that may wait.
+    pub(super) fn spawn(
+        name: &str,
+        threads: u32,
+        bound: usize,
+        run: impl Fn(J) + Send + Sync + 'static,
+    ) -> Result<Self, Error> {
+        let (jobs, queue) = sync_channel(bound);
+        let queue = Arc::new(Mutex::new(queue));
+        let run = Arc::new(run);
+        let mut this = Self {
+            jobs: Some(jobs),
+            threads: Vec::new(),
+        };
+        for number in 0..threads {
+            let (queue, run) = (Arc::clone(&queue), Arc::clone(&run));
+            let thread = std::thread::Builder::new().name(format!("{name}-{number}"));
+            let thread = thread.spawn(move || {
+                while let Some(job) = next(&queue) {
+                    run(job);
+                }
+            });
+            this.threads.push(thread.map_err(|error| Error::Os {
+                call: "pthread_create",
+                source: error,
+            })?);
+        }
+        Ok(this)
+    }
+
+    /// Gives a job to whichever thread is free next; back, if as many wait as may.
+    pub(super) fn give(&self, job: J) -> Result<(), J> {
+        let Some(jobs) = &self.jobs else {
+            return Err(job);
+        };
+        jobs.try_send(job).map_err(|refused| match refused {
+            TrySendError::Full(job) | TrySendError::Disconnected(job) => job,
+        })
+    }
+
+    /// Waits until every job that was given is done, and the threads have ended.
+    pub(super) fn finish(mut self) {
+        drop(self.jobs.take());
+        for thread in self.threads.drain(..) {
+            // What a job says of its panic, it said to whoever gave it.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn next<J>(queue: &Mutex<Receiver<J>>) -> Option<J> {
+    queue
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .recv()
+        .ok()
+}
+
+/// Calls code of the user's: a panic of its becomes the text that it came with.
+pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(call)).map_err(|panic| text_of(&*panic))
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("panicked: {}", text.unwrap_or_default())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn every_job_that_is_taken_is_done_and_the_queue_has_a_bound() {
+        let (go, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let (done, results) = mpsc::channel();
+        let workers = Workers::spawn("test", 1, 2, move |job: u32| {
+            wait.lock().expect("no panic").recv().expect("told to go");
+            done.send(job).expect("somebody listens");
+        })
+        .expect("threads");
+        let mut taken = 0;
+        // One may be with the thread, two wait.
+        while workers.give(taken).is_ok() {
+            taken += 1;
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert_eq!(taken, 3);
+        for _ in 0..taken {
+            go.send(()).expect("it waits");
+        }
+        workers.finish();
+        assert_eq!(results.iter().collect::<Vec<_>>(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_panic_is_a_text() {
+        assert_eq!(guarded(|| 7), Ok(7));
+        let said = guarded(|| -> u32 { panic!("no {}", "luck") });
+        assert_eq!(said, Err("panicked: no luck".to_owned()));
+    }
+}

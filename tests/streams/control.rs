@@ -1,0 +1,216 @@
+//! Keys, limits, pause, cancel, rate, rails.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabricast::Domain;
+use fabricast::stream::{
+    DirectorySink, DiscardSink, FileSource, Limits, Peer, PresharedKey, RefusalCode, SendOptions,
+    StreamError, StreamNews, StreamSender,
+};
+
+use crate::world::*;
+
+fn file(size: usize) -> (tempfile::TempDir, FileSource) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("file"), content(size, 3)).unwrap();
+    let source = FileSource::file(dir.path().join("file")).unwrap();
+    (dir, source)
+}
+
+#[test]
+fn only_who_has_the_key_is_let_in_and_only_to_who_has_it_anything_is_sent() {
+    over_both(|domain| {
+        let key = |text: &str| PresharedKey::from_bytes(text.as_bytes()).unwrap();
+        let (right, wrong) = (key("0123456789abcdef0123"), key("0123456789abcdef0124"));
+        let closed = listen(domain, receiver_config(DiscardSink).key(right.clone()));
+        let open = listen(domain, receiver_config(DiscardSink));
+        let attempt = |to, key: Option<&PresharedKey>| {
+            let mut config = sender_config();
+            if let Some(key) = key {
+                config = config.key(key.clone());
+            }
+            let sender = StreamSender::open(domain, config).unwrap();
+            let (_dir, source) = file(100_000);
+            let transfer = sender.send(source, [to], SendOptions::default()).unwrap();
+            let outcome = transfer.wait(by()).unwrap().pop().unwrap();
+            sender.stop(by());
+            outcome.result
+        };
+        attempt(closed.local_addr(), Some(&right)).unwrap();
+        attempt(open.local_addr(), None).unwrap();
+        for (what, result) in [
+            ("a wrong key", attempt(closed.local_addr(), Some(&wrong))),
+            ("no key", attempt(closed.local_addr(), None)),
+            (
+                "a receiver without one",
+                attempt(open.local_addr(), Some(&right)),
+            ),
+        ] {
+            match result.expect_err(what) {
+                StreamError::Refused { code, .. } => assert_eq!(code, RefusalCode::KEY, "{what}"),
+                StreamError::Unproven => {}
+                other => panic!("{what}: {other:?}"),
+            }
+        }
+        closed.stop(by());
+        open.stop(by());
+    });
+}
+
+#[test]
+fn what_is_beyond_a_limit_is_refused_with_the_reason() {
+    over_both(|domain| {
+        let attempt = |limits, options: SendOptions| {
+            let receiver = listen(domain, receiver_config(DiscardSink).limits(limits));
+            let (_dir, source) = file(100_000);
+            let outcome = send(domain, source, &[receiver.local_addr()], options)
+                .pop()
+                .unwrap();
+            let news = receiver.stop(by());
+            (outcome.result, news)
+        };
+        for (limits, expected) in [
+            (Limits::default().bytes(99_999), RefusalCode::BYTES),
+            (Limits::default().entries(0), RefusalCode::ENTRIES),
+            (Limits::default().blocks(1), RefusalCode::BLOCKS),
+            (Limits::default().block_bytes(65_535), RefusalCode::BLOCKS),
+        ] {
+            let (result, news) = attempt(limits, SendOptions::default());
+            match result.expect_err("beyond a limit") {
+                StreamError::Refused { code, .. } => assert_eq!(code, expected),
+                other => panic!("{other:?}"),
+            }
+            let refused = |news: &StreamNews| matches!(news, StreamNews::Refused { code, .. } if *code == expected);
+            assert!(news.iter().any(refused), "{news:?}");
+        }
+        attempt(
+            Limits::default().bytes(100_000).blocks(2).entries(1),
+            SendOptions::default(),
+        )
+        .0
+        .unwrap();
+    });
+}
+
+#[test]
+fn a_transfer_is_paused_slowed_and_cancelled() {
+    over_both(|domain| {
+        let receiver = listen(domain, receiver_config(DiscardSink));
+        let sender = StreamSender::open(domain, sender_config()).unwrap();
+        let (_dir, source) = file(4_000_000);
+        let began = Instant::now();
+        let options = SendOptions::default().rate(Some(8_000_000));
+        let transfer = sender
+            .send(source, [receiver.local_addr()], options)
+            .unwrap();
+        while transfer.progress()[0].sent == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        transfer.pause();
+        std::thread::sleep(Duration::from_millis(100));
+        let sent = transfer.progress()[0].sent;
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(transfer.progress()[0].sent, sent, "it is paused");
+        transfer.resume();
+        let outcome = transfer.wait(by()).unwrap().pop().unwrap();
+        outcome.result.unwrap();
+        let took = began.elapsed();
+        // Half a second for the bytes, and the pause.
+        assert!(took > Duration::from_millis(700), "{took:?}");
+
+        let (_dir, source) = file(4_000_000);
+        let options = SendOptions::default().rate(Some(1_000_000));
+        let transfer = sender
+            .send(source, [receiver.local_addr()], options)
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        transfer.cancel();
+        let outcome = transfer.wait(by()).unwrap().pop().unwrap();
+        match outcome.result.unwrap_err() {
+            StreamError::GivenUp { code, .. } => assert_eq!(code, RefusalCode::CANCELLED),
+            other => panic!("{other:?}"),
+        }
+        match (next_end(&receiver), next_end(&receiver)) {
+            (StreamNews::Complete(..), StreamNews::Cut(_, StreamError::Failed { code, .. }, _)) => {
+                assert_eq!(code, RefusalCode::CANCELLED);
+            }
+            other => panic!("{other:?}"),
+        }
+        let (_dir, source) = file(4_000_000);
+        let options = SendOptions::default()
+            .rate(Some(1_000_000))
+            .deadline(Some(Duration::from_millis(300)));
+        let transfer = sender
+            .send(source, [receiver.local_addr()], options)
+            .unwrap();
+        let outcome = transfer.wait(by()).unwrap().pop().unwrap();
+        assert!(matches!(outcome.result, Err(StreamError::Deadline { .. })));
+        sender.stop(by());
+        receiver.stop(by());
+    });
+}
+
+/// Cuts the first connection of this process to an address.
+fn cut_one(to: std::net::SocketAddr) -> bool {
+    let fds = fs::read_dir("/proc/self/fd").unwrap();
+    for fd in fds.filter_map(|fd| fd.unwrap().file_name().to_str()?.parse::<i32>().ok()) {
+        // SAFETY: borrowed for the two calls below; a number that was closed meanwhile makes them fail.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+        let peer = rustix::net::getpeername(fd).ok().flatten();
+        let peer = peer.and_then(|peer| std::net::SocketAddr::try_from(peer).ok());
+        if peer == Some(to) {
+            return rustix::net::shutdown(fd, rustix::net::Shutdown::Both).is_ok();
+        }
+    }
+    false
+}
+
+fn rails(domain: &Arc<Domain>, cut: bool) {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = from.path().join("file");
+    fs::write(&path, content(16 << 20, 8)).unwrap();
+    let receiver = listen(
+        domain,
+        receiver_config(DirectorySink::new(to.path()).unwrap()),
+    );
+    let sender = StreamSender::open(domain, sender_config()).unwrap();
+    let addr = receiver.local_addr();
+    let options = SendOptions::default().rails(3).rate(Some(40_000_000));
+    let source = FileSource::file(&path).unwrap();
+    let transfer = sender.send(source, [Peer::from(addr)], options).unwrap();
+    if cut {
+        while transfer.progress()[0].sent < 4 << 20 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(
+            cut_one(addr.socket_addr().unwrap()),
+            "there is a connection to cut"
+        );
+    }
+    let outcome = transfer.wait(by()).unwrap().pop().unwrap();
+    outcome.result.unwrap();
+    assert_eq!(
+        outcome.report.rails_lost,
+        u64::from(cut),
+        "{:?}",
+        outcome.report
+    );
+    assert_eq!(outcome.report.reconnects, 0);
+    assert_same(&path, &to.path().join("file"));
+    sender.stop(by());
+    receiver.stop(by());
+}
+
+#[test]
+fn several_rails_share_a_stream() {
+    over_both(|domain| rails(domain, false));
+}
+
+#[test]
+fn a_rail_that_is_cut_is_taken_over_by_the_others() {
+    if let Some(domain) = domain(fabricast::fabric::EndpointKind::Msg) {
+        rails(&domain, true);
+    }
+}

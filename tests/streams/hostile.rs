@@ -1,0 +1,244 @@
+//! Peers that lie, talk nonsense, or say nothing.
+
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager};
+use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, HeaderMode, SendConfig};
+use fabricast::fabric::EndpointKind;
+use fabricast::stream::{
+    DirectorySink, FileSource, RefusalCode, SendOptions, StreamError, StreamNews, StreamReceiver,
+    StreamSender,
+};
+use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr, SendEndpointZeroCopy, SendEvent};
+
+use crate::world::*;
+
+/// A header, and its payload.
+type Said = ([u8; 64], Vec<u8>);
+
+/// A message as docs/wire.md has it: the common part, and a body.
+fn message(kind: u8, stream: u32, payload_len: usize, body: &[u8]) -> [u8; 64] {
+    let mut header = [0; 64];
+    header[..4].copy_from_slice(b"FCS2");
+    header[4] = kind;
+    header[8..12].copy_from_slice(&stream.to_le_bytes());
+    header[12..16].copy_from_slice(&(payload_len as u32).to_le_bytes());
+    header[16..16 + body.len()].copy_from_slice(body);
+    header
+}
+
+fn hello(version: u16) -> Said {
+    let mut body = Vec::new();
+    for number in [version, version, 0, 1] {
+        body.extend_from_slice(&number.to_le_bytes());
+    }
+    body.extend_from_slice(&0_u64.to_le_bytes());
+    body.extend_from_slice(&[7; 16]);
+    (message(1, 0, 32, &body), vec![9; 32])
+}
+
+/// Sends these messages over a connection of its own, and waits for its end.
+fn say(domain: &Arc<Domain>, to: PeerAddr, messages: Vec<Said>) {
+    let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
+    let mut end = SendEndpointZeroCopy::connect(domain, to, config).unwrap();
+    let pool = SharedBufferManager::allocate_with_headroom(8, 4096, 64).unwrap();
+    pool.region().register(domain).unwrap();
+    let (mut events, mut waiting) = (Vec::new(), messages.into_iter().peekable());
+    let by = by();
+    let mut connected = false;
+    loop {
+        assert!(Instant::now() < by, "the receiver did not end it");
+        // Its own failure ends it, too.
+        let _ = end.poll(&mut events);
+        for event in events.drain(..) {
+            match event {
+                SendEvent::Connected(_) => connected = true,
+                SendEvent::Disconnected(_) => return,
+                _ => {}
+            }
+        }
+        if connected && let Some((header, payload)) = waiting.peek() {
+            let mut buffer = pool.try_acquire().unwrap();
+            buffer[..payload.len()].copy_from_slice(payload);
+            if end
+                .send_data(buffer.freeze(payload.len()), header, 1)
+                .is_ok()
+            {
+                waiting.next();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn assert_serves(domain: &Arc<Domain>, receiver: &StreamReceiver) {
+    let from = tempfile::tempdir().unwrap();
+    fs::write(from.path().join("file"), content(300_000, 4)).unwrap();
+    let source = FileSource::file(from.path().join("file")).unwrap();
+    let outcomes = send(
+        domain,
+        source,
+        &[receiver.local_addr()],
+        SendOptions::default(),
+    );
+    outcomes[0].result.clone().unwrap();
+}
+
+#[test]
+fn nonsense_ends_its_own_connection_and_no_other() {
+    over_both(|domain| {
+        let to = tempfile::tempdir().unwrap();
+        let config = receiver_config(DirectorySink::new(to.path()).unwrap());
+        let receiver = listen(domain, config.handshake_timeout(Duration::from_millis(300)));
+        let addr = receiver.local_addr();
+        let mut open = Vec::new();
+        for number in [1_u64, 30, u64::MAX / 2, u64::MAX / 2] {
+            open.extend_from_slice(&number.to_le_bytes());
+        }
+        open.extend_from_slice(&1_u32.to_le_bytes());
+        let cases: Vec<(&str, Vec<Said>, Option<RefusalCode>)> = vec![
+            (
+                "zeros",
+                vec![([0; 64], vec![])],
+                Some(RefusalCode::MALFORMED),
+            ),
+            (
+                "random bytes",
+                vec![([0xa5; 64], vec![1, 2, 3])],
+                Some(RefusalCode::MALFORMED),
+            ),
+            (
+                "another version",
+                vec![hello(99)],
+                Some(RefusalCode::VERSION),
+            ),
+            (
+                "a block first",
+                vec![(message(5, 1, 0, &[]), vec![])],
+                Some(RefusalCode::MALFORMED),
+            ),
+            ("hello twice", vec![hello(1), hello(1)], None),
+            (
+                "absurd sizes",
+                vec![hello(1), (message(3, 1, 32, &open), vec![1; 32])],
+                None,
+            ),
+            (
+                "a block before the stream",
+                vec![hello(1), (message(5, 1, 1, &[]), vec![0])],
+                None,
+            ),
+            ("nothing", vec![], None),
+        ];
+        for (what, messages, code) in cases {
+            println!("{what}");
+            say(domain, addr, messages);
+            if let Some(code) = code {
+                match next_end(&receiver) {
+                    StreamNews::Refused { code: said, .. } => assert_eq!(said, code, "{what}"),
+                    other => panic!("{what}: {other:?}"),
+                }
+            }
+        }
+        while receiver.next(Duration::from_millis(50)).is_some() {}
+        assert_serves(domain, &receiver);
+        assert_eq!(names(to.path()), ["file"]);
+        receiver.stop(by());
+    });
+}
+
+/// A receiver that says what it is told to: a connectionless endpoint can send and receive.
+fn liar(domain: &Arc<Domain>, answer: impl Fn(u8) -> Vec<Said> + Send + 'static) -> PeerAddr {
+    let headers = HeaderSlotConfig {
+        slots: 16,
+        slot_size: 64,
+    };
+    let config = ConnectionlessConfig::default()
+        .max_peers(8)
+        .max_message(64 + 65_536)
+        .header_slots(headers)
+        .header_mode(HeaderMode::Fixed(64));
+    let mut end = ConnectionlessEndpoint::open(domain, any_port(), config).unwrap();
+    let addr = end.local_addr();
+    let pool = SharedBufferManager::allocate_with_headroom(16, 4096, 64).unwrap();
+    pool.region().register(domain).unwrap();
+    std::thread::spawn(move || {
+        let by = by();
+        let (mut events, mut waiting) = (Vec::new(), Vec::new());
+        while Instant::now() < by {
+            let _ = end.poll(&mut events);
+            for event in events.drain(..) {
+                if let ConnectionlessEvent::Message { peer, message } = event {
+                    waiting.extend(
+                        answer(message.header()[4])
+                            .into_iter()
+                            .map(|said| (peer, said)),
+                    );
+                }
+            }
+            waiting.retain(|(peer, (header, payload))| {
+                let Some(mut buffer) = pool.try_acquire() else {
+                    return true;
+                };
+                buffer[..payload.len()].copy_from_slice(payload);
+                let sent = end.send_data(*peer, buffer.freeze(payload.len()), header, 1);
+                sent.is_err_and(|refused| refused.is_would_block())
+            });
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    addr
+}
+
+#[test]
+fn a_receiver_that_lies_or_stalls_ends_in_a_clear_error() {
+    let Some(domain) = domain(EndpointKind::Rdm) else {
+        return;
+    };
+    let from = tempfile::tempdir().unwrap();
+    fs::write(from.path().join("file"), content(1_000_000, 4)).unwrap();
+    let attempt = |addr: PeerAddr, options: SendOptions| {
+        let config = sender_config().connect_timeout(Duration::from_millis(500));
+        let sender = StreamSender::open(&domain, config).unwrap();
+        let source = FileSource::file(from.path().join("file")).unwrap();
+        let began = Instant::now();
+        let transfer = sender.send(source, [addr], options).unwrap();
+        let outcome = transfer.wait(by()).unwrap().pop().unwrap();
+        sender.stop(by());
+        (outcome.result.unwrap_err(), began.elapsed())
+    };
+    let options = || {
+        let short = Duration::from_millis(300);
+        SendOptions::default().reconnects(0).stalled_after(short)
+    };
+    // Never answers the hello.
+    let (error, took) = attempt(liar(&domain, |_| vec![]), options());
+    assert!(matches!(error, StreamError::Deadline { .. }), "{error:?}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Answers with nonsense.
+    let nonsense = |_| vec![([0x11; 64], vec![])];
+    let (error, _) = attempt(liar(&domain, nonsense), options());
+    assert!(matches!(error, StreamError::Violation(_)), "{error:?}");
+    // Answers with another session's hello.
+    let mut ack = Vec::new();
+    ack.extend_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
+    ack.extend_from_slice(&0_u64.to_le_bytes());
+    ack.extend_from_slice(&[1; 16]);
+    ack.extend_from_slice(&65_536_u32.to_le_bytes());
+    let other = move |kind| match kind {
+        1 => vec![(message(17, 0, 32, &ack), vec![2; 32])],
+        _ => vec![],
+    };
+    let (error, _) = attempt(liar(&domain, other), options());
+    assert!(matches!(error, StreamError::Violation(_)), "{error:?}");
+    // A deadline for all of it holds, whatever the peer does.
+    let deadline = Duration::from_millis(200);
+    let (error, took) = attempt(
+        liar(&domain, |_| vec![]),
+        options().deadline(Some(deadline)),
+    );
+    assert!(matches!(error, StreamError::Deadline { .. }), "{error:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}

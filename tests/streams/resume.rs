@@ -1,0 +1,220 @@
+//! Streams that were cut, and go on.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabricast::Domain;
+use fabricast::stream::{
+    DirectorySink, FileSource, PeerOutcome, RefusalCode, SendOptions, SourceError, StreamError,
+    StreamNews, StreamReceiver, StreamSender,
+};
+
+use crate::world::*;
+
+const SIZE: usize = 4 << 20;
+
+/// The hidden directory of a stream that was cut.
+fn work_dir(to: &Path) -> PathBuf {
+    let name = names(to)
+        .into_iter()
+        .find(|name| name.to_string_lossy().starts_with(".fabricast-"));
+    to.join(name.expect("what is kept of the stream"))
+}
+
+/// Sends at 16 MB/s until some of it is written, and then drops the sender.
+fn cut(domain: &Arc<Domain>, path: &Path, receiver: &StreamReceiver) {
+    let sender = StreamSender::open(domain, sender_config()).unwrap();
+    let options = SendOptions::default().rate(Some(16_000_000));
+    let source = FileSource::file(path).unwrap();
+    let transfer = sender
+        .send(source, [receiver.local_addr()], options)
+        .unwrap();
+    let by = by();
+    while transfer.progress()[0].written < SIZE as u64 / 4 {
+        assert!(Instant::now() < by, "{:?}", transfer.progress());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(sender);
+    let outcome = transfer.wait(by).unwrap().pop().unwrap();
+    outcome.result.expect_err("it was cut");
+    match next_end(receiver) {
+        StreamNews::Cut(..) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+fn send_one(
+    domain: &Arc<Domain>,
+    path: &Path,
+    receiver: &StreamReceiver,
+    options: SendOptions,
+) -> PeerOutcome {
+    let source = FileSource::file(path).unwrap();
+    send(domain, source, &[receiver.local_addr()], options)
+        .pop()
+        .unwrap()
+}
+
+struct Place {
+    from: tempfile::TempDir,
+    to: tempfile::TempDir,
+    path: PathBuf,
+    receiver: StreamReceiver,
+}
+
+/// A file of which about a quarter is at the receiver.
+fn cut_place(domain: &Arc<Domain>) -> Place {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = from.path().join("file");
+    fs::write(&path, content(SIZE, 5)).unwrap();
+    let receiver = listen(
+        domain,
+        receiver_config(DirectorySink::new(to.path()).unwrap()),
+    );
+    cut(domain, &path, &receiver);
+    assert!(
+        !to.path().join("file").exists(),
+        "nothing is under the name"
+    );
+    Place {
+        from,
+        to,
+        path,
+        receiver,
+    }
+}
+
+#[test]
+fn a_cut_stream_goes_on_where_it_was() {
+    over_both(|domain| {
+        let Place {
+            from,
+            to,
+            path,
+            receiver,
+        } = cut_place(domain);
+        let outcome = send_one(domain, &path, &receiver, SendOptions::default());
+        outcome.result.unwrap();
+        let report = outcome.report;
+        assert!(report.resumed_bytes >= SIZE as u64 / 8, "{report:?}");
+        assert_eq!(report.resumed_bytes + report.sent_bytes, SIZE as u64);
+        assert_same(&path, &to.path().join("file"));
+        assert_eq!(
+            names(to.path()),
+            names(from.path()),
+            "nothing else is left there"
+        );
+        receiver.stop(by());
+    });
+}
+
+#[test]
+fn what_was_kept_is_believed_only_byte_for_byte() {
+    over_both(|domain| {
+        let Place {
+            from: _from,
+            to,
+            path,
+            receiver,
+        } = cut_place(domain);
+        let work = work_dir(to.path());
+        // A byte of the first block that arrived is another; the journal's last record is torn.
+        let partial = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(work.join("0"))
+            .unwrap();
+        let mut byte = [0];
+        partial.read_exact_at(&mut byte, 1000).unwrap();
+        partial.write_all_at(&[byte[0] ^ 1], 1000).unwrap();
+        let journal = fs::File::options()
+            .write(true)
+            .open(work.join("journal"))
+            .unwrap();
+        let len = journal.metadata().unwrap().len();
+        journal.set_len(len - 5).unwrap();
+        let outcome = send_one(domain, &path, &receiver, SendOptions::default());
+        outcome.result.unwrap();
+        assert!(outcome.report.resumed_bytes > 0);
+        assert_same(&path, &to.path().join("file"));
+        receiver.stop(by());
+    });
+}
+
+#[test]
+fn a_source_that_changed_is_refused_and_can_be_restarted() {
+    over_both(|domain| {
+        let Place {
+            from,
+            to,
+            path,
+            receiver,
+        } = cut_place(domain);
+        fs::write(&path, content(SIZE, 6)).unwrap();
+        let outcome = send_one(domain, &path, &receiver, SendOptions::default());
+        match outcome.result.unwrap_err() {
+            StreamError::Refused { code, .. } => assert_eq!(code, RefusalCode::SOURCE_CHANGED),
+            other => panic!("{other:?}"),
+        }
+        assert!(!to.path().join("file").exists());
+        let outcome = send_one(
+            domain,
+            &path,
+            &receiver,
+            SendOptions::default().restart(true),
+        );
+        outcome.result.unwrap();
+        assert_eq!(outcome.report.resumed_bytes, 0);
+        assert_same(&path, &to.path().join("file"));
+        assert_eq!(names(to.path()), names(from.path()));
+        receiver.stop(by());
+    });
+}
+
+#[test]
+fn a_source_that_changes_meanwhile_fails_and_nothing_appears() {
+    over_both(|domain| {
+        for change in ["shorter", "longer", "other bytes", "replaced"] {
+            let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let path = from.path().join("file");
+            fs::write(&path, content(SIZE, 5)).unwrap();
+            let receiver = listen(
+                domain,
+                receiver_config(DirectorySink::new(to.path()).unwrap()),
+            );
+            let sender = StreamSender::open(domain, sender_config()).unwrap();
+            let options = SendOptions::default().rate(Some(8_000_000));
+            let source = FileSource::file(&path).unwrap();
+            let transfer = sender
+                .send(source, [receiver.local_addr()], options)
+                .unwrap();
+            while transfer.progress()[0].sent < SIZE as u64 / 8 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            let file = fs::File::options().write(true).open(&path).unwrap();
+            match change {
+                "shorter" => file.set_len(SIZE as u64 / 2).unwrap(),
+                "longer" => file.set_len(SIZE as u64 + 1).unwrap(),
+                "other bytes" => file.write_all_at(b"other", SIZE as u64 - 5).unwrap(),
+                _ => {
+                    fs::write(from.path().join("new"), content(SIZE, 7)).unwrap();
+                    fs::rename(from.path().join("new"), &path).unwrap();
+                }
+            }
+            let outcome = transfer.wait(by()).unwrap().pop().unwrap();
+            let error = outcome.result.unwrap_err();
+            assert!(
+                matches!(error, StreamError::SourceChanged { .. }),
+                "{change}: {error:?}"
+            );
+            assert!(!to.path().join("file").exists(), "{change}");
+            sender.stop(by());
+            receiver.stop(by());
+        }
+    });
+    let gone = FileSource::file("/does/not/exist").unwrap_err();
+    assert!(matches!(gone, SourceError::Os { .. }), "{gone:?}");
+}

@@ -1,0 +1,192 @@
+//! Streams that go well.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use fabricast::buffer::SharedBufferManager;
+use fabricast::stream::{
+    BufferSource, DirectorySink, FileSource, FileSourceBuilder, MemorySink, RefusalCode,
+    SendOptions, SourceError, StreamError, StreamNews, StreamSender,
+};
+
+use crate::world::*;
+
+#[test]
+fn a_file_arrives_whatever_its_size() {
+    over_both(|domain| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let receiver = listen(
+            domain,
+            receiver_config(DirectorySink::new(to.path()).unwrap()),
+        );
+        for size in [0, 1, 65_535, 65_536, 65_537, 5_000_001] {
+            let name = format!("of {size} bytes");
+            let path = from.path().join(&name);
+            fs::write(&path, content(size, size as u64)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+            let source = FileSource::file(&path).unwrap();
+            let peers = [receiver.local_addr()];
+            let mut outcomes = send(domain, source, &peers, SendOptions::default());
+            let outcome = outcomes.pop().unwrap();
+            outcome
+                .result
+                .unwrap_or_else(|error| panic!("{name}: {error}"));
+            assert_eq!(outcome.report.bytes, size as u64);
+            assert_same(&path, &to.path().join(&name));
+            match next_end(&receiver) {
+                StreamNews::Complete(_, report) => assert_eq!(report.bytes, size as u64),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(
+            names(to.path()),
+            names(from.path()),
+            "nothing else is left there"
+        );
+        receiver.stop(by());
+    });
+}
+
+/// Empty directories, names with spaces and unicode and of 255 bytes, files of all sizes.
+fn make_tree(top: &Path) {
+    fs::create_dir_all(top.join("a b/ü/empty")).unwrap();
+    fs::create_dir_all(top.join("deep/er/and deeper")).unwrap();
+    fs::write(top.join("a b/ü/größe"), content(200_000, 1)).unwrap();
+    fs::write(top.join("deep/er/and deeper/end"), content(65_536, 2)).unwrap();
+    fs::write(top.join("deep/er/nothing"), b"").unwrap();
+    fs::write(top.join("n".repeat(255)), content(3, 3)).unwrap();
+    for number in 0..100 {
+        fs::write(
+            top.join(format!("deep/{number:03}")),
+            content(number * 37, number as u64),
+        )
+        .unwrap();
+    }
+    fs::set_permissions(
+        top.join("deep/er/nothing"),
+        fs::Permissions::from_mode(0o400),
+    )
+    .unwrap();
+    fs::set_permissions(top.join("a b/ü/empty"), fs::Permissions::from_mode(0o750)).unwrap();
+}
+
+#[test]
+fn a_tree_arrives_with_names_rights_and_times() {
+    over_both(|domain| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("the tree");
+        make_tree(&top);
+        std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
+        let receiver = listen(
+            domain,
+            receiver_config(DirectorySink::new(to.path()).unwrap()),
+        );
+        let source = FileSource::tree(&top).unwrap();
+        assert_eq!(source.skipped(), 1, "the link");
+        let options = SendOptions::default().sync(true).read_back(true);
+        let outcomes = send(domain, source, &[receiver.local_addr()], options);
+        outcomes[0].result.clone().unwrap();
+        fs::remove_file(top.join("link")).unwrap();
+        // Removing the link changed the time of the directory that it was in.
+        let arrived = to.path().join("the tree");
+        let file = fs::File::open(&top).unwrap();
+        file.set_modified(fs::metadata(&arrived).unwrap().modified().unwrap())
+            .unwrap();
+        assert_same(&top, &arrived);
+        match next_end(&receiver) {
+            StreamNews::Complete(arrival, report) => {
+                assert_eq!(report.read_back_bytes, arrival.manifest.bytes());
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(names(to.path()).len(), 1, "nothing else is left there");
+        receiver.stop(by());
+    });
+}
+
+#[test]
+fn a_list_a_range_and_another_name() {
+    over_both(|domain| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let bytes = content(1_000_000, 7);
+        for name in ["one", "two"] {
+            fs::write(from.path().join(name), &bytes).unwrap();
+        }
+        let receiver = listen(
+            domain,
+            receiver_config(DirectorySink::new(to.path()).unwrap()),
+        );
+        let source = FileSource::builder()
+            .file(from.path().join("one"))
+            .range(from.path().join("two"), 12_345..777_777)
+            .file_as(from.path().join("two"), "sub/directory/three")
+            .build()
+            .unwrap();
+        let outcomes = send(
+            domain,
+            source,
+            &[receiver.local_addr()],
+            SendOptions::default(),
+        );
+        outcomes[0].result.clone().unwrap();
+        let got = |name: &str| fs::read(to.path().join(name)).unwrap();
+        assert!(got("one") == bytes);
+        assert!(got("two") == bytes[12_345..777_777]);
+        assert!(got("sub/directory/three") == bytes);
+        receiver.stop(by());
+    });
+    let here = tempfile::tempdir().unwrap();
+    let path = here.path().join("file");
+    fs::write(&path, b"12345").unwrap();
+    let build = |builder: FileSourceBuilder| builder.build().unwrap_err();
+    let twice = build(FileSource::builder().file(&path).file(&path));
+    assert!(matches!(twice, SourceError::Manifest(_)), "{twice:?}");
+    let behind = build(FileSource::builder().range(&path, 3..6));
+    assert!(matches!(behind, SourceError::Other(_)), "{behind:?}");
+    let escapes = build(FileSource::builder().file_as(&path, "../file"));
+    assert!(matches!(escapes, SourceError::Name { .. }), "{escapes:?}");
+    assert_eq!(build(FileSource::builder()), SourceError::Empty);
+    let device = build(FileSource::builder().file("/dev/null"));
+    assert!(matches!(device, SourceError::NoFile { .. }), "{device:?}");
+}
+
+#[test]
+fn memory_is_sent_from_where_it_lies_and_received_into_memory() {
+    over_both(|domain| {
+        let sink = MemorySink::new(1 << 20);
+        let receiver = listen(domain, receiver_config(sink.clone()));
+        let sender = StreamSender::open(domain, sender_config()).unwrap();
+        let pool = SharedBufferManager::allocate_with_headroom(1, 300_000, 64).unwrap();
+        sender.register(&pool).unwrap();
+        let bytes = content(300_000, 9);
+        let mut buffer = pool.try_acquire().unwrap();
+        buffer[..300_000].copy_from_slice(&bytes);
+        let source = BufferSource::new("region", buffer.freeze(300_000), [1; 16]).unwrap();
+        let transfer = sender.send(source, [receiver.local_addr()], SendOptions::default());
+        let outcomes = transfer.unwrap().wait(by()).unwrap();
+        outcomes[0].result.clone().unwrap();
+        let arrived = sink.take();
+        assert_eq!(arrived.len(), 1);
+        assert!(arrived[0].bytes == bytes);
+        assert_eq!(
+            arrived[0].manifest.get(0).unwrap().name.as_bytes(),
+            b"region"
+        );
+        // What does not fit is refused, with a reason.
+        let from = tempfile::tempdir().unwrap();
+        let path = from.path().join("large");
+        fs::write(&path, content(1 << 21, 1)).unwrap();
+        let source = FileSource::file(&path).unwrap();
+        let transfer = sender.send(source, [receiver.local_addr()], SendOptions::default());
+        let outcomes = transfer.unwrap().wait(by()).unwrap();
+        let refused = outcomes[0].result.clone().unwrap_err();
+        let StreamError::Refused { code, reason, .. } = &refused else {
+            panic!("{refused:?}")
+        };
+        assert_eq!(*code, RefusalCode::SPACE);
+        assert!(reason.contains("room for 1048576"), "{reason}");
+        sender.stop(by());
+        receiver.stop(by());
+    });
+}

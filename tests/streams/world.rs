@@ -1,0 +1,149 @@
+//! What the tests of streams have in common: domains of both kinds, files, trees, and a sender and a receiver in one process.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabricast::fabric::EndpointKind;
+use fabricast::stream::{
+    BlockSource, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, SinkFactory, StreamNews,
+    StreamReceiver, StreamSender,
+};
+use fabricast::{Domain, Fabric, PeerAddr};
+
+/// No transfer of these tests may take longer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn by() -> Instant {
+    Instant::now() + PATIENCE
+}
+
+pub(crate) fn any_port() -> PeerAddr {
+    "127.0.0.1:0".parse().expect("an address")
+}
+
+/// A domain of this kind; none, after a line that says why, where there is no libfabric or no provider of it.
+pub(crate) fn domain(kind: EndpointKind) -> Option<Arc<Domain>> {
+    let open = |provider| {
+        let fabric = Fabric::builder().provider(provider).node("127.0.0.1");
+        fabric.endpoint_kind(kind).open()
+    };
+    let opened = match kind {
+        EndpointKind::Msg => open("tcp"),
+        // libfabric 1.x calls it `net`, 2.x `tcp`.
+        EndpointKind::Rdm => open("net").or_else(|_| open("tcp")),
+    };
+    match opened {
+        Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
+/// Runs a test over each kind of connections.
+pub(crate) fn over_both(test: impl Fn(&Arc<Domain>)) {
+    for kind in [EndpointKind::Msg, EndpointKind::Rdm] {
+        if let Some(domain) = domain(kind) {
+            println!("over {kind:?}");
+            test(&domain);
+        }
+    }
+}
+
+/// Blocks of 64 KiB, and little patience.
+pub(crate) fn sender_config() -> SenderConfig {
+    SenderConfig::default()
+        .block_bytes(64 << 10)
+        .buffers(16)
+        .lost_after(Duration::from_secs(3))
+}
+
+pub(crate) fn receiver_config(sink: impl SinkFactory) -> ReceiverConfig {
+    ReceiverConfig::new(sink)
+        .block_bytes(64 << 10)
+        .connections(4)
+        .lost_after(Duration::from_secs(3))
+}
+
+pub(crate) fn listen(domain: &Arc<Domain>, config: ReceiverConfig) -> StreamReceiver {
+    StreamReceiver::listen(domain, any_port(), config).expect("it listens")
+}
+
+/// One transfer with a sender of its own.
+pub(crate) fn send(
+    domain: &Arc<Domain>,
+    source: impl BlockSource,
+    peers: &[PeerAddr],
+    options: SendOptions,
+) -> Vec<PeerOutcome> {
+    let sender = StreamSender::open(domain, sender_config()).expect("a sender");
+    let transfer = sender.send(source, peers.to_vec(), options).expect("begun");
+    let outcomes = transfer.wait(by()).expect("over in time");
+    sender.stop(by());
+    outcomes
+}
+
+/// Waits for the next end of a stream.
+pub(crate) fn next_end(receiver: &StreamReceiver) -> StreamNews {
+    let by = by();
+    loop {
+        let left = by.saturating_duration_since(Instant::now());
+        match receiver.next(left).expect("news in time") {
+            StreamNews::Began(_) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Bytes that differ at each place, and with each seed.
+pub(crate) fn content(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// Two files, or two trees, are the same: names, bytes, rights, times.
+pub(crate) fn assert_same(a: &Path, b: &Path) {
+    let (about_a, about_b) = (fs::symlink_metadata(a), fs::symlink_metadata(b));
+    let about_a = about_a.unwrap_or_else(|error| panic!("{}: {error}", a.display()));
+    let about_b = about_b.unwrap_or_else(|error| panic!("{}: {error}", b.display()));
+    assert_eq!(about_a.file_type(), about_b.file_type(), "{}", b.display());
+    assert_eq!(
+        about_a.mode() & 0o777,
+        about_b.mode() & 0o777,
+        "{}",
+        b.display()
+    );
+    let times = |about: &fs::Metadata| (about.mtime(), about.mtime_nsec());
+    assert_eq!(times(&about_a), times(&about_b), "{}", b.display());
+    if about_a.is_file() {
+        let (bytes_a, bytes_b) = (fs::read(a).expect("read"), fs::read(b).expect("read"));
+        assert!(bytes_a == bytes_b, "{} has other bytes", b.display());
+        return;
+    }
+    let (names_a, names_b) = (names(a), names(b));
+    assert_eq!(names_a, names_b, "{}", b.display());
+    for name in names_a {
+        assert_same(&a.join(&name), &b.join(&name));
+    }
+}
+
+/// What is in a directory, sorted.
+pub(crate) fn names(dir: &Path) -> Vec<std::ffi::OsString> {
+    let entries = fs::read_dir(dir).expect("a directory");
+    let names = entries.map(|entry| entry.expect("an entry").file_name());
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    names
+}
