@@ -70,6 +70,11 @@ pub mod __fuzz {
         crate::endpoint::protocol::hostile::exercise(bytes);
     }
 
+    /// What a peer of a stream says, in whatever order, and a journal that was tampered with. Panics where a promise is broken.
+    pub fn stream_wire(bytes: &[u8]) {
+        crate::stream::hostile::exercise(bytes);
+    }
+
     /// Both parsers of coalesced buffers. Panics where one breaks its promises.
     pub fn coalesced(bytes: &[u8]) {
         crate::coalesce::exercise(bytes);

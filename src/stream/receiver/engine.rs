@@ -15,6 +15,7 @@ use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived, ReceiveEven
 use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
 use crate::stream::handshake::Then;
 use crate::stream::outbox::Pumped;
+use crate::stream::receiving::Refusal;
 use crate::stream::wire::{BlockHeader, Kind, Message, Reason, Refuse};
 use crate::stream::{RefusalCode, StreamError, StreamViolation};
 use crate::{Error, PeerAddr};
@@ -154,7 +155,10 @@ impl Engine {
                 session.on_last(done);
             }
         }
-        self.sessions.values().for_each(Session::abandon_now);
+        for session in self.sessions.values_mut() {
+            session.abandon_now();
+            session.tell_cut(&mut self.tools.news);
+        }
     }
 
     fn turn(&mut self, ready: &[Token]) -> bool {
@@ -229,7 +233,7 @@ impl Engine {
             return;
         };
         guest.last_heard = self.tools.now;
-        let session = guest.session;
+        let (session, rail) = (guest.session, guest.rail);
         // The path of nearly all messages: nothing but the header is looked at here.
         if let Some(id) = session
             && Kind::peek(arrived.header()) == Some(Kind::BLOCK)
@@ -239,7 +243,10 @@ impl Engine {
             };
             let taken = BlockHeader::parse(arrived.header(), arrived.payload().len())
                 .map_err(StreamViolation::from)
-                .and_then(|header| session.on_block(guest.rail, &header, arrived, &mut self.tools));
+                .and_then(|header| {
+                    let (guests, tools) = (&mut self.guests, &mut self.tools);
+                    session.on_block(rail, &header, arrived, guests, tools)
+                });
             if let Err(violation) = taken {
                 self.on_violation(connection, violation);
             }
@@ -300,7 +307,7 @@ impl Engine {
         };
         guest.session = Some(id);
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.on_rail(connection);
+            session.on_rail(connection, guest.rail);
         }
     }
 
@@ -338,7 +345,8 @@ impl Engine {
                 }
                 if let Some(session) = self.sessions.get_mut(&id) {
                     let (guests, tools) = (&mut self.guests, &mut self.tools);
-                    session.refuse(open.stream, RefusalCode::ALREADY, "", guests, tools);
+                    let refusal = Refusal::new(RefusalCode::ALREADY, "");
+                    session.refuse(open.stream, &refusal, guests, tools);
                 }
                 return Ok(());
             }
@@ -346,8 +354,11 @@ impl Engine {
         let Some(rail) = self.guests.get(&connection).map(|guest| guest.rail) else {
             return Ok(());
         };
+        let used: u64 = self.sessions.values().map(Session::memory).sum();
+        let left = self.tools.config.limits.memory.saturating_sub(used);
+        let (guests, tools) = (&mut self.guests, &mut self.tools);
         match self.sessions.get_mut(&id) {
-            Some(session) => session.on_message(rail, message, &mut self.guests, &mut self.tools),
+            Some(session) => session.on_message(rail, message, left, guests, tools),
             None => Ok(()),
         }
     }

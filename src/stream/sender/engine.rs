@@ -111,6 +111,18 @@ impl Tools {
         Ok((at, connection))
     }
 
+    /// Which way bytes take.
+    pub(super) fn path(&self) -> String {
+        let reports = self.docks.iter().map(|dock| dock.domain.report());
+        let paths = reports.map(|report| {
+            let (provider, copies) = (&report.provider, &report.copies);
+            format!("host memory, registered; {provider}: {copies}")
+        });
+        let mut paths: Vec<_> = paths.collect();
+        paths.dedup();
+        paths.join(", ")
+    }
+
     fn add_port(&mut self, endpoint: DuplexEndpoint, single: bool) -> Result<usize, Error> {
         let token = self.event_loop.add_endpoint(&endpoint)?;
         let at = self.next_port;
