@@ -439,6 +439,12 @@ impl<T> Finished<'_, T> {
         self.op().take()
     }
 
+    /// It is not over after all: it stays in flight, with its context.
+    #[inline(always)]
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
     /// Frees the place of an operation out of which all that it held was taken. What is left is not dropped.
     #[inline(always)]
     pub fn clear_away(self) {

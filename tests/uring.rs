@@ -3,11 +3,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use fabricast::buffer::{SharedBufferConfig, SharedBufferManager};
+use fabricast::buffer::{BufferMut, SharedBufferConfig, SharedBufferManager};
 use fabricast::memory::Region;
 use fabricast::storage::{
     BackEnd, BackEndChoice, Batch, BatchEntry, BatchOptions, BlockReader, BlockWriter, DirectIo,
-    FileHandle, OpenOptions, ReaderOptions, WriterOptions, io_uring_leaked, io_uring_refused,
+    FileHandle, IoOptions, OpenOptions, ReaderOptions, Transferred, WriterOptions, io_uring_leaked,
+    io_uring_refused,
 };
 use tempfile::TempDir;
 
@@ -57,6 +58,31 @@ fn pool(slots: u32, size: usize) -> SharedBufferManager {
     SharedBufferManager::new(region, config).expect("it fits")
 }
 
+/// A file that is to go around the page cache, with the back end left open.
+fn long_file(directory: &TempDir, len: usize) -> FileHandle {
+    let path = directory.path().join("long");
+    let bytes: Vec<u8> = (0..len).map(|at| (at / 4096 * 7) as u8).collect();
+    std::fs::write(&path, bytes).expect("room for it");
+    let options = OpenOptions::new().flags("r+").direct(DirectIo::On);
+    options.open(path).expect("it opens")
+}
+
+/// Reads from the start on, by threads if need be, into memory that is aligned; checks what came.
+fn read_long(file: &FileHandle, len: usize, options: &IoOptions) -> (Transferred, BufferMut) {
+    let mut buffer = pool(1, len).try_acquire().expect("a slot");
+    let moved = file
+        .read_parallel(&mut buffer, 0, options)
+        .expect("it is read");
+    let pages = buffer[..moved.bytes].chunks(4096).enumerate();
+    for (page, bytes) in pages {
+        assert!(
+            bytes.iter().all(|byte| *byte == (page * 7) as u8),
+            "page {page}"
+        );
+    }
+    (moved, buffer)
+}
+
 /// All ways go by threads, and say so; `reason` is what a batch gives as its own.
 fn all_goes_by_threads(reason: &str) {
     let directory = TempDir::new().expect("a directory");
@@ -64,6 +90,9 @@ fn all_goes_by_threads(reason: &str) {
     let mut memory = vec![0; 1 << 20];
     let moved = file.read(&mut memory, 0).expect("it falls back");
     assert_eq!((moved.back_end, moved.bytes), (BackEnd::Posix, 1 << 20));
+    let long = long_file(&directory, 8 << 20);
+    let (moved, _) = read_long(&long, 8 << 20, &IoOptions::default());
+    assert_eq!((moved.back_end, moved.bytes), (BackEnd::Posix, 8 << 20));
     let mut batch = Batch::new(4, BatchOptions::default()).expect("over threads");
     assert_eq!(batch.back_end(), BackEnd::Posix);
     let why = batch.io_uring_refused().expect("a reason");
@@ -102,6 +131,101 @@ fn a_seccomp_filter_that_forbids_rings_is_named_and_threads_take_over() {
                 "{why}"
             );
             all_goes_by_threads("EPERM");
+        },
+    );
+}
+
+#[test]
+fn left_open_it_takes_long_direct_reads_that_threads_would_share_and_nothing_else() {
+    if let Some(reason) = io_uring_refused() {
+        println!("SKIPPED: {reason}");
+        return;
+    }
+    let directory = TempDir::new().expect("a directory");
+    let len = 9 << 20;
+    let file = long_file(&directory, len);
+    if let Some(reason) = file.direct_refused() {
+        println!("SKIPPED: {reason}");
+        return;
+    }
+    let auto = IoOptions::default();
+    let (moved, mut buffer) = read_long(&file, len, &auto);
+    assert_eq!((moved.back_end, moved.bytes), (BackEnd::IoUring, len));
+    assert_eq!((moved.direct_bytes, moved.bounced_bytes), (len, 0));
+    let counted = file.stats().read;
+    assert_eq!(counted.back_end(BackEnd::IoUring).bytes, len as u64);
+    // Behind the end of the file, too, and by a future.
+    let far = file.pread(buffer, .., 8 << 20, &auto).wait();
+    let moved = far.result.expect("it is read");
+    assert_eq!((moved.back_end, moved.bytes), (BackEnd::IoUring, 1 << 20));
+    buffer = far.buffer;
+
+    let by_posix = |moved: Transferred, what| assert_eq!(moved.back_end, BackEnd::Posix, "{what}");
+    let read = |memory: &mut [u8], options: &IoOptions| {
+        file.read_parallel(memory, 0, options).expect("it is read")
+    };
+    by_posix(file.read(&mut buffer, 0).expect("it is read"), "one thread");
+    by_posix(read(&mut buffer[..4 << 20], &auto), "one task");
+    let small = IoOptions {
+        task_size: Some(64 << 10),
+        ..auto.clone()
+    };
+    by_posix(read(&mut buffer[..2 << 20], &small), "short");
+    let moved = read(&mut buffer[16..8 << 20], &auto);
+    by_posix(moved, "not aligned");
+    assert!(moved.bounced_bytes > 0, "{moved:?}");
+    let cached = IoOptions {
+        direct: Some(DirectIo::Off),
+        ..auto.clone()
+    };
+    by_posix(read(&mut buffer, &cached), "through the page cache");
+    let named = IoOptions {
+        back_end: Some(BackEndChoice::Posix),
+        ..auto.clone()
+    };
+    by_posix(read(&mut buffer, &named), "as was asked for");
+    let moved = file.write_parallel(&buffer, 0, &auto);
+    by_posix(moved.expect("it is written"), "a write");
+    // Dropped: at most what was begun goes on, and the buffer comes back when nothing touches it.
+    let blocks = pool(1, len);
+    drop(file.pread(blocks.try_acquire().expect("a slot"), .., 0, &auto));
+    let deadline = soon();
+    while blocks.free_count() == 0 {
+        assert!(Instant::now() < deadline, "the buffer came back");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn where_no_descriptor_is_left_for_a_ring_pread_reads_and_says_so() {
+    inside(
+        "where_no_descriptor_is_left_for_a_ring_pread_reads_and_says_so",
+        &[],
+        || {
+            if let Some(reason) = io_uring_refused() {
+                println!("SKIPPED: {reason}");
+                return;
+            }
+            let directory = TempDir::new().expect("a directory");
+            let file = long_file(&directory, 8 << 20);
+            let ring = IoOptions {
+                back_end: Some(BackEndChoice::IoUring),
+                ..IoOptions::default()
+            };
+            let mut memory = vec![0; 4096];
+            let mut rows = Vec::new();
+            while let Ok(row) = std::fs::File::open("/dev/null") {
+                rows.push(row);
+            }
+            for options in [&ring, &IoOptions::default()] {
+                let moved = file.read_into(&mut memory, .., 4096, options);
+                let moved = moved.expect("pread needs none");
+                assert_eq!((moved.back_end, moved.bytes), (BackEnd::Posix, 4096));
+                assert!(memory.iter().all(|byte| *byte == 7));
+            }
+            drop(rows);
+            let moved = file.read_into(&mut memory, .., 4096, &ring);
+            assert_eq!(moved.expect("there are some").back_end, BackEnd::IoUring);
         },
     );
 }

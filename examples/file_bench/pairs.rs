@@ -282,12 +282,12 @@ fn random(bench: &Bench, operation: Operation, side: Side) -> Result<Figures, Fa
         let (per_s, cpu) = fio::random(bench)?;
         return Ok(figures(per_s, cpu, per_s * bench.seconds));
     }
-    let (begun, cpu) = (Instant::now(), cpu_seconds());
-    let reads = match side {
+    let cpu = cpu_seconds();
+    let (reads, elapsed) = match side {
         Side::Plain => plain::random(bench, direct)?,
         Side::Ours => ours::random(bench, direct)?,
     };
-    let (elapsed, cpu) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+    let cpu = cpu_seconds() - cpu;
     Ok(figures(reads as f64 / elapsed, cpu, reads as f64))
 }
 

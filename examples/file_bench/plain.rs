@@ -81,8 +81,9 @@ pub(crate) fn pass(
     Ok(())
 }
 
-/// Random reads with so many in flight, registered file and buffers, until the time is over; how many.
-pub(crate) fn random(bench: &Bench, direct: bool) -> Result<u64, Failure> {
+/// Random reads with so many in flight, registered file and buffers, until the time is over; how many, and in how many seconds: as fio does,
+/// without what it takes to set up and to close.
+pub(crate) fn random(bench: &Bench, direct: bool) -> Result<(u64, f64), Failure> {
     let file = open(bench, direct)?;
     let mut memory = Memory::new(bench.depth * RANDOM_BYTES)?;
     let base = memory.bytes().as_mut_ptr();
@@ -133,5 +134,5 @@ pub(crate) fn random(bench: &Bench, direct: bool) -> Result<u64, Failure> {
             in_flight += 1;
         }
     }
-    Ok(done)
+    Ok((done, begun.elapsed().as_secs_f64()))
 }

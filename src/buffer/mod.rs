@@ -13,6 +13,7 @@
 
 mod device;
 mod free_list;
+mod gate;
 mod header_slots;
 mod payload;
 mod ring;
@@ -32,5 +33,6 @@ pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferConfig, SharedBuff
 pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 
+pub(crate) use gate::{Gate, GateError};
 pub(crate) use header_slots::TakenSlot;
 pub(crate) use payload::{FrontError, LeaseError, LeasedPayload, Leases};

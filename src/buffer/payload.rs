@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use smallvec::SmallVec;
 
 use super::device::DeviceBuffer;
+use super::gate::{Gate, GateError, Gated};
 use super::ring::RingFragment;
 use super::segment::{Kind, RegionSlice, Segment};
 use super::shared::Buffer;
@@ -37,18 +38,27 @@ impl Payload {
     /// The segments.
     #[inline]
     pub fn segments(&self) -> &[Segment] {
+        match self.gated() {
+            Some(gated) => &gated.given().0,
+            None => &self.0,
+        }
+    }
+
+    /// The same, where it makes no difference that what is not to be sent yet is one by itself.
+    #[inline]
+    pub(crate) fn parts(&self) -> &[Segment] {
         &self.0
     }
 
-    /// The segments, owned, in their order.
+    /// The segments, owned, in their order. What the payload was to be sent [after](Self::after) is forgotten.
     pub fn into_segments(self) -> impl ExactSizeIterator<Item = Segment> {
-        self.0.into_iter()
+        self.ungated().0.into_iter()
     }
 
     /// The segments, with the heap block of a payload that has several: clear it, fill it and make the next payload of it, and
     /// sends of several segments allocate nothing.
     pub fn into_vec(self) -> Vec<Segment> {
-        self.0.into_vec()
+        self.ungated().0.into_vec()
     }
 
     /// How many runs of memory the payload takes in an iovec: a fragment that wraps around its ring takes two, an empty segment none.
@@ -94,17 +104,108 @@ impl Payload {
         self.0.iter().any(Segment::is_device)
     }
 
-    fn into_single<T>(
-        mut self,
-        open: impl FnOnce(Segment) -> Result<T, Segment>,
-    ) -> Result<T, Self> {
+    fn into_single<T>(mut self, open: fn(Segment) -> Result<T, Segment>) -> Result<T, Self> {
         if self.0.len() != 1 {
             return Err(self);
         }
         match self.0.pop().map(open) {
             Some(Ok(single)) => Ok(single),
+            Some(Err(Segment(Kind::Gated(gated)))) => gated.into_given().into_single(open),
             Some(Err(segment)) => Err(Self::from(segment)),
             None => Err(self),
+        }
+    }
+
+    // ---- what is not to be sent yet ------------------------------------------------------------------------------
+
+    /// The payload, to be sent when the gate is open, and those that it has already.
+    pub(crate) fn behind(mut self, gate: Box<dyn Gate>) -> Self {
+        match self.gated_mut() {
+            Some(gated) => {
+                gated.push(gate);
+                self
+            }
+            None => Self::from(Segment(Kind::Gated(Box::new(Gated::new(self, gate))))),
+        }
+    }
+
+    /// The payload, of which `wire` is sent in its place, filled by the gate.
+    pub(crate) fn staged(self, wire: Self, copy: Box<dyn Gate>) -> Self {
+        let mut this = self.behind(copy);
+        if let Some(gated) = this.gated_mut() {
+            gated.set_wire(wire);
+        }
+        this
+    }
+
+    /// Takes [`staged`](Self::staged) back: it was refused, and its gates were not asked.
+    pub(crate) fn unstaged(mut self) -> Self {
+        let Some(gated) = self.gated_mut() else {
+            return self;
+        };
+        gated.unstage();
+        match gated.is_plain() {
+            true => self.ungated(),
+            false => self,
+        }
+    }
+
+    /// Whether it is not to be sent yet.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.gated().is_some()
+    }
+
+    /// Whether it may be sent now.
+    ///
+    /// # Errors
+    /// It never may.
+    pub(crate) fn poll_gate(&mut self) -> Result<bool, GateError> {
+        self.gated_mut().map_or(Ok(true), Gated::poll)
+    }
+
+    /// As it was given, whatever it was to be sent after. Waits for a copy that is under way.
+    pub(crate) fn ungated(mut self) -> Self {
+        self.ungate();
+        self
+    }
+
+    fn ungate(&mut self) {
+        if self.is_gated()
+            && let Some(Segment(Kind::Gated(gated))) = self.0.pop()
+        {
+            *self = gated.into_given();
+        }
+    }
+
+    /// What is sent of it, to be leased.
+    pub(crate) fn wire(&self) -> &Self {
+        self.gated().map_or(self, Gated::wire)
+    }
+
+    /// The same, to put a header in front.
+    pub(crate) fn wire_mut(&mut self) -> &mut Self {
+        // Asked twice, since the borrow of the one would outlast the other.
+        match self.is_gated() {
+            true => match self.0.last_mut() {
+                Some(Segment(Kind::Gated(gated))) => gated.wire_mut(),
+                _ => unreachable!("it was just asked"),
+            },
+            false => self,
+        }
+    }
+
+    #[inline]
+    fn gated(&self) -> Option<&Gated> {
+        match &self.0[..] {
+            [Segment(Kind::Gated(gated))] => Some(gated),
+            _ => None,
+        }
+    }
+
+    fn gated_mut(&mut self) -> Option<&mut Gated> {
+        match &mut self.0[..] {
+            [Segment(Kind::Gated(gated))] => Some(gated),
+            _ => None,
         }
     }
 
@@ -115,7 +216,7 @@ impl Payload {
         let room = match self.front() {
             Some(Kind::Buffer(buffer)) => buffer.headroom(),
             Some(Kind::Fragment(fragment)) => fragment.headroom(),
-            Some(Kind::Slice(_) | Kind::Device(_)) | None => 0,
+            Some(Kind::Slice(_) | Kind::Device(_) | Kind::Gated(_)) | None => 0,
         };
         if len > room {
             return Err(FrontError::NoRoom { len, room });
@@ -126,7 +227,7 @@ impl Payload {
                 .map_err(|_| FrontError::Taken)?,
             // SAFETY: a fragment has one owner, this payload, which is borrowed mutably and in no operation.
             Some(Kind::Fragment(fragment)) => unsafe { fragment.put_in_front(header, len) },
-            Some(Kind::Slice(_) | Kind::Device(_)) | None => {}
+            Some(Kind::Slice(_) | Kind::Device(_) | Kind::Gated(_)) | None => {}
         }
         Ok(len)
     }
@@ -160,13 +261,17 @@ impl Payload {
         let mut leases = Leases {
             scope,
             count: 0,
-            front: false,
+            marks: 0,
         };
         for segment in &self.0 {
-            let region = segment.region();
-            let Some(desc) = region.lease(scope) else {
-                let error = LeaseError::of(region, scope, leases.count as usize);
-                leases.end(self);
+            let Some(desc) = segment.lease(scope) else {
+                let at = leases.count as usize;
+                let error = match segment.plain_region() {
+                    Some(region) => LeaseError::of(region, scope, at),
+                    // What is gated is leased by itself.
+                    None => LeaseError::NotRegistered { segment: at },
+                };
+                leases.end_parts(self);
                 return Err(error);
             };
             leases.count += 1;
@@ -248,9 +353,14 @@ pub(crate) enum FrontError {
 pub(crate) struct Leases {
     scope: Scope,
     count: u32,
-    /// The room in front of the payload is claimed, too.
-    front: bool,
+    /// What else there is to end: [`FRONT`], [`GATED`]. Together, so that a plain send asks once.
+    marks: u32,
 }
+
+/// The room in front of the payload is claimed, too.
+const FRONT: u32 = 1;
+/// The payload is gated: the leases are those of what is sent of it.
+const GATED: u32 = 2;
 
 impl Leases {
     /// None: somebody else keeps the registrations open, for as long as the operation lives.
@@ -259,31 +369,46 @@ impl Leases {
         Self {
             scope,
             count: 0,
-            front: false,
+            marks: 0,
         }
     }
 
     /// Takes over the claim of [`Payload::begin_front`], which was called for the same payload.
     pub(crate) fn with_front(mut self) -> Self {
-        self.front = true;
+        self.marks |= FRONT;
+        self
+    }
+
+    /// They are leases of [`Payload::wire`], for the payload that it is of.
+    pub(crate) fn of_gated(mut self) -> Self {
+        self.marks |= GATED;
         self
     }
 
     #[inline]
-    fn end(&mut self, payload: &Payload) {
-        if self.count > 0 || self.front {
-            self.end_each(payload);
+    fn end(&mut self, payload: &mut Payload) {
+        if self.count | self.marks != 0 {
+            self.end_all(payload);
         }
     }
 
-    fn end_each(&mut self, payload: &Payload) {
+    #[inline(never)]
+    fn end_all(&mut self, payload: &mut Payload) {
+        let gated = self.marks & GATED != 0;
+        self.end_parts(payload.wire());
+        if gated {
+            payload.ungate();
+        }
+    }
+
+    fn end_parts(&mut self, payload: &Payload) {
         let count = std::mem::take(&mut self.count);
         for segment in &payload.0[..count as usize] {
             // SAFETY: `Payload::lease` took one for each of the first `count` segments of this payload, and that count is 0 from
             // here on.
             unsafe { segment.region().release(self.scope) };
         }
-        if std::mem::take(&mut self.front) {
+        if std::mem::take(&mut self.marks) & FRONT != 0 {
             payload.end_front();
         }
     }
@@ -299,7 +424,8 @@ pub(crate) struct LeasedPayload {
 impl LeasedPayload {
     /// # Safety
     ///
-    /// * `leases` is what [`Payload::lease`] gave for this very payload, or [`Leases::elsewhere`].
+    /// * `leases` is what [`Payload::lease`] gave for this very payload, or [`Leases::elsewhere`]; or, [of a gated one](Leases::of_gated), for its
+    ///   [`wire`](Payload::wire).
     #[inline]
     pub(crate) unsafe fn new(payload: Payload, leases: Leases) -> Self {
         Self { payload, leases }
@@ -325,14 +451,19 @@ impl LeasedPayload {
     /// The same where it lies; what stays there is an empty payload without a lease.
     #[inline]
     pub(crate) fn take(&mut self) -> Payload {
-        self.leases.end(&self.payload);
+        self.leases.end(&mut self.payload);
         std::mem::take(&mut self.payload)
+    }
+
+    /// As [`Payload::poll_gate`].
+    pub(crate) fn poll_gate(&mut self) -> Result<bool, GateError> {
+        self.payload.poll_gate()
     }
 }
 
 impl Drop for LeasedPayload {
     fn drop(&mut self) {
-        self.leases.end(&self.payload);
+        self.leases.end(&mut self.payload);
     }
 }
 

@@ -6,9 +6,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::device::DeviceBuffer;
+use super::gate::Gated;
 use super::ring::RingFragment;
 use super::shared::Buffer;
-use crate::memory::{MemoryError, Region};
+use crate::memory::{MemoryError, Region, Scope};
 
 /// A range of a region, owned: the region lives as long as it does. It gives addresses and no access to bytes.
 ///
@@ -114,7 +115,12 @@ pub(super) enum Kind {
     Slice(RegionSlice),
     Fragment(RingFragment),
     Device(DeviceBuffer),
+    /// All that a payload has, which is not to be sent yet. Payloads never hand such a segment out.
+    Gated(Box<Gated>),
 }
+
+/// What a `Kind::Gated` would have to be for these calls.
+const HANDED_OUT: &str = "payloads keep what is gated to themselves";
 
 impl Segment {
     /// The length in bytes.
@@ -125,6 +131,7 @@ impl Segment {
             Kind::Slice(slice) => slice.len(),
             Kind::Fragment(fragment) => fragment.len(),
             Kind::Device(buffer) => buffer.len(),
+            Kind::Gated(gated) => gated.given().len_bytes(),
         }
     }
 
@@ -142,7 +149,35 @@ impl Segment {
             Kind::Slice(slice) => slice.region(),
             Kind::Fragment(fragment) => fragment.region(),
             Kind::Device(buffer) => buffer.region(),
+            Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         }
+    }
+
+    /// The same; none of what is not to be sent yet.
+    #[inline]
+    pub(crate) fn plain_region(&self) -> Option<&Arc<Region>> {
+        match &self.0 {
+            Kind::Buffer(buffer) => Some(buffer.region()),
+            Kind::Slice(slice) => Some(slice.region()),
+            Kind::Fragment(fragment) => Some(fragment.region()),
+            Kind::Device(buffer) => Some(buffer.region()),
+            Kind::Gated(_) => None,
+        }
+    }
+
+    /// Another handle on the same bytes, where there can be one.
+    pub(crate) fn share(&self) -> Option<Self> {
+        match &self.0 {
+            Kind::Buffer(buffer) => Some(buffer.clone().into()),
+            Kind::Slice(slice) => Some(slice.clone().into()),
+            Kind::Fragment(_) | Kind::Device(_) | Kind::Gated(_) => None,
+        }
+    }
+
+    /// Keeps its region's registration open, and gives the descriptor. None of what is not to be sent yet.
+    #[inline]
+    pub(super) fn lease(&self, scope: Scope) -> Option<*mut c_void> {
+        self.plain_region()?.lease(scope)
     }
 
     /// Whether its bytes lie in a device's memory: a [`DeviceBuffer`], or a slice of such a region.
@@ -152,6 +187,7 @@ impl Segment {
             Kind::Device(_) => true,
             Kind::Slice(slice) => slice.region.is_device(),
             Kind::Buffer(_) | Kind::Fragment(_) => false,
+            Kind::Gated(gated) => gated.given().is_device(),
         }
     }
 
@@ -159,7 +195,7 @@ impl Segment {
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Buffer(buffer) => Some(buffer),
-            Kind::Slice(_) | Kind::Fragment(_) | Kind::Device(_) => None,
+            Kind::Slice(_) | Kind::Fragment(_) | Kind::Device(_) | Kind::Gated(_) => None,
         }
     }
 
@@ -219,6 +255,7 @@ impl Segment {
             Kind::Slice(slice) => (slice.start, slice.len),
             Kind::Device(buffer) => (buffer.offset(), buffer.len()),
             Kind::Fragment(_) => return self.name_each(desc, out),
+            Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         };
         if len > 0 {
             out(self.region().at(start).as_ptr(), len, desc);
@@ -239,6 +276,7 @@ impl Segment {
             Kind::Slice(slice) => usize::from(slice.len > 0),
             Kind::Device(buffer) => usize::from(!buffer.is_empty()),
             Kind::Fragment(_) => self.runs().count(),
+            Kind::Gated(gated) => gated.wire().run_count(),
         }
     }
 
@@ -249,6 +287,7 @@ impl Segment {
             Kind::Slice(slice) => (slice.start..slice.start + slice.len, 0..0),
             Kind::Device(buffer) => (buffer.offset()..buffer.offset() + buffer.len(), 0..0),
             Kind::Fragment(fragment) => fragment.ranges(),
+            Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         };
         [first, second].into_iter().filter(|run| !run.is_empty())
     }

@@ -138,6 +138,9 @@ impl ConnectionlessEndpoint {
         };
         config.check(windows.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
         let headers = config.headers.manager()?;
+        if let Some(ring) = &config.staging {
+            ring.register(domain)?;
+        }
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
             None => {
@@ -425,6 +428,8 @@ impl ConnectionlessEndpoint {
                 let message = PeerMessage::new(message, &self.peers.get(peer)?.held);
                 Told::Message { peer, message }
             }
+            // It delivers to the host's memory.
+            ReceiveEvent::DeviceMessage(_) | ReceiveEvent::Undelivered { .. } => return None,
             ReceiveEvent::Completed {
                 connection,
                 key,
@@ -661,6 +666,7 @@ fn settings(
             level: config.level,
             deadline: config.send_deadline,
             policy: config.deadline_policy,
+            staging: config.staging.clone(),
             on_abandoned: None,
         }),
         patience: config.patience,

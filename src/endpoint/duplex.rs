@@ -75,6 +75,7 @@ impl DuplexConfig {
                 level: Level::Sent,
                 deadline: Some(self.send_deadline),
                 policy: DeadlinePolicy::FailConnection,
+                staging: None,
                 on_abandoned: None,
             }),
             publishing: false,

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::buffer::Payload;
+use crate::buffer::{GateError, Payload};
 use crate::endpoint::protocol::close_reason::CloseReason;
 use crate::endpoint::windows::destination::Destination;
 use crate::errno::{CompletionError, FabricErrno};
@@ -28,6 +28,10 @@ pub enum Blocked {
     LongMessage,
     /// Shape `Headroom`: a clone of the buffer is on its way with another header in front of it.
     HeaderRoom,
+    /// No slot of the staging ring is free.
+    Staging,
+    /// Messages before it wait for a producer's event or a copy, and this one can't wait behind them.
+    Gate,
 }
 
 impl fmt::Display for Blocked {
@@ -40,6 +44,8 @@ impl fmt::Display for Blocked {
             Self::Connecting => "the connection is not established yet",
             Self::Buffers => "no buffer is free",
             Self::LongMessage => "a long message is under way",
+            Self::Staging => "no slot of the staging ring is free",
+            Self::Gate => "messages before it wait for an event or a copy",
             Self::HeaderRoom => "another header is in front of this buffer, until its send is over",
         })
     }
@@ -116,12 +122,26 @@ pub enum SendErrorKind {
         /// Which segment, from 0.
         segment: usize,
     },
-    /// A segment lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path) says why), and this operation
-    /// does not copy it through memory of the host.
+    /// A segment lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path) says why), and the endpoint has
+    /// no [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host, or this operation does not.
     #[error(
-        "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here (Region::path says why)"
+        "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here (Region::path says why; give the endpoint a StagingRing)"
     )]
     NotStaged {
+        /// Which segment, from 0.
+        segment: usize,
+    },
+    /// The message is longer than the whole staging ring.
+    #[error("{len} bytes in a GPU's memory, the staging ring has {max} (`StagingConfig`)")]
+    StagingTooLong {
+        /// Bytes of the payload.
+        len: usize,
+        /// Bytes of all slots.
+        max: usize,
+    },
+    /// A fragment of a ring can't be part of a payload that is staged: it has one owner.
+    #[error("segment {segment} is a fragment of a ring, in a payload that has to be staged")]
+    MixedStaging {
         /// Which segment, from 0.
         segment: usize,
     },
@@ -372,6 +392,15 @@ impl CompletionError {
             self.provider_message = format!("the connection ended before it was done: {reason}");
         }
         self
+    }
+
+    /// What a send was to wait for will not be.
+    #[cold]
+    pub(crate) fn gate(error: &GateError) -> Self {
+        Self {
+            provider_message: error.to_string(),
+            ..Self::new(libc::EIO)
+        }
     }
 
     /// The peer takes long messages, but none that is so long.

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use crate::buffer::Payload;
+use crate::cuda::CudaError;
+use crate::endpoint::delivery::DeviceMessage;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::message::Message;
@@ -125,6 +127,15 @@ pub enum ReceiveEvent {
     },
     /// A message arrived.
     Message(Message),
+    /// A message arrived, and its payload is in a GPU's memory: with [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
+    DeviceMessage(DeviceMessage),
+    /// A message arrived, and could not be copied to the GPU.
+    Undelivered {
+        /// As it is, in the host's memory.
+        message: Message,
+        /// What the driver answers.
+        error: CudaError,
+    },
     /// A one-sided operation of this side is over, or something happened to a window.
     Window {
         /// Whose.

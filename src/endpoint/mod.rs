@@ -10,6 +10,7 @@
 mod buffered;
 mod connectionless;
 pub(crate) mod core;
+mod delivery;
 pub(crate) mod duplex;
 pub(crate) mod error;
 mod event;
@@ -22,6 +23,7 @@ pub(crate) mod protocol;
 mod publish;
 mod receive;
 mod send;
+mod staging;
 mod windows;
 
 use std::sync::OnceLock;
@@ -43,6 +45,7 @@ pub use connectionless::{
     ConnectionlessConfig, ConnectionlessEndpoint, ConnectionlessEvent, PeerId, PeerInUse,
     PeerMessage, RemovePeerError, SendTo,
 };
+pub use delivery::{DeviceDelivery, DeviceMessage};
 pub use error::{PeerError, WindowError};
 pub use event::{
     ConnectionInfo, ConnectionRequest, DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent,
@@ -63,6 +66,7 @@ pub use publish::{
 };
 pub use receive::{AcceptPolicy, LongMessages, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
+pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;
 pub use windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,

@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::buffer::{Payload, SharedBufferManager};
+use crate::buffer::{Payload, SharedBufferConfig, SharedBufferManager};
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
+use crate::endpoint::delivery::{Deliveries, DeviceDelivery};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -37,7 +38,7 @@ use crate::endpoint::windows::window::{
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
-use crate::memory::Access;
+use crate::memory::{Access, MemoryError, Region};
 use crate::process::Here;
 use crate::stats::ReceiveStats;
 
@@ -94,6 +95,7 @@ pub struct ReceiveConfig {
     endpoint: EndpointSettings,
     patience: Patience,
     watch: TcpWatch,
+    delivery: Option<DeviceDelivery>,
 }
 
 /// Where long messages go ([`ReceiveConfig::long_messages`]).
@@ -138,6 +140,7 @@ impl Default for ReceiveConfig {
             endpoint: EndpointSettings::default(),
             patience: PATIENCE,
             watch: TcpWatch::default(),
+            delivery: None,
         }
     }
 }
@@ -213,6 +216,15 @@ impl ReceiveConfig {
     pub fn long_messages(mut self, long: LongMessages) -> Self {
         self.windows.long = true;
         self.long = Some(long);
+        self
+    }
+
+    /// Copies the payloads of messages to a GPU's memory: they come as [`ReceiveEvent::DeviceMessage`]. The buffers must have room for the
+    /// largest message. The pool is pinned then, for fast copies; one of the caller's should lie in a
+    /// [pinned region](crate::Region::pinned).
+    #[must_use]
+    pub fn deliver_to(mut self, delivery: DeviceDelivery) -> Self {
+        self.delivery = Some(delivery);
         self
     }
 
@@ -314,8 +326,42 @@ impl ReceiveConfig {
         Ok(())
     }
 
+    fn check_delivery(&self) -> Result<(), Error> {
+        let Some(delivery) = &self.delivery else {
+            return Ok(());
+        };
+        let pool = self.pool.as_ref().map(SharedBufferManager::slot_size);
+        let long = self.long.as_ref().map_or(0, |long| long.pool.slot_size());
+        let largest = pool.unwrap_or(self.max_message).max(long);
+        if delivery.slot_size() < largest {
+            let value = delivery.slot_size().to_string();
+            let reason = "its buffers must have room for the largest message";
+            return Err(config("deliver_to", value, reason));
+        }
+        Ok(())
+    }
+
+    /// The receive pool, if the caller gave none.
+    fn make_pool(&self, slot_size: usize) -> Result<SharedBufferManager, Error> {
+        if self.delivery.is_none() {
+            return Ok(SharedBufferManager::allocate(self.slots, slot_size)?);
+        }
+        let settings = SharedBufferConfig {
+            slots: Some(self.slots),
+            ..SharedBufferConfig::new(slot_size)
+        };
+        let stride = slot_size.next_multiple_of(settings.alignment);
+        let bytes = stride.checked_mul(self.slots as usize);
+        let bytes = bytes.ok_or(MemoryError::TooLarge {
+            asked_bytes: slot_size,
+        })?;
+        let region = Region::pinned(bytes).build()?;
+        Ok(SharedBufferManager::new(region, settings)?)
+    }
+
     fn check(&self) -> Result<(), Error> {
         self.check_windows()?;
+        self.check_delivery()?;
         let Self {
             max_message,
             slots,
@@ -355,6 +401,8 @@ impl ReceiveConfig {
 pub struct ReceiveEndpoint {
     core: Here<ReceiveCore<ProviderLink>>,
     local: PeerAddr,
+    /// Behind the core: nothing arrives any more when it goes.
+    deliveries: Option<Box<Deliveries>>,
 }
 
 impl ReceiveEndpoint {
@@ -386,7 +434,7 @@ impl ReceiveEndpoint {
             Some(pool) => (pool.clone(), pool.slot_size()),
             None => {
                 let slot_size = config.max_message.max(slot_min);
-                let pool = SharedBufferManager::allocate(config.slots, slot_size)?;
+                let pool = config.make_pool(slot_size)?;
                 let max_message = config.max_message.min(pool.slot_size());
                 (pool, max_message)
             }
@@ -414,6 +462,7 @@ impl ReceiveEndpoint {
             &config.endpoint,
         )?;
         let local = link.local_addr().unwrap_or(addr);
+        let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let settings = ReceiveSettings {
             depth: config.depth,
             max_connections: config.max_connections,
@@ -436,6 +485,7 @@ impl ReceiveEndpoint {
         Ok(Self {
             core: Here::new(core),
             local,
+            deliveries: deliveries.map(Box::new),
         })
     }
 
@@ -453,7 +503,12 @@ impl ReceiveEndpoint {
     pub fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
-        self.core.poll(events)?;
+        let polled = self.core.poll(events);
+        if let Some(deliveries) = &mut self.deliveries {
+            deliveries.pass(events, before);
+            self.core.set_layer_deadline(deliveries.next_look());
+        }
+        polled?;
         Ok(events.len() - before)
     }
 
@@ -657,7 +712,11 @@ impl ReceiveEndpoint {
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
         self.core.owner().check()?;
-        self.core.close(deadline)
+        let mut events = self.core.close(deadline)?;
+        if let Some(deliveries) = self.deliveries {
+            deliveries.finish(&mut events, deadline);
+        }
+        Ok(events)
     }
 
     /// Connections open now.

@@ -25,6 +25,7 @@ use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
+use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
@@ -84,6 +85,7 @@ impl Default for SendConfig {
                 windows: 1024,
                 patience: PATIENCE,
                 watch: TcpWatch::default(),
+                staging: None,
                 on_abandoned: None,
             },
         }
@@ -236,6 +238,14 @@ impl SendConfig {
         self
     }
 
+    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none; endpoints may share one. Without it such a
+    /// payload is refused.
+    #[must_use]
+    pub fn staging(mut self, ring: &StagingRing) -> Self {
+        self.settings.staging = Some(ring.clone());
+        self
+    }
+
     /// Called with each key that is in flight when the endpoint is dropped, from within the drop: it must not panic.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
@@ -355,6 +365,9 @@ impl SendEndpointZeroCopy {
         config.check()?;
         domain.fabric().owner().check()?;
         let headers = config.headers.manager()?;
+        if let Some(ring) = &config.settings.staging {
+            ring.register(domain)?;
+        }
         let two_messages = config.settings.shape == Some(Shape::TwoMessages);
         let sends = config.settings.depth * (1 + u32::from(two_messages));
         let tx = (sends + CONTROL_SENDS + PIECES_MAX) as usize;

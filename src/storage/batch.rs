@@ -15,7 +15,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use self::entry::Entry;
 use self::on_ring::OnRing;
 use self::on_threads::OnThreads;
 use super::course::wants_direct;
@@ -31,9 +30,6 @@ use crate::Error;
 use crate::buffer::SharedBufferManager;
 
 pub use self::entry::BatchEntry;
-
-/// Outcomes that nobody has asked for yet.
-type Done<B> = VecDeque<BatchEvent<B>>;
 
 /// How a batch is to work. `None` stands for the setting.
 #[derive(Debug, Clone, Default)]
@@ -91,6 +87,26 @@ impl<B> fmt::Debug for BatchRefused<B> {
     }
 }
 
+/// Where outcomes go: to the caller, as far as it has room, else they are kept.
+struct Outlet<'a, B> {
+    events: &'a mut Vec<BatchEvent<B>>,
+    room: usize,
+    kept: &'a mut VecDeque<BatchEvent<B>>,
+}
+
+impl<B> Outlet<'_, B> {
+    /// `make` is called where the outcome is to lie: it is too long to be moved twice.
+    #[inline(always)]
+    fn give(&mut self, make: impl FnOnce() -> BatchEvent<B>) {
+        if self.room > 0 {
+            self.room -= 1;
+            self.events.push(make());
+        } else {
+            self.kept.push_back(make());
+        }
+    }
+}
+
 enum Runner<B: IoBuf> {
     Ring(OnRing<B>),
     Threads(OnThreads<B>),
@@ -125,7 +141,8 @@ enum Runner<B: IoBuf> {
 /// ```
 pub struct Batch<B: IoBuf> {
     runner: Runner<B>,
-    done: Done<B>,
+    /// Outcomes that nobody had room for yet.
+    done: VecDeque<BatchEvent<B>>,
     depth: usize,
     direct: Option<DirectIo>,
     /// Why it is threads.
@@ -281,22 +298,22 @@ impl<B: IoBuf> Batch<B> {
     pub fn queue(&mut self, entry: BatchEntry<B>, cookie: u64) -> Result<(), BatchRefused<B>> {
         let asked = self.direct;
         let goes_direct = |file: &File, direction, len| {
-            wants_direct(asked.unwrap_or_else(|| file.used().direct), direction, len)
+            wants_direct(asked.unwrap_or_else(|| file.direct_io()), direction, len)
         };
-        let entry = entry.accept(cookie, goes_direct)?;
-        let full = |entry: Entry<B>| BatchRefused {
-            kind: BatchRefusedKind::Full { depth: self.depth },
-            buffer: entry.into_buffer(),
+        let way = match entry.check(goes_direct) {
+            Ok(way) => way,
+            Err(error) => return Err(refused(BatchRefusedKind::File(*error), entry)),
         };
         // Outcomes that nobody fetches count, or they would grow without a bound.
-        if self.pending() >= self.depth {
-            return Err(full(entry));
-        }
-        match &mut self.runner {
-            Runner::Ring(ring) => ring.queue(entry),
-            Runner::Threads(threads) => threads.queue(entry),
-        }
-        .map_err(full)
+        let taken = if self.pending() >= self.depth {
+            Err(entry)
+        } else {
+            match &mut self.runner {
+                Runner::Ring(ring) => ring.queue(entry, cookie, &way),
+                Runner::Threads(threads) => threads.queue(entry, cookie, &way),
+            }
+        };
+        taken.map_err(|entry| refused(BatchRefusedKind::Full { depth: self.depth }, entry))
     }
 
     /// Begins what was queued.
@@ -325,18 +342,23 @@ impl<B: IoBuf> Batch<B> {
         deadline: Instant,
         events: &mut Vec<BatchEvent<B>>,
     ) -> Result<usize, Error> {
-        let missing = min.min(max).saturating_sub(self.done.len());
+        let before = events.len();
+        let kept = self.done.len().min(max);
+        events.extend(self.done.drain(..kept));
+        let missing = min.min(max) - kept.min(min);
+        let mut outlet = Outlet {
+            events,
+            room: max - kept,
+            kept: &mut self.done,
+        };
         let waited = match &mut self.runner {
-            Runner::Ring(ring) => ring
-                .wait(missing, deadline, &mut self.done)
-                .map_err(entered),
+            Runner::Ring(ring) => ring.wait(missing, deadline, &mut outlet).map_err(entered),
             Runner::Threads(threads) => {
-                threads.wait(missing, deadline, &mut self.done);
+                threads.wait(missing, deadline, &mut outlet);
                 Ok(())
             }
         };
-        let count = self.done.len().min(max);
-        events.extend(self.done.drain(..count));
+        let count = events.len() - before;
         // What is over is given out in any case.
         if count == 0 {
             waited?;
@@ -359,6 +381,14 @@ impl<B: IoBuf> Batch<B> {
             Runner::Ring(ring) => ring.cancel(wanted),
             Runner::Threads(threads) => threads.cancel(wanted),
         }
+    }
+}
+
+#[cold]
+fn refused<B: IoBuf>(kind: BatchRefusedKind, entry: BatchEntry<B>) -> BatchRefused<B> {
+    BatchRefused {
+        kind,
+        buffer: entry.into_buffer(),
     }
 }
 

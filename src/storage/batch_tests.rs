@@ -122,6 +122,53 @@ fn what_is_refused_comes_back_and_a_full_batch_says_so() {
 }
 
 #[test]
+fn what_a_batch_moved_is_counted_file_by_file_when_its_outcomes_are_given() {
+    for options in options() {
+        let directory = &directories()[0];
+        let path = file_of(directory, 40_000);
+        let open = || FileHandle::open(&path, "r+").expect("it opens");
+        let (one, other) = (open(), open());
+        let mut batch = Batch::new(16, options).expect("a batch");
+        let back_end = batch.back_end();
+        for cookie in 0..12 {
+            let offset = cookie * 1000;
+            let entry = match cookie % 4 {
+                0 => BatchEntry::write(&one, bytes_of(offset..offset + 1000), offset),
+                1 => BatchEntry::read(&other, vec![0; 1000], offset),
+                // At the end, which is no error.
+                2 => BatchEntry::read(&one, vec![0; 1000], 39_500),
+                _ => BatchEntry::read(&one, vec![0; 1000], offset),
+            };
+            batch.queue(entry, cookie).expect("room");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(one.nbytes().expect("open"), 40_000);
+        // Fewer at a time than there are: those that are kept have been counted, too, and come later, each once.
+        let (mut events, mut sum) = (Vec::new(), 0);
+        while batch.pending() > 0 {
+            let count = batch.status(1, 5, soon(), &mut events).expect("no error");
+            assert!((1..=5).contains(&count), "{count}");
+            sum += count;
+        }
+        assert_eq!((sum, events.len()), (12, 12));
+        let mut cookies: Vec<_> = events.iter().map(|event| event.cookie).collect();
+        cookies.sort_unstable();
+        assert!(cookies.into_iter().eq(0..12));
+        let (one, other) = (one.stats(), other.stats());
+        let counted = |half: &crate::storage::stats::DirectionStats| {
+            let by = half.back_end(back_end);
+            (by.operations, by.bytes, by.errors, half.latency.count())
+        };
+        assert_eq!(counted(&one.write), (3, 3000, 0, 3));
+        assert_eq!(counted(&one.read), (6, 3 * 500 + 3000, 0, 6));
+        assert_eq!(counted(&other.read), (3, 3000, 0, 3));
+        assert_eq!(counted(&other.write), (0, 0, 0, 0));
+        let mean = one.read.latency.mean().expect("six");
+        assert!(mean < Duration::from_secs(20), "{mean:?}");
+    }
+}
+
+#[test]
 fn settings_out_of_their_range_are_named() {
     for depth in [0, 4097] {
         let error =

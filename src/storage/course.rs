@@ -6,11 +6,18 @@ use super::engine::{Engine, engine_for};
 use super::file::File;
 use super::io_buffer::RawMemory;
 use super::plan::{Plan, Rules, Tasks};
-use super::{DirectIo, Direction, FileErrorKind, IoOptions};
+use super::uring::engine::Uring;
+use super::{BackEndChoice, DirectIo, Direction, FileErrorKind, IoOptions, Place};
 use crate::cuda::Context;
 
 /// A transfer that is cut for the sake of overlapping its copies has no tasks shorter than this, in bytes, but for the last.
 const BOUNCE_TASK_MIN: usize = 512 << 10;
+
+/// Where the choice is open, an aligned direct read that would be cut for several threads goes by io_uring from this length on, in bytes: one thread
+/// keeps the device as busy, for less of the processor. A shorter one is done before there is anything to gain. Not so reads by one thread, since a
+/// single pread(2) keeps a device busy, and not writes: those that change how a file lies on the device go through the kernel's workers, which takes
+/// more of the processor than threads do.
+const RING_MIN: usize = 4 << 20;
 
 /// How a transfer is done.
 #[derive(Clone, Copy)]
@@ -65,6 +72,14 @@ impl Course {
         } else {
             Tasks::new(rules.boundary(), offset, len, size)
         };
+        let is_open = choice == BackEndChoice::Auto && matches!(memory.place(), Place::Host { .. });
+        let serves = || rules.direct && !helpers && tasks.count() > 1 && Uring::is_allowed();
+        let (engine, tasks) = match direction {
+            Direction::Read if is_open && len >= RING_MIN && serves() => {
+                (&Uring as &'static dyn Engine, Tasks::whole(len))
+            }
+            _ => (engine, tasks),
+        };
         Ok(Self {
             engine,
             context,
@@ -77,15 +92,21 @@ impl Course {
 }
 
 /// Whether a transfer of `len` bytes is to go around the page cache.
+#[inline]
 pub(crate) fn wants_direct(direct: DirectIo, direction: Direction, len: usize) -> bool {
-    let settings = Defaults::get();
     match direct {
         DirectIo::On => true,
         DirectIo::Off => false,
-        DirectIo::Auto if len < settings.auto_direct_io_threshold => false,
-        DirectIo::Auto => match direction {
+        DirectIo::Auto => goes_direct_by_itself(direction, len),
+    }
+}
+
+/// What the settings say.
+fn goes_direct_by_itself(direction: Direction, len: usize) -> bool {
+    let settings = Defaults::get();
+    len >= settings.auto_direct_io_threshold
+        && match direction {
             Direction::Read => settings.auto_direct_io_read,
             Direction::Write => settings.auto_direct_io_write,
-        },
-    }
+        }
 }

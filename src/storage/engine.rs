@@ -2,6 +2,8 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::file::File;
 use super::io_buffer::RawMemory;
 use super::posix::Posix;
@@ -20,6 +22,15 @@ pub(crate) struct Task<'a> {
     pub(crate) direct: bool,
     /// The size of bounce buffers, in bytes.
     pub(crate) bounce: usize,
+    /// Set when nobody wants the rest of a read any more.
+    pub(crate) unwanted: Option<&'a AtomicBool>,
+}
+
+impl Task<'_> {
+    /// Whether nobody wants the rest.
+    pub(crate) fn is_unwanted(&self) -> bool {
+        self.unwanted.is_some_and(|it| it.load(Ordering::Relaxed))
+    }
 }
 
 /// How far a task got.
@@ -31,6 +42,8 @@ pub(crate) struct TaskOutcome {
     pub(crate) direct: usize,
     /// Those of `direct` that were copied from or to a bounce buffer.
     pub(crate) bounced: usize,
+    /// What moved the bytes, where it was not the engine that was asked.
+    pub(crate) instead: Option<BackEnd>,
     /// Why it stopped. Without one, a read that is short ended at the end of the file; a write is never short then.
     pub(crate) error: Option<FileErrorKind>,
 }
@@ -70,7 +83,7 @@ pub(crate) trait Engine: Send + Sync {
     }
 }
 
-/// The engine for a transfer.
+/// The engine for a transfer. `Auto` in the host's memory is POSIX: what else a long one may take, [`Course`](super::course::Course) decides.
 pub(crate) fn engine_for(
     file: &File,
     choice: BackEndChoice,

@@ -172,6 +172,15 @@ impl From<rustix::io::Errno> for FileErrorKind {
 }
 
 /// An operation on a file that failed: which one, on what bytes, how many of them were done before, and why.
+///
+/// ```
+/// use fabricast::storage::FileHandle;
+/// # let dir = tempfile::tempdir()?;
+/// let error = FileHandle::open(dir.path().join("run.dat"), "r").unwrap_err();
+/// assert_eq!((error.errno(), error.done), (Some(libc::ENOENT), 0));
+/// assert!(error.path.ends_with("run.dat"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileError {
     /// What was asked for.

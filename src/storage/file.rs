@@ -200,6 +200,11 @@ impl File {
         self.used
     }
 
+    /// Whether transfers are to go around the page cache, as the file was opened.
+    pub(crate) fn direct_io(&self) -> DirectIo {
+        self.used.direct
+    }
+
     pub(crate) fn counters(&self) -> &IoCounters {
         &self.counters
     }
@@ -218,6 +223,7 @@ impl File {
     }
 
     /// Whether these bytes may be transferred that way at all.
+    #[inline]
     pub(crate) fn check(
         &self,
         direction: Direction,

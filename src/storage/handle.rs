@@ -69,15 +69,19 @@ impl FileHandle {
     }
 
     /// The open file, in the process that opened it.
+    #[inline]
     pub(crate) fn file(&self, operation: FileOperation) -> Result<&Arc<File>, FileError> {
-        let kind = match &self.file {
-            None => FileErrorKind::Closed,
-            Some(file) => match file.check_owner() {
-                Ok(()) => return Ok(file),
-                Err(kind) => kind,
-            },
-        };
-        Err(FileError::new(operation, Arc::clone(&self.path), kind))
+        match &self.file {
+            Some(file) if file.check_owner().is_ok() => Ok(file),
+            _ => Err(self.no_file(operation)),
+        }
+    }
+
+    #[cold]
+    fn no_file(&self, operation: FileOperation) -> FileError {
+        let open = self.file.as_ref();
+        let kind = open.and_then(|file| file.check_owner().err());
+        self.error(operation, kind.unwrap_or(FileErrorKind::Closed))
     }
 
     /// Where it was opened. Of a descriptor that was given: what the kernel called it.

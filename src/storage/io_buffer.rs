@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::{Bound, Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -207,6 +207,7 @@ impl RawMemory {
     ///
     /// # Panics
     /// When that is not inside.
+    #[inline]
     pub(crate) fn part(self, start: usize, len: usize) -> Self {
         let end = start.checked_add(len);
         assert!(
@@ -239,10 +240,25 @@ impl RawMemory {
 }
 
 /// A range of a buffer of `buffer_len` bytes, checked: start and length.
+#[inline]
 pub(crate) fn checked_range(
     range: &impl RangeBounds<usize>,
     buffer_len: usize,
 ) -> Result<(usize, usize), FileErrorKind> {
+    let Range { start, end } = ends_of(range, buffer_len);
+    if start > end || end > buffer_len {
+        return Err(FileErrorKind::Range {
+            start,
+            end,
+            buffer_len,
+        });
+    }
+    Ok((start, end - start))
+}
+
+/// The same, not checked.
+#[inline]
+pub(crate) fn ends_of(range: &impl RangeBounds<usize>, buffer_len: usize) -> Range<usize> {
     let start = match range.start_bound() {
         Bound::Included(&start) => start,
         Bound::Excluded(&before) => before.saturating_add(1),
@@ -253,14 +269,7 @@ pub(crate) fn checked_range(
         Bound::Excluded(&end) => end,
         Bound::Unbounded => buffer_len,
     };
-    if start > end || end > buffer_len {
-        return Err(FileErrorKind::Range {
-            start,
-            end,
-            buffer_len,
-        });
-    }
-    Ok((start, end - start))
+    start..end
 }
 
 #[cfg(all(test, not(loom)))]

@@ -25,7 +25,7 @@ use super::file::File;
 use super::io_buffer::RawMemory;
 use super::stats::Record;
 use super::thread_pool::{Run, ThreadPool};
-use super::{Direction, FileError, FileErrorKind, FileOperation, IoOutcome, Transferred};
+use super::{BackEnd, Direction, FileError, FileErrorKind, FileOperation, IoOutcome, Transferred};
 
 /// What is transferred.
 #[derive(Clone)]
@@ -57,6 +57,8 @@ pub(crate) struct Transfer {
     stop: AtomicUsize,
     direct: AtomicUsize,
     bounced: AtomicUsize,
+    /// What moved the bytes, where it was not the course's engine.
+    instead: OnceLock<BackEnd>,
     /// Why it stopped there.
     error: Mutex<Option<FileErrorKind>>,
     /// Nobody wants what is read.
@@ -80,6 +82,7 @@ impl Transfer {
             stop: AtomicUsize::new(usize::MAX),
             direct: AtomicUsize::new(0),
             bounced: AtomicUsize::new(0),
+            instead: OnceLock::new(),
             error: Mutex::new(None),
             cancelled: AtomicBool::new(false),
             begun: Instant::now(),
@@ -113,6 +116,7 @@ impl Transfer {
             offset: self.subject.offset + start as u64,
             direct: self.course.direct,
             bounce: self.course.bounce,
+            unwanted: Some(&self.cancelled),
         };
         // SAFETY: a part of the memory that `new` was promised, which no other task has (`Tasks`), and this task has not ended.
         let run = || unsafe { self.course.engine.run(&task) };
@@ -129,6 +133,9 @@ impl Transfer {
         }
         if outcome.bounced > 0 {
             self.bounced.fetch_add(outcome.bounced, Ordering::Relaxed);
+        }
+        if let Some(back_end) = outcome.instead {
+            self.instead.get_or_init(|| back_end);
         }
         if outcome.moved == len && outcome.error.is_none() {
             return;
@@ -148,7 +155,8 @@ impl Transfer {
         let error = unpoisoned(&self.error).take();
         let direct_bytes = self.direct.load(Ordering::Relaxed);
         let bounced_bytes = self.bounced.load(Ordering::Relaxed);
-        let back_end = self.course.engine.back_end();
+        let asked = || self.course.engine.back_end();
+        let back_end = self.instead.get().copied().unwrap_or_else(asked);
         let file = &self.subject.file;
         if self.subject.direction == Direction::Write {
             file.forget_size();

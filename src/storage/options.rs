@@ -19,6 +19,10 @@ pub enum DirectIo {
 #[non_exhaustive]
 pub enum BackEndChoice {
     /// The best that works for this memory and this file. The default.
+    ///
+    /// For the host's memory: io_uring for aligned reads around the page cache of 4 MiB and more that would be cut for several threads
+    /// (longer than `task_size`), where the kernel allows it and the setting `io_uring` does; else POSIX. A [`Batch`](super::Batch) goes by io_uring wherever it may.
+    /// For GPU memory: cuFile where it works, else staged.
     #[default]
     Auto,
     /// pread(2) and pwrite(2).

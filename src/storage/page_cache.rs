@@ -42,6 +42,18 @@ pub struct Residency {
 /// By cachestat(2), or where the kernel does not have it (before Linux 6.5) by mincore(2): that one claims that everything is there, for files that
 /// this process neither owns nor may write.
 ///
+/// ```
+/// use fabricast::storage::page_cache;
+/// # let dir = tempfile::tempdir()?;
+/// # let path = dir.path().join("run.dat");
+/// std::fs::write(&path, vec![7; 100_000])?;
+/// page_cache::drop_file(&path)?;
+/// let residency = page_cache::residency(&path)?;
+/// assert_eq!(residency.pages, 100_000_u64.div_ceil(residency.page_bytes));
+/// println!("{} of {} pages are in the page cache", residency.resident, residency.pages);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Errors
 ///
 /// What open(2), fstat(2), cachestat(2) or mincore(2) answer.

@@ -15,7 +15,7 @@ use super::Direction;
 use super::file::DirectAlignment;
 
 /// No piece is longer, in bytes: a system call takes no more than 2 GiB less a page.
-const PIECE_MAX: usize = 1 << 30;
+pub(crate) const PIECE_MAX: usize = 1 << 30;
 
 /// How a piece is moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +83,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Cuts `len` bytes at `offset`, which lie (or will lie) in memory at `address`.
+    #[inline]
     pub(crate) fn new(rules: Rules, address: usize, offset: u64, len: usize) -> Self {
         let buffered = Self {
             parts: [(len, How::Buffered), (0, How::Buffered), (0, How::Buffered)],
@@ -112,6 +113,7 @@ impl Plan {
     }
 
     /// Whether anything goes through bounce buffers.
+    #[inline]
     pub(crate) fn bounces(&self) -> bool {
         self.parts
             .iter()
@@ -122,6 +124,7 @@ impl Plan {
 impl Iterator for Plan {
     type Item = Piece;
 
+    #[inline]
     fn next(&mut self) -> Option<Piece> {
         let (left, how) = self.parts.iter_mut().find(|(left, _)| *left > 0)?;
         let len = (*left).min(PIECE_MAX);

@@ -121,6 +121,21 @@ pub struct BlockReader {
     events: Vec<BatchEvent<BufferMut>>,
 }
 
+/// The first byte of a range, and the first one behind it where it has an end.
+fn bounds(range: &impl RangeBounds<u64>) -> (u64, Option<u64>) {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => start,
+        Bound::Excluded(&before) => before.saturating_add(1),
+        Bound::Unbounded => 0,
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => Some(last.saturating_add(1)),
+        Bound::Excluded(&end) => Some(end),
+        Bound::Unbounded => None,
+    };
+    (start, end)
+}
+
 impl BlockReader {
     /// A reader of these bytes of a file. It reads nothing before the first [`next`](Self::next).
     ///
@@ -133,16 +148,7 @@ impl BlockReader {
         pool: &SharedBufferManager,
         options: ReaderOptions,
     ) -> Result<Self, Error> {
-        let start = match range.start_bound() {
-            Bound::Included(&start) => start,
-            Bound::Excluded(&before) => before.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(&last) => Some(last.saturating_add(1)),
-            Bound::Excluded(&end) => Some(end),
-            Bound::Unbounded => None,
-        };
+        let (start, end) = bounds(&range);
         let block_size = options.block_size.unwrap_or_else(|| pool.slot_size());
         check(
             "block_size",
@@ -171,16 +177,16 @@ impl BlockReader {
         if let Err(error) = batch.register_pool(pool) {
             tracing::debug!(%error, "the buffers of a reader are not registered with its ring");
         }
-        let seen = if end.is_none() {
-            file.refresh_size().map_err(|kind| {
-                of_file(FileError::new(
-                    FileOperation::Stat,
-                    Arc::clone(file.path()),
-                    kind,
-                ))
-            })?
-        } else {
-            0
+        let stat = |kind| {
+            of_file(FileError::new(
+                FileOperation::Stat,
+                Arc::clone(file.path()),
+                kind,
+            ))
+        };
+        let seen = match end {
+            None => file.refresh_size().map_err(stat)?,
+            Some(_) => 0,
         };
         let ahead = options.ahead as usize;
         Ok(Self {

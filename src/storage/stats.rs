@@ -66,6 +66,12 @@ impl IoCounters {
         self.cells.record(record);
     }
 
+    /// Counts what was gathered, which is then nothing.
+    pub(crate) fn record_all(&self, tally: &mut Tally) {
+        self.cells.direction(tally.direction).record_all(tally);
+        *tally = Tally::new(tally.direction, tally.back_end);
+    }
+
     /// Counted so far. Operations that end meanwhile may be in some of the numbers and not yet in others.
     pub(crate) fn snapshot(&self) -> IoStats {
         let mut stats = IoStats::default();
@@ -127,9 +133,13 @@ struct Cells {
 
 impl Cells {
     fn record(&self, record: &Record) {
-        match record.direction {
-            Direction::Read => self.read.record(record),
-            Direction::Write => self.write.record(record),
+        self.direction(record.direction).record(record);
+    }
+
+    fn direction(&self, direction: Direction) -> &DirectionCells {
+        match direction {
+            Direction::Read => &self.read,
+            Direction::Write => &self.write,
         }
     }
 
@@ -166,9 +176,85 @@ struct BackEndCells {
     errors: AtomicU64,
 }
 
+/// Operations that one thread gathers, to count all of them at once: an atomic addition for each number costs as much as a small read's bookkeeping.
+pub(crate) struct Tally {
+    direction: Direction,
+    back_end: BackEnd,
+    operations: u64,
+    bytes: u64,
+    errors: u64,
+    direct_bytes: u64,
+    bounced_bytes: u64,
+    elapsed_ns: u64,
+    /// Which of the buckets have something.
+    filled: u64,
+    buckets: [u32; BUCKETS],
+}
+
+const _: () = assert!(BUCKETS <= u64::BITS as usize);
+
+impl Tally {
+    pub(crate) fn new(direction: Direction, back_end: BackEnd) -> Self {
+        Self {
+            direction,
+            back_end,
+            operations: 0,
+            bytes: 0,
+            errors: 0,
+            direct_bytes: 0,
+            bounced_bytes: 0,
+            elapsed_ns: 0,
+            filled: 0,
+            buckets: [0; BUCKETS],
+        }
+    }
+
+    /// Adds an operation, of the direction and the back end that it is for.
+    #[inline]
+    pub(crate) fn add(&mut self, record: &Record) {
+        debug_assert!(record.direction == self.direction && record.back_end == self.back_end);
+        let ns = nanoseconds(record.elapsed);
+        self.operations += 1;
+        self.bytes += record.bytes;
+        self.errors += u64::from(record.failed);
+        self.direct_bytes += record.direct_bytes;
+        self.bounced_bytes += record.bounced_bytes;
+        self.elapsed_ns = self.elapsed_ns.saturating_add(ns);
+        let bucket = bucket(ns);
+        self.filled |= 1 << bucket;
+        self.buckets[bucket] += 1;
+    }
+}
+
+#[inline]
+fn nanoseconds(elapsed: Duration) -> u64 {
+    u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX)
+}
+
 impl DirectionCells {
+    fn record_all(&self, tally: &Tally) {
+        let cells = &self.back_ends[tally.back_end.index()];
+        let sums = [
+            (&cells.operations, tally.operations),
+            (&cells.bytes, tally.bytes),
+            (&cells.errors, tally.errors),
+            (&self.direct_bytes, tally.direct_bytes),
+            (&self.bounced_bytes, tally.bounced_bytes),
+            (&self.elapsed_ns, tally.elapsed_ns),
+        ];
+        for (cell, sum) in sums.into_iter().filter(|(_, sum)| *sum > 0) {
+            cell.fetch_add(sum, Ordering::Relaxed);
+        }
+        let mut filled = tally.filled;
+        while filled != 0 {
+            let bucket = filled.trailing_zeros() as usize;
+            self.buckets[bucket].fetch_add(tally.buckets[bucket].into(), Ordering::Relaxed);
+            filled &= filled - 1;
+        }
+    }
+
     fn record(&self, record: &Record) {
-        let ns = u64::try_from(record.elapsed.as_nanos()).unwrap_or(u64::MAX);
+        let ns = nanoseconds(record.elapsed);
         let cells = &self.back_ends[record.back_end.index()];
         // Relaxed: counters only, nothing is ordered by them.
         cells.operations.fetch_add(1, Ordering::Relaxed);
@@ -208,6 +294,7 @@ impl DirectionCells {
 }
 
 /// The bucket of a latency: number `n` takes what took less than 2ⁿ ns, and at least half of that.
+#[inline]
 fn bucket(ns: u64) -> usize {
     ((u64::BITS - ns.leading_zeros()) as usize).min(BUCKETS - 1)
 }

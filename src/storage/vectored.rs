@@ -17,7 +17,10 @@ const PIECES_MAX: usize = 1024;
 impl FileHandle {
     /// Reads into several pieces of memory, one after the other, on this thread. Short at the end of the file.
     ///
-    /// It goes around the page cache where the handle says so and all of it is aligned: the offset, and each piece's address and length.
+    /// It goes around the page cache where the handle says so and all of it is aligned: the offset, and each piece's address and length. Else all of
+    /// it goes through the page cache, also where the handle says [`DirectIo::On`](super::DirectIo::On), and [`Transferred::direct_bytes`] is 0: pieces
+    /// are never copied to a bounce buffer, since on one thread nothing overlaps with such a copy. For memory that is not aligned,
+    /// [`read_parallel`](Self::read_parallel) of each piece goes around the page cache.
     ///
     /// # Errors
     /// [`FileError`], with the bytes that were read before it.
@@ -34,7 +37,7 @@ impl FileHandle {
 
     /// Writes several pieces of memory, one after the other, on this thread: all of them.
     ///
-    /// It goes around the page cache where [`readv`](Self::readv) would, and all of it is in whole pages.
+    /// It goes around the page cache where [`readv`](Self::readv) would, and all of it is in whole pages; else through it, as there.
     ///
     /// # Errors
     /// [`FileError`], with the bytes that are in the file.

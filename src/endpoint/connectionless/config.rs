@@ -14,6 +14,7 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
+use crate::endpoint::staging::StagingRing;
 use crate::fabric::EndpointSettings;
 
 /// Most peers: two connections with each, if both sides begin at once.
@@ -63,6 +64,7 @@ pub struct ConnectionlessConfig {
     pub(super) close_timeout: Duration,
     pub(super) patience: Patience,
     pub(super) endpoint: EndpointSettings,
+    pub(super) staging: Option<StagingRing>,
     pub(super) on_abandoned: Option<OnAbandoned>,
 }
 
@@ -89,6 +91,7 @@ impl Default for ConnectionlessConfig {
             close_timeout: Duration::from_secs(5),
             patience: PATIENCE,
             endpoint: EndpointSettings::default(),
+            staging: None,
             on_abandoned: None,
         }
     }
@@ -169,6 +172,14 @@ impl ConnectionlessConfig {
     #[must_use]
     pub fn shared_headers(mut self, headers: &HeaderSlotManager) -> Self {
         self.headers = HeaderSource::Shared(headers.clone());
+        self
+    }
+
+    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none; endpoints may share one. Without it such a
+    /// payload is refused.
+    #[must_use]
+    pub fn staging(mut self, ring: &StagingRing) -> Self {
+        self.staging = Some(ring.clone());
         self
     }
 

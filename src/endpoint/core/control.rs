@@ -44,6 +44,10 @@ pub(crate) const CONTROL_SENDS: u32 = 16;
 /// How long a control message that the provider would not take waits before it is offered again.
 pub(crate) const CONTROL_RETRY: Duration = Duration::from_millis(1);
 
+/// How long a sleeper waits before it looks at a closed gate again: nobody tells it that a copy or an event is done. A copy of 1 MiB takes
+/// about as long; shorter would cost more looks than time.
+pub(crate) const GATE_RETRY: Duration = Duration::from_micros(50);
+
 /// A pool of control buffers.
 #[derive(Debug)]
 pub(crate) struct ControlBuffers {

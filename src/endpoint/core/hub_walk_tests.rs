@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 
 use crate::endpoint::core::hubs::{HubSetup, Hubs};
-use crate::endpoint::core::rig::far_future;
+use crate::endpoint::core::rig::{FakeGate, far_future};
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
@@ -25,6 +25,14 @@ enum Step {
     Send {
         hub: usize,
         which: usize,
+    },
+    Gated {
+        hub: usize,
+        which: usize,
+    },
+    Gate {
+        which: usize,
+        fails: bool,
     },
     Poll(usize),
     Deliver(usize),
@@ -58,6 +66,8 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         3 => (hub(), hub()).prop_map(|(from, to)| Step::Dial { from, to }),
         20 => (hub(), which()).prop_map(|(hub, which)| Step::Send { hub, which }),
+        6 => (hub(), which()).prop_map(|(hub, which)| Step::Gated { hub, which }),
+        8 => (0usize..8, 0..8).prop_map(|(which, n)| Step::Gate { which, fails: n == 0 }),
         20 => hub().prop_map(Step::Poll),
         20 => (1usize..6).prop_map(Step::Deliver),
         2 => (hub(), any::<bool>()).prop_map(|(hub, again)| Step::RefuseSend { hub, again }),
@@ -102,6 +112,7 @@ struct Walk {
     /// For each hub: the connections that it made, and the keys that were taken.
     made: [Vec<ConnectionId>; HUBS],
     accepted: [Vec<u64>; HUBS],
+    gates: Vec<FakeGate>,
 }
 
 impl Walk {
@@ -117,7 +128,18 @@ impl Walk {
     fn take(&mut self, step: &Step) {
         match *step {
             Step::Dial { from, to } => self.dial(from, to),
-            Step::Send { hub, which } => self.send(hub, which),
+            Step::Send { hub, which } => self.send(hub, which, false),
+            Step::Gated { hub, which } => self.send(hub, which, true),
+            Step::Gate { which, fails } => {
+                if let Some(gate) = self.gates.get(which) {
+                    if fails {
+                        gate.fail();
+                    } else {
+                        gate.open();
+                    }
+                }
+                self.gates.retain(|gate| !gate.is_settled());
+            }
             Step::Poll(hub) => self.hubs.hubs[hub].poll(),
             Step::Deliver(n) => drop(self.hubs.net.deliver(n)),
             Step::RefuseSend { hub, again } => {
@@ -175,7 +197,7 @@ impl Walk {
         }
     }
 
-    fn send(&mut self, hub: usize, which: usize) {
+    fn send(&mut self, hub: usize, which: usize, gated: bool) {
         let Some(id) = self.connection(hub, which) else {
             return;
         };
@@ -184,7 +206,14 @@ impl Walk {
             return;
         }
         self.next_key += 1;
-        match of.send(id, self.next_key) {
+        let sent = match gated {
+            true => of.send_gated(id, self.next_key).map(Some),
+            false => of.send(id, self.next_key).map(|()| None),
+        };
+        if let Ok(gate) = &sent {
+            self.gates.extend(gate.clone());
+        }
+        match sent.map(drop) {
             Ok(()) => self.accepted[hub].push(self.next_key),
             Err(
                 SendErrorKind::WouldBlock(_)
@@ -225,7 +254,7 @@ proptest! {
     ) {
         let hubs = Hubs::new(&setup, HUBS);
         let (made, accepted) = Default::default();
-        let mut walk = Walk { hubs, next_key: 0, made, accepted };
+        let mut walk = Walk { hubs, next_key: 0, made, accepted, gates: Vec::new() };
         if star {
             walk.dial(0, 1);
             walk.dial(0, 2);

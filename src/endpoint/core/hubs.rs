@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
-use crate::endpoint::core::rig::{LONG, SLOT_BYTES, Setup, pool_with_room, receive_settings};
+use crate::endpoint::core::rig::{
+    FakeGate, LONG, SLOT_BYTES, Setup, pool_with_room, receive_settings,
+};
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -74,6 +76,7 @@ impl HubSetup {
                 level: Level::Sent,
                 deadline: self.deadline,
                 policy: self.policy,
+                staging: None,
                 on_abandoned: Some(Box::new(on_abandoned)),
             }),
             close_timeout: LONG,
@@ -161,6 +164,20 @@ impl Hub {
             .core()
             .send_data(id, payload.into(), &key.to_be_bytes(), key);
         self.count(id, key, index, sent)
+    }
+
+    /// The same of one that waits for a gate, which this gives.
+    pub(crate) fn send_gated(
+        &mut self,
+        id: ConnectionId,
+        key: u64,
+    ) -> Result<FakeGate, SendErrorKind> {
+        let gate = FakeGate::default();
+        let payload = self.payload(key);
+        let index = payload.index();
+        let payload = Payload::from(payload).behind(Box::new(gate.clone()));
+        let sent = self.core().send_data(id, payload, &key.to_be_bytes(), key);
+        self.count(id, key, index, sent).map(|()| gate)
     }
 
     pub(crate) fn count(

@@ -7,6 +7,8 @@ mod documented_tests;
 #[cfg(all(test, not(loom)))]
 mod future_tests;
 #[cfg(all(test, not(loom)))]
+mod gate_tests;
+#[cfg(all(test, not(loom)))]
 mod hub_tests;
 #[cfg(all(test, not(loom)))]
 mod hub_walk_tests;

@@ -16,9 +16,11 @@ use std::time::Instant;
 
 use crate::Error;
 use crate::buffer::{
-    FrontError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases, Payload,
-    TakenSlot,
+    FrontError, GateError, HeaderError, HeaderSlotManager, LeaseError, LeasedPayload, Leases,
+    Payload, TakenSlot, WakerId,
 };
+use crate::cuda::Device;
+use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::pair::HeaderOp;
 use crate::endpoint::core::recent_lease::RecentLease;
 use crate::endpoint::core::scoped::ScopedRegistrations;
@@ -28,6 +30,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, LinkConn, LinkLimits, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{self, CloseReason, Connection};
 use crate::endpoint::protocol::wire::{self, HeaderMode};
+use crate::endpoint::staging::{self, StagingRing};
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{Blocked, FabricErrno, MessageLimit, SendErrorKind};
 use crate::fabric::Shape;
@@ -50,6 +53,16 @@ pub(crate) struct DataOp {
     recent: bool,
     /// Shape `TwoMessages`: the header that travels in front of it, by its context, until that is over.
     pub(crate) header: Option<NonZeroUsize>,
+}
+
+impl DataOp {
+    /// Whether it may be posted now.
+    ///
+    /// # Errors
+    /// It never may.
+    pub(crate) fn poll_gate(&mut self) -> Result<bool, GateError> {
+        self.payload.poll_gate()
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -78,6 +91,18 @@ pub(crate) struct LongOp {
     slot: Option<TakenSlot>,
     /// Valid as long as the two above.
     pub(crate) runs: Vec<Run>,
+    /// It goes through the staging ring, whose registration this holds.
+    pub(crate) staged: Option<HeldDescriptor>,
+}
+
+impl LongOp {
+    /// Whether its pieces may be written now.
+    ///
+    /// # Errors
+    /// They never may.
+    pub(crate) fn poll_gate(&mut self) -> Result<bool, GateError> {
+        self.payload.poll_gate()
+    }
 }
 
 /// A part of a message.
@@ -86,6 +111,8 @@ pub(crate) struct Run {
     pub(crate) base: *const u8,
     pub(crate) len: usize,
     pub(crate) desc: *mut c_void,
+    /// It lies there, and is copied before it is sent.
+    pub(crate) device: Option<Device>,
 }
 
 // SAFETY: the address is one of a payload or a header slot, which may be sent; the descriptor is an opaque value of a provider that was
@@ -120,6 +147,14 @@ impl Header<'_> {
         match self {
             Self::Bytes(bytes) => bytes.len(),
             Self::Prepared(header) => header.len(),
+        }
+    }
+
+    /// The same, to be given twice.
+    pub(crate) fn again(&mut self) -> Header<'_> {
+        match self {
+            Self::Bytes(bytes) => Header::Bytes(bytes),
+            Self::Prepared(header) => Header::Prepared(header),
         }
     }
 }
@@ -159,6 +194,8 @@ pub(crate) struct Outgoing {
     inject: usize,
     uses_more: bool,
     recent: RecentLease,
+    /// Where a GPU's memory goes out by way of the host, with the endpoint's waker at it.
+    staging: Option<(StagingRing, WakerId)>,
 }
 
 /// The shape of messages over such a link: the one asked for, or the first that the limit on segments allows.
@@ -182,6 +219,7 @@ impl Outgoing {
         level: Level,
         (shape, inject): (Shape, Inject),
         limits: &LinkLimits,
+        staging: Option<(StagingRing, WakerId)>,
     ) -> Self {
         let segments = limits.iov_limit.min(IOV_MAX);
         let inject = match inject {
@@ -207,6 +245,57 @@ impl Outgoing {
             inject,
             uses_more: limits.uses_more,
             recent: RecentLease::default(),
+            staging,
+        }
+    }
+
+    // ---- staging -------------------------------------------------------------------------------------------------
+
+    /// Whether a payload goes out only as a copy.
+    ///
+    /// # Errors
+    /// It does, and there is no ring for it.
+    pub(crate) fn must_stage(
+        &self,
+        payload: &Payload,
+        scope: Scope,
+    ) -> Result<bool, SendErrorKind> {
+        match staging::staged_segment(payload, scope) {
+            None => Ok(false),
+            Some(_) if self.staging.is_some() => Ok(true),
+            Some(segment) => Err(SendErrorKind::NotStaged { segment }),
+        }
+    }
+
+    /// The payload, with slots of the ring to be sent in its place, where it has to be.
+    pub(crate) fn stage(
+        &self,
+        payload: Payload,
+        scope: Scope,
+    ) -> Result<Payload, (SendErrorKind, Payload)> {
+        match (self.must_stage(&payload, scope), &self.staging) {
+            (Ok(true), Some((ring, _))) => ring.stage(payload, scope),
+            (Err(kind), _) => Err((kind, payload)),
+            _ => Ok(payload),
+        }
+    }
+
+    /// Asks the ring to wake the endpoint when a slot is free; true if one is already.
+    pub(crate) fn arm_staging(&self) -> bool {
+        let ring = self.staging.as_ref();
+        ring.is_some_and(|(ring, waker)| ring.arm(*waker))
+    }
+
+    /// Whether a slot of the ring is free.
+    pub(crate) fn has_staging(&self) -> bool {
+        let ring = self.staging.as_ref();
+        ring.is_some_and(|(ring, _)| ring.free_slots() > 0)
+    }
+
+    /// The endpoint is dropped.
+    pub(crate) fn leave_staging(&mut self) {
+        if let Some((ring, waker)) = self.staging.take() {
+            ring.remove_waker(waker);
         }
     }
 
@@ -303,28 +392,36 @@ impl Outgoing {
             Header::Bytes(header) => self.hold(&mut payload, header, key, &mut lane),
             Header::Prepared(header) => self.hold_prepared(&mut payload, header, key, &mut lane),
         };
-        let Held {
-            slot,
-            leases,
-            recent,
-        } = match held {
-            Ok(held) => held,
-            Err(kind) => return Err((kind, payload)),
+        match held {
+            Ok(held) => Ok(place((slab, wrap), payload, held, key, &lane)),
+            Err(kind) => Err((kind, payload)),
+        }
+    }
+
+    /// As [`load`](Self::load), for a message that may have to wait for a gate: taken is what is sent of it.
+    #[cold]
+    pub(crate) fn load_gated<C: LinkConn, T>(
+        &mut self,
+        slab: (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+        mut payload: Payload,
+        mut header: Header<'_>,
+        key: u64,
+        mut lane: Lane<'_, C>,
+    ) -> Result<usize, (SendErrorKind, Payload)> {
+        let wire = payload.wire_mut();
+        let held = match &mut header {
+            Header::Bytes(header) => self.hold(wire, header, key, &mut lane),
+            Header::Prepared(header) => self.hold_prepared(wire, header, key, &mut lane),
         };
-        let Some(vacant) = slab.vacant() else {
-            unreachable!("the core counts what is in flight, and its slab has room for that");
-        };
-        // SAFETY: the leases were just taken for this payload.
-        let payload = unsafe { LeasedPayload::new(payload, leases) };
-        Ok(vacant.fill(wrap(DataOp {
-            key,
-            payload,
-            slot,
-            sequence: lane.sequence,
-            posted: lane.posted,
-            recent,
-            header: None,
-        })))
+        match held {
+            Ok(mut held) => {
+                if payload.is_gated() {
+                    held.leases = held.leases.of_gated();
+                }
+                Ok(place(slab, payload, held, key, &lane))
+            }
+            Err(kind) => Err((kind, payload)),
+        }
     }
 
     #[inline(always)]
@@ -446,7 +543,7 @@ impl Outgoing {
     ) -> Result<LongOp, (SendErrorKind, Payload)> {
         // Whatever the shape is: it is written as one run.
         let prefix = self.prefix(header);
-        let framed = prefix.0.is_some() || !header.is_empty() || payload.segments().is_empty();
+        let framed = prefix.0.is_some() || !header.is_empty() || payload.parts().is_empty();
         let parts = [prefix.as_slice(), header];
         let slot = match framed.then(|| self.fill_slot(&parts, key)).transpose() {
             Ok(slot) => slot,
@@ -458,22 +555,72 @@ impl Outgoing {
                 base: self.headers.start(slot),
                 len: slot.len(),
                 desc: lane.header_desc,
+                device: None,
             });
         }
-        let leases = match lease_runs(&payload, lane.conn, lane.scoped, &mut runs) {
-            Ok(leases) => leases,
+        let (mut leases, staged) = match self.lease_long(&payload, lane, &mut runs) {
+            Ok(leased) => leased,
             Err(kind) => {
                 self.give_back(slot);
                 return Err((kind, payload));
             }
         };
-        // SAFETY: the leases are this payload's.
+        if payload.is_gated() {
+            leases = leases.of_gated();
+        }
+        // SAFETY: the leases are this payload's, or those of what is sent of it.
         let payload = unsafe { LeasedPayload::new(payload, leases) };
         Ok(LongOp {
             payload,
             slot,
             runs,
+            staged,
         })
+    }
+
+    fn lease_long<C: LinkConn>(
+        &self,
+        payload: &Payload,
+        lane: Lane<'_, C>,
+        runs: &mut Vec<Run>,
+    ) -> Result<(Leases, Option<HeldDescriptor>), SendErrorKind> {
+        let scope = lane.scoped.scope();
+        if !self.must_stage(payload, scope)? {
+            let leases = lease_runs(payload.wire(), lane.conn, lane.scoped, runs)?;
+            return Ok((leases, None));
+        }
+        for (index, segment) in payload.segments().iter().enumerate() {
+            let region = segment.region();
+            let device = region.kind().device().filter(|_| region.is_staged(scope));
+            if device.is_none() {
+                return Err(SendErrorKind::MixedStaging { segment: index });
+            }
+            segment.name_runs(std::ptr::null_mut(), &mut |base, len, desc| {
+                runs.push(Run {
+                    base,
+                    len,
+                    desc,
+                    device,
+                });
+            });
+        }
+        let ring = self.staging.as_ref().map(|(ring, _)| ring.region());
+        let held = ring.and_then(|region| HeldDescriptor::lease(region, scope));
+        let held = held.ok_or(SendErrorKind::NotStaged { segment: 0 })?;
+        Ok((Leases::elsewhere(scope), Some(held)))
+    }
+
+    /// A slot for a part of a long message, and the gate that fills it.
+    pub(crate) fn stage_piece(
+        &self,
+        run: &Run,
+        at: usize,
+        room: usize,
+    ) -> Option<(Payload, usize)> {
+        let (ring, _) = self.staging.as_ref()?;
+        let len = (run.len - at).min(room).min(ring.slot_bytes());
+        let piece = ring.piece(run.device?, run.base as u64 + at as u64, len)?;
+        Some((piece, len))
     }
 
     /// As [`end`](Self::end).
@@ -518,7 +665,7 @@ impl Outgoing {
         payload: &Payload,
     ) -> Result<Option<TakenSlot>, SendErrorKind> {
         let prefix = self.prefix(header);
-        if prefix.0.is_none() && header.is_empty() && !payload.segments().is_empty() {
+        if prefix.0.is_none() && header.is_empty() && !payload.parts().is_empty() {
             return Ok(None);
         }
         let prefix = match self.travels_alone(payload) {
@@ -673,8 +820,9 @@ impl Outgoing {
         if self.inject > 0 && payload.is_device() {
             iov.forbid_inject();
         }
-        if let [segment] = payload.segments()
-            && let Some(desc) = self.recent.begin(segment.region(), scope)
+        if let [segment] = payload.parts()
+            && let Some(region) = segment.plain_region()
+            && let Some(desc) = self.recent.begin(region, scope)
         {
             segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
             return Ok((Leases::elsewhere(scope), true));
@@ -702,6 +850,31 @@ impl Outgoing {
     pub(crate) fn leak(&mut self) {
         self.recent.leak();
     }
+}
+
+/// Puts a message into the slab for which all was taken.
+#[inline(always)]
+fn place<C, T>(
+    (slab, wrap): (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+    payload: Payload,
+    held: Held,
+    key: u64,
+    lane: &Lane<'_, C>,
+) -> usize {
+    let Some(vacant) = slab.vacant() else {
+        unreachable!("the core counts what is in flight, and its slab has room for that");
+    };
+    // SAFETY: the leases were just taken for this payload, or for what is sent of it.
+    let payload = unsafe { LeasedPayload::new(payload, held.leases) };
+    vacant.fill(wrap(DataOp {
+        key,
+        payload,
+        slot: held.slot,
+        sequence: lane.sequence,
+        posted: lane.posted,
+        recent: held.recent,
+        header: None,
+    }))
 }
 
 /// The bytes in front of a header, if the mode has any.
@@ -755,7 +928,12 @@ fn lease_runs<C: LinkConn>(
         let scope = scoped.scope();
         let mut push = |base, len, desc| {
             if len > 0 {
-                runs.push(Run { base, len, desc });
+                runs.push(Run {
+                    base,
+                    len,
+                    desc,
+                    device: None,
+                });
             }
         };
         match payload.lease(scope, &mut push) {
@@ -787,9 +965,9 @@ fn register_here<C: LinkConn>(
         LeaseError::Staged { segment } => return Err(SendErrorKind::NotStaged { segment }),
     };
     let region = payload
-        .segments()
+        .parts()
         .get(segment)
-        .map(|segment| Arc::clone(segment.region()));
+        .and_then(|segment| segment.plain_region().map(Arc::clone));
     let registrar = conn.and_then(LinkConn::registrar);
     match (region, registrar) {
         (Some(region), Some(registrar)) if scoped.misses(&region) => {

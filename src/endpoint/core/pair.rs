@@ -105,11 +105,14 @@ pub(crate) fn on_header<T: PairOps>(
     (slot, None)
 }
 
-/// A message whose credit is taken, and that the provider has no room for yet. It is posted before any other.
+/// A message whose credit is taken, and that is not posted yet: the provider has no room for it, or it waits for its gate, or behind such a
+/// one. It is posted before any other.
 pub(crate) struct Stalled {
     pub(crate) context: usize,
     pub(crate) data: Option<u64>,
     pub(crate) iov: IovList,
+    /// It waits for the gate of this operation's payload: its own, or that of the payload that follows it.
+    pub(crate) gate: Option<NonZeroUsize>,
 }
 
 // SAFETY: addresses and descriptors of what the slab's operation holds, which goes to another thread together with this; only the link

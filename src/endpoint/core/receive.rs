@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
-use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, post_control};
+use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, GATE_RETRY, post_control};
 use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::event::ReceiveEvent;
@@ -37,6 +37,7 @@ mod closing;
 mod conn;
 mod dialing;
 mod feeding;
+mod gates;
 mod long;
 mod sends;
 mod shared;
@@ -408,6 +409,7 @@ impl<L: Link> ReceiveCore<L> {
         let retried = std::mem::take(&mut self.retry);
         if retried {
             self.touched.append(&mut self.unsent);
+            self.post_waiting(events);
         }
         self.feed(events);
         self.feed_long();
@@ -827,7 +829,11 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn set_timer(&self) {
-        let retry = self.retry.then(|| Instant::now() + CONTROL_RETRY);
+        let pause = match self.sends.as_ref().is_some_and(Sends::waits) {
+            true => GATE_RETRY,
+            false => CONTROL_RETRY,
+        };
+        let retry = self.retry.then(|| Instant::now() + pause);
         let all = self.armed.into_iter().chain(retry);
         let all = all.chain(self.layer_deadline);
         self.wait

@@ -3,11 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::buffer::{
-    Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig, SharedBufferManager,
+    Buffer, Gate, GateError, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig,
+    SharedBufferManager,
 };
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
@@ -265,6 +267,39 @@ impl Rig {
                 let payload = payload.into_buffer().expect("the buffer that was given");
                 assert_eq!((payload.index(), back), (index, key));
                 Err(kind)
+            }
+        }
+    }
+
+    /// Sends a message that waits for a gate, which this gives; a staged one goes out of a buffer of `staging`, which has what the gate would
+    /// have copied.
+    pub(crate) fn send_gated(
+        &mut self,
+        key: u64,
+        staging: Option<&SharedBufferManager>,
+    ) -> Result<FakeGate, SendErrorKind> {
+        let gate = FakeGate::default();
+        let payload = self.payload(key);
+        let index = payload.index();
+        let payload = match staging {
+            None => Payload::from(payload).behind(Box::new(gate.clone())),
+            Some(staging) => {
+                let mut wire = staging.try_acquire().expect("a slot is free");
+                wire[..8].copy_from_slice(&key.to_le_bytes());
+                Payload::from(payload).staged(wire.freeze(8).into(), Box::new(gate.clone()))
+            }
+        };
+        match self.sender().send_data(payload, &key.to_be_bytes(), key) {
+            Ok(()) => {
+                assert!(self.owed.insert(key, index).is_none(), "key {key} in use");
+                Ok(gate)
+            }
+            Err(refused) => {
+                let payload = refused.payload.unstaged();
+                assert_eq!(payload.is_gated(), staging.is_none(), "as it was given");
+                let payload = payload.into_buffer().expect("the buffer that was given");
+                assert_eq!((payload.index(), refused.key), (index, key));
+                Err(refused.kind)
             }
         }
     }
@@ -570,6 +605,7 @@ pub(crate) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         windows: 16,
         patience: setup.patience,
         watch: TcpWatch::default(),
+        staging: None,
         on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
     }
 }
@@ -596,6 +632,53 @@ pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
         publishing: false,
         patience: Patience::ENDLESS,
         watch: TcpWatch::default(),
+    }
+}
+
+/// A gate that a test opens.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FakeGate(Arc<GateState>);
+
+#[derive(Debug, Default)]
+struct GateState {
+    open: AtomicBool,
+    failed: AtomicBool,
+    polls: AtomicUsize,
+    settled: AtomicBool,
+}
+
+impl FakeGate {
+    pub(crate) fn open(&self) {
+        self.0.open.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn fail(&self) {
+        self.0.failed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn polls(&self) -> usize {
+        self.0.polls.load(Ordering::Relaxed)
+    }
+
+    /// Its payload went back to its owner.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.0.settled.load(Ordering::Relaxed)
+    }
+}
+
+impl Gate for FakeGate {
+    fn poll(&mut self) -> Result<bool, GateError> {
+        assert!(!self.is_settled(), "asked after its end");
+        self.0.polls.fetch_add(1, Ordering::Relaxed);
+        match self.0.failed.load(Ordering::Relaxed) {
+            true => Err(GateError("the event failed".to_owned())),
+            false => Ok(self.0.open.load(Ordering::Relaxed)),
+        }
+    }
+
+    fn settle(&mut self) -> Result<(), GateError> {
+        assert!(!self.0.settled.swap(true, Ordering::Relaxed), "twice");
+        Ok(())
     }
 }
 

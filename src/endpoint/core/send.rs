@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::endpoint::core::control::{
-    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, HeldDescriptor, post_control,
+    CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, GATE_RETRY, HeldDescriptor,
+    post_control,
 };
 use crate::endpoint::core::jiffies::Jiffies;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing};
@@ -32,6 +33,7 @@ use crate::endpoint::protocol::liveness::{Backlog, KernelBytes, Patience};
 use crate::endpoint::protocol::wire::{
     self, ByeReason, CONTROL_LEN_MAX, ControlBody, ControlKind, HeaderMode,
 };
+use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
@@ -40,6 +42,7 @@ use crate::fabric::Shape;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
+mod gates;
 mod long;
 mod posting;
 mod status;
@@ -74,6 +77,8 @@ pub(crate) struct SendSettings {
     pub(crate) windows: u32,
     pub(crate) patience: Patience,
     pub(crate) watch: TcpWatch,
+    /// For payloads in a GPU's memory that the provider can't read.
+    pub(crate) staging: Option<StagingRing>,
     pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -134,8 +139,10 @@ pub(crate) struct SendCore<L: Link> {
     blocked: Option<Blocked>,
     /// A control message that the provider's full queue did not take.
     unsent: Option<(u32, ControlBody)>,
-    /// Messages that were accepted, and that the provider had no room for: at most two.
+    /// Messages that were accepted and are not posted: at most two that the provider had no room for, or those behind a gate.
     stalled: VecDeque<Stalled>,
+    /// How many of them wait for a gate of their own.
+    gates: u32,
     /// When a send was refused because another header was in front of its buffer.
     room_refused: Option<Instant>,
     /// The transport is gone; what it delivered before has still to be read.
@@ -170,7 +177,8 @@ pub(crate) struct SendCore<L: Link> {
     one_sided_posts: u64,
     /// The long message that is under way, and its pieces.
     long: Option<Box<LongSend>>,
-    pieces: InFlight<()>,
+    /// What each holds besides.
+    pieces: InFlight<Payload>,
     exposed: ExposedWindows,
     link: L,
 }
@@ -202,7 +210,12 @@ impl<L: Link> SendCore<L> {
         let id = EndpointId::next();
         let (mode, level) = (settings.header_mode, settings.level);
         let how = (shape, settings.inject);
-        let outgoing = Outgoing::new(id, headers, mode, level, how, link.limits());
+        let staging = settings.staging.clone().map(|ring| {
+            let waker = Arc::clone(&wait);
+            let waker = ring.add_waker(Arc::new(move || waker.wake()));
+            (ring, waker)
+        });
+        let outgoing = Outgoing::new(id, headers, mode, level, how, link.limits(), staging);
         let sends = settings.depth * (1 + u32::from(shape == Shape::TwoMessages));
         let capacity = sends + CONTROL_RECEIVES + CONTROL_SENDS;
         let mut core = Self {
@@ -218,6 +231,7 @@ impl<L: Link> SendCore<L> {
             blocked: None,
             unsent: None,
             stalled: VecDeque::new(),
+            gates: 0,
             room_refused: None,
             shut_down: false,
             clock: now,
@@ -290,7 +304,7 @@ impl<L: Link> SendCore<L> {
         );
         self.machine = Connection::initiate(self.link.form(), params, self.clock);
         self.unsent = None;
-        self.stalled.clear();
+        self.clear_stalled();
         self.shut_down = false;
         self.next_late = None;
         self.kernel_bytes = KernelBytes::default();
@@ -352,10 +366,13 @@ impl<L: Link> SendCore<L> {
             Err(SendErrorKind::TooLong { len, .. }) if self.sends_long() => {
                 return self.send_long(payload, header, key, len);
             }
-            Err(kind) => return Err(self.refuse(kind, payload, key)),
+            Err(kind) => return self.send_later(kind, payload, header, key),
         };
         let mut iov = IovList::new();
-        let context = self.load(payload, header, key, &mut iov)?;
+        let context = match self.load(payload, header, key, &mut iov) {
+            Ok(context) => context,
+            Err((kind, payload)) => return self.send_later(kind, payload, header, key),
+        };
         match self.outgoing.shape() {
             Shape::TwoMessages => self.post_pair(context, iov, len),
             Shape::Iov | Shape::Headroom => self.post(context, &iov, len),
@@ -370,7 +387,7 @@ impl<L: Link> SendCore<L> {
         header: &[u8],
         key: u64,
         iov: &mut IovList,
-    ) -> Result<usize, SendError> {
+    ) -> Result<usize, (SendErrorKind, Payload)> {
         let posted = self.posted_at();
         let lane = Lane {
             conn: self.conn.as_ref(),
@@ -383,7 +400,6 @@ impl<L: Link> SendCore<L> {
         let slab = (&mut self.in_flight, Op::Data);
         self.outgoing
             .load(slab, payload, Header::Bytes(header), key, lane)
-            .map_err(|(kind, payload)| self.refuse(kind, payload, key))
     }
 
     /// Everything that can be said of a message before anything is taken for it. Gives its length in bytes.
@@ -470,6 +486,9 @@ impl<L: Link> SendCore<L> {
             if blocked == Blocked::HeaderSlots && self.outgoing.headers().arm(self.headers_waker) {
                 self.wait.wake();
             }
+            if blocked == Blocked::Staging && self.outgoing.arm_staging() {
+                self.wait.wake();
+            }
             if blocked == Blocked::HeaderRoom {
                 // The next poll sets the timer.
                 self.room_refused = Some(Instant::now());
@@ -529,13 +548,13 @@ impl<L: Link> SendCore<L> {
 
     /// Everything but the completion queue.
     fn look_around(&mut self, found: usize, look_at_cm: bool, events: &mut Vec<SendEvent>) {
-        let eventful = std::mem::take(&mut self.eventful);
         if look_at_cm {
             self.read_cm();
         }
         if !self.stalled.is_empty() {
-            self.post_stalled();
+            self.post_stalled(events);
         }
+        let eventful = std::mem::take(&mut self.eventful);
         if std::mem::take(&mut self.shut_down) {
             // The peer's goodbye may still be in the queue.
             while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
@@ -681,7 +700,7 @@ impl<L: Link> SendCore<L> {
             Ok(op) => self.on_one_sided(op, error.map(|error| *error), events),
             Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             Err(_) => match self.pieces.finish(context) {
-                Ok(()) => self.on_piece(error, events),
+                Ok(_) => self.on_piece(error, events),
                 Err(_) => self.on_unknown(context, error),
             },
         }
@@ -1001,13 +1020,20 @@ impl<L: Link> SendCore<L> {
             return;
         }
         // Told too early, it would be refused again and again.
-        if !self.stalled.is_empty() || self.room_retry().is_some_and(|at| Instant::now() < at) {
+        let queue = !self.stalled.is_empty() && (self.gates == 0 || blocked == Blocked::Gate);
+        if queue || self.room_retry().is_some_and(|at| Instant::now() < at) {
             return;
         }
         // A slot that woke us may be another endpoint's again: then wait for the next one.
         if blocked == Blocked::HeaderSlots
             && self.outgoing.headers().free_count() == 0
             && !self.outgoing.headers().arm(self.headers_waker)
+        {
+            return;
+        }
+        if blocked == Blocked::Staging
+            && !self.outgoing.has_staging()
+            && !self.outgoing.arm_staging()
         {
             return;
         }
@@ -1021,7 +1047,12 @@ impl<L: Link> SendCore<L> {
         let late = self.next_late;
         let long = self.long.as_ref().is_some_and(|long| long.retry);
         let waits = self.unsent.is_some() || !self.stalled.is_empty() || long;
-        let retry = waits.then(|| Instant::now() + CONTROL_RETRY);
+        let copies = self.long.as_ref().is_some_and(|long| long.is_copying());
+        let pause = match self.gates > 0 || copies {
+            true => GATE_RETRY,
+            false => CONTROL_RETRY,
+        };
+        let retry = waits.then(|| Instant::now() + pause);
         let all = [machine, late, retry, self.room_retry()];
         self.wait.set_deadline(all.into_iter().flatten().min());
     }
@@ -1230,6 +1261,7 @@ impl<L: Link> Drop for SendCore<L> {
     /// The rude end: tells nobody, waits for nothing. Payloads go back to their pools, keys to `on_abandoned`.
     fn drop(&mut self) {
         self.outgoing.headers().remove_waker(self.headers_waker);
+        self.outgoing.leave_staging();
         self.tell_peer();
         let closed = self.conn.take().map_or(Ok(()), |conn| {
             self.release_drained();

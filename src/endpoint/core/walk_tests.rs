@@ -4,7 +4,10 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use crate::endpoint::core::rig::{Rig, Setup, far_future};
+use crate::buffer::SharedBufferManager;
+use crate::endpoint::core::rig::{
+    FakeGate, PAYLOAD_MEMORY, Rig, Setup, far_future, pool_with_room,
+};
 use crate::endpoint::event::DeadlinePolicy;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
@@ -17,6 +20,8 @@ use crate::in_flight::ContextKind;
 #[derive(Clone, Debug)]
 enum Step {
     Send,
+    Gated { staged: bool },
+    Gate { which: usize, fails: bool },
     Batch(u64),
     PollSender,
     PollReceiver,
@@ -43,6 +48,8 @@ fn step() -> impl Strategy<Value = Step> {
     let far = any::<bool>;
     prop_oneof![
         20 => Just(Step::Send),
+        6 => any::<bool>().prop_map(|staged| Step::Gated { staged }),
+        8 => (0usize..8, 0..8).prop_map(|(which, n)| Step::Gate { which, fails: n == 0 }),
         4 => (1u64..5).prop_map(Step::Batch),
         10 => Just(Step::PollSender),
         10 => Just(Step::PollReceiver),
@@ -129,9 +136,24 @@ struct Walk {
     rig: Rig,
     next_key: u64,
     accepted: Vec<u64>,
+    staging: SharedBufferManager,
+    gates: Vec<FakeGate>,
 }
 
 impl Walk {
+    fn new(setup: Setup) -> Self {
+        let rig = setup.rig();
+        let staging = pool_with_room(&rig.net, PAYLOAD_MEMORY + 1, 4, 10);
+        staging.region().register_with(rig.net.near()).unwrap();
+        Self {
+            rig,
+            next_key: 0,
+            accepted: Vec::new(),
+            staging,
+            gates: Vec::new(),
+        }
+    }
+
     fn end_of(&self, far: bool) -> usize {
         if far { self.rig.far } else { self.rig.near }
     }
@@ -140,6 +162,17 @@ impl Walk {
         let rig = &mut self.rig;
         match *step {
             Step::Send => self.send(),
+            Step::Gated { staged } => self.send_gated(staged),
+            Step::Gate { which, fails } => {
+                if let Some(gate) = self.gates.get(which) {
+                    if fails {
+                        gate.fail();
+                    } else {
+                        gate.open();
+                    }
+                }
+                self.gates.retain(|gate| !gate.is_settled());
+            }
             Step::Batch(n) => self.send_batch(n),
             Step::PollSender => rig.poll_sender(),
             Step::PollReceiver => rig.poll_receiver(),
@@ -226,6 +259,34 @@ impl Walk {
         }
     }
 
+    fn send_gated(&mut self, staged: bool) {
+        let free = match staged {
+            true => self
+                .staging
+                .free_count()
+                .min(self.rig.payloads.free_count()),
+            false => self.rig.payloads.free_count(),
+        };
+        if self.rig.sender.is_none() || free == 0 {
+            return;
+        }
+        let key = self.next_key;
+        self.next_key += 1;
+        match self.rig.send_gated(key, staged.then_some(&self.staging)) {
+            Ok(gate) => {
+                self.accepted.push(key);
+                self.gates.push(gate);
+            }
+            Err(
+                SendErrorKind::WouldBlock(_)
+                | SendErrorKind::Closing
+                | SendErrorKind::Closed(_)
+                | SendErrorKind::Fabric(_),
+            ) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+
     fn send_batch(&mut self, count: u64) {
         let free = self.rig.payloads.free_count() as u64;
         if self.rig.sender.is_none() || free < count {
@@ -275,6 +336,7 @@ impl Walk {
         let in_order = self.rig.received.windows(2).all(|pair| pair[0] < pair[1]);
         assert!(in_order, "{:?}", self.rig.received);
         self.rig.end();
+        assert_eq!(self.staging.free_count(), self.staging.slots());
     }
 }
 
@@ -297,7 +359,7 @@ proptest! {
         connect in any::<bool>(),
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let mut walk = Walk { rig: setup.rig(), next_key: 0, accepted: Vec::new() };
+        let mut walk = Walk::new(setup);
         if connect {
             walk.rig.settle();
         }

@@ -693,6 +693,12 @@ pub(crate) fn numbered(mark: u32, number: u64) -> u64 {
     number << u32::BITS | u64::from(mark)
 }
 
+/// RDM form: the same CQ data with a number that is lower by so much.
+pub(crate) fn renumbered(cq_data: u64, by: u32) -> u64 {
+    let (mark, number) = split_numbered(cq_data);
+    numbered(mark, number.wrapping_sub(by).into())
+}
+
 /// RDM form: the mark in CQ data, and the number of a data message (with a short mark: modulo [`SHORT_NUMBERS`]).
 pub(crate) fn split_numbered(cq_data: u64) -> (u32, u32) {
     let (mark, high) = (cq_data as u32, (cq_data >> u32::BITS) as u32);

@@ -389,6 +389,8 @@ impl<L: Link> PublishCore<L> {
             ReceiveEvent::Released { .. } => return,
             // A publisher takes no data and has no windows.
             ReceiveEvent::Message(_)
+            | ReceiveEvent::DeviceMessage(_)
+            | ReceiveEvent::Undelivered { .. }
             | ReceiveEvent::Window { .. }
             | ReceiveEvent::Starved { .. } => return,
         };

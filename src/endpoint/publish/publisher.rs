@@ -351,6 +351,7 @@ impl PublishConfig {
                 level: self.level,
                 deadline: self.send_deadline,
                 policy: self.deadline_policy,
+                staging: None,
                 on_abandoned: None,
             }),
             publishing: true,

@@ -89,6 +89,7 @@ impl Stage {
                 level: Level::Sent,
                 deadline: self.deadline,
                 policy: DeadlinePolicy::FailConnection,
+                staging: None,
                 on_abandoned: None,
             }),
             publishing: true,

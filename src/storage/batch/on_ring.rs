@@ -8,17 +8,19 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::entry::Entry;
-use super::{BatchEvent, Done};
+use super::Outlet;
+use super::entry::{BatchEntry, Entry, Way, descriptors};
 use crate::memory::Region;
 use crate::storage::file::File;
-use crate::storage::io_buffer::IoBuf;
+use crate::storage::io_buffer::{IoBuf, RawMemory};
+use crate::storage::plan::Piece;
+use crate::storage::stats::{Record, Tally};
 use crate::storage::uring::fixed::FileSlot;
 use crate::storage::uring::request::{Request, Target};
-use crate::storage::uring::ring::{Completed, Full, Ring, RingConfig};
-use crate::storage::{BackEnd, FileErrorKind};
+use crate::storage::uring::ring::{Full, Ring, RingConfig};
+use crate::storage::{BackEnd, Direction, FileErrorKind};
 
 /// Places for registered files (two a file) and buffers (one for each GiB of a pool) in a batch.
 const FILE_PLACES: u32 = 64;
@@ -34,7 +36,11 @@ struct Registered {
 pub(super) struct OnRing<B: IoBuf> {
     ring: Ring<Entry<B>>,
     files: Vec<Registered>,
-    completed: Vec<Completed<Entry<B>>>,
+    /// When the first of the entries was queued that the kernel has not been told of: those that join it share this look at the clock.
+    queued: Option<Instant>,
+    /// Entries with more than one piece, between two of them.
+    between: Vec<Entry<B>>,
+    gathered: Gathered,
 }
 
 impl<B: IoBuf> OnRing<B> {
@@ -46,12 +52,15 @@ impl<B: IoBuf> OnRing<B> {
             one_thread: false,
         })?;
         Ok(Self {
-            completed: Vec::with_capacity(ring.depth()),
             ring,
             files: Vec::new(),
+            queued: None,
+            between: Vec::new(),
+            gathered: Gathered::default(),
         })
     }
 
+    #[inline]
     pub(super) fn in_flight(&self) -> usize {
         self.ring.in_flight()
     }
@@ -94,93 +103,107 @@ impl<B: IoBuf> OnRing<B> {
         self.ring.register_region(region)
     }
 
-    /// Takes an entry whose kernel is not told yet.
-    pub(super) fn queue(&mut self, entry: Entry<B>) -> Result<(), Entry<B>> {
-        let piece = entry.next_piece();
-        let (first, rest) = entry.descriptors(&piece);
-        let known = self
-            .files
-            .iter()
-            .find(|known| Arc::ptr_eq(&known.file, &entry.file));
-        let target = |fd: BorrowedFd<'_>| -> Target {
-            let slot = known.and_then(|known| {
-                let is_direct = fd.as_raw_fd() != entry.file.buffered().as_raw_fd();
-                if is_direct {
-                    known.direct
-                } else {
-                    Some(known.buffered)
-                }
-            });
-            slot.map_or_else(|| Target::Fd(fd.as_raw_fd()), Target::Registered)
+    /// Takes an entry that the kernel is not told of yet.
+    #[inline]
+    pub(super) fn queue(
+        &mut self,
+        entry: BatchEntry<B>,
+        cookie: u64,
+        way: &Way,
+    ) -> Result<(), BatchEntry<B>> {
+        let (file, direction) = (entry.file(), entry.direction());
+        let request = request(&self.files, file, direction, way.memory, &way.piece);
+        let Some(room) = self.ring.room() else {
+            return Err(entry);
         };
-        let request = Request {
-            direction: entry.direction,
-            file: target(first),
-            rest: rest.map(target),
-            memory: entry
-                .memory
-                .part(piece.at, piece.len)
-                .host()
-                .map_or(std::ptr::null_mut(), |start| start.as_ptr()),
-            len: piece.len,
-            offset: piece.offset,
-            region: None,
-        };
+        let now = *self.queued.get_or_insert_with(Instant::now);
         // SAFETY: the entry owns the buffer (`IoBuf`: its bytes stay where they are, and nobody else touches them) and holds the file with its
         // descriptors; it is only let go of when the ring gives it back.
-        match unsafe { self.ring.submit(request, entry) } {
-            Ok(_) => Ok(()),
-            Err(Full(entry)) => Err(entry),
-        }
+        unsafe { room.submit(request, entry.begin(cookie, way, now)) };
+        Ok(())
+    }
+
+    /// The same for the next piece of one that has begun.
+    fn queue_next(&mut self, entry: Entry<B>) -> Result<(), Entry<B>> {
+        let piece = entry.next_piece();
+        let (file, direction) = (entry.file(), entry.direction);
+        let request = request(&self.files, file, direction, entry.memory, &piece);
+        // SAFETY: as in `queue`.
+        let submitted = unsafe { self.ring.submit(request, entry) };
+        submitted.map_err(|Full(entry)| entry)
     }
 
     pub(super) fn start(&mut self) -> io::Result<()> {
+        self.queued = None;
         self.ring.start()
     }
 
     /// Collects what is over, until `min` are or the deadline.
+    #[inline]
     pub(super) fn wait(
         &mut self,
         min: usize,
         deadline: Instant,
-        done: &mut Done<B>,
+        outlet: &mut Outlet<'_, B>,
     ) -> io::Result<()> {
-        let target = done.len() + min.min(self.ring.in_flight());
+        self.queued = None;
+        let mut missing = min.min(self.ring.in_flight());
         loop {
-            let missing = target.saturating_sub(done.len());
-            let waited = self.ring.wait(missing, Some(deadline), &mut self.completed);
-            let went_on = self.take_in(done);
-            waited?;
-            if went_on {
-                self.ring.start()?;
+            let waited = self.wait_once(&mut missing, deadline, outlet);
+            let goes_on = !self.between.is_empty();
+            if goes_on {
+                self.go_on(&mut missing, outlet);
             }
-            if done.len() >= target || Instant::now() >= deadline {
-                return Ok(());
+            if waited.is_err() || missing == 0 || Instant::now() >= deadline {
+                // What was just begun anew, the kernel is to know of in any case.
+                let started = if goes_on { self.ring.start() } else { Ok(()) };
+                self.gathered.count();
+                return waited.and(started);
             }
         }
     }
 
-    /// Entries with more than one piece go on with the next; whether there are such.
-    fn take_in(&mut self, done: &mut Done<B>) -> bool {
-        if self.completed.is_empty() {
-            return false;
-        }
-        let (mut went_on, now) = (false, Instant::now());
-        let mut completed = std::mem::take(&mut self.completed);
-        for Completed { mut owner, moved } in completed.drain(..) {
-            match owner.advance(moved) {
-                Some(result) => done.push_back(over(owner, result, now)),
-                None => {
-                    went_on = true;
-                    // Its own place in the ring has just become free.
-                    if let Err(entry) = self.queue(owner) {
-                        done.push_back(over(entry, Err(FileErrorKind::QueueFull), now));
-                    }
-                }
+    #[inline]
+    fn wait_once(
+        &mut self,
+        missing: &mut usize,
+        deadline: Instant,
+        outlet: &mut Outlet<'_, B>,
+    ) -> io::Result<()> {
+        let Self {
+            ring,
+            between,
+            gathered,
+            ..
+        } = self;
+        let mut watch = Watch::default();
+        ring.wait_each(*missing, Some(deadline), |mut ended, moved| {
+            let Some(entry) = ended.owner() else { return };
+            let Some(result) = entry.advance(moved) else {
+                between.extend(ended.into_owner());
+                return;
+            };
+            *missing = missing.saturating_sub(1);
+            let elapsed = watch.since(entry.begun);
+            give(entry, result, elapsed, gathered, outlet);
+            ended.clear_away();
+        })
+    }
+
+    /// Entries with more than one piece go on with the next.
+    #[cold]
+    fn go_on(&mut self, missing: &mut usize, outlet: &mut Outlet<'_, B>) {
+        let mut between = std::mem::take(&mut self.between);
+        for entry in between.drain(..) {
+            // Its own place in the ring has just become free.
+            if let Err(mut entry) = self.queue_next(entry) {
+                *missing = missing.saturating_sub(1);
+                let full = Err(FileErrorKind::QueueFull);
+                let elapsed = entry.begun.elapsed();
+                give(&mut entry, full, elapsed, &mut self.gathered, outlet);
             }
         }
-        self.completed = completed;
-        went_on
+        self.between = between;
     }
 
     pub(super) fn cancel(&mut self, wanted: impl Fn(u64) -> bool) {
@@ -194,10 +217,122 @@ impl<B: IoBuf> OnRing<B> {
     }
 }
 
-fn over<B: IoBuf>(
-    entry: Entry<B>,
+/// Counts an entry that is over, and gives its outcome away.
+#[inline(always)]
+fn give<B: IoBuf>(
+    entry: &mut Entry<B>,
     result: Result<(), FileErrorKind>,
-    now: Instant,
-) -> BatchEvent<B> {
-    entry.finish(BackEnd::IoUring, 0, result, now)
+    elapsed: Duration,
+    gathered: &mut Gathered,
+    outlet: &mut Outlet<'_, B>,
+) {
+    let record = entry.record(BackEnd::IoUring, 0, result.is_err(), elapsed);
+    match result {
+        Ok(()) => outlet.give(|| entry.done(BackEnd::IoUring, 0)),
+        Err(kind) => outlet.give(|| entry.failed(kind)),
+    }
+    if let Some(file) = entry.take_file() {
+        gathered.add(file, &record);
+    }
+}
+
+/// One look at the clock for all that end together, and one subtraction for all that began together.
+#[derive(Default)]
+struct Watch {
+    now: Option<Instant>,
+    last: Option<(Instant, Duration)>,
+}
+
+impl Watch {
+    #[inline]
+    fn since(&mut self, begun: Instant) -> Duration {
+        match self.last {
+            Some((same, elapsed)) if same == begun => elapsed,
+            _ => self.anew(begun),
+        }
+    }
+
+    fn anew(&mut self, begun: Instant) -> Duration {
+        let now = *self.now.get_or_insert_with(Instant::now);
+        let elapsed = now.saturating_duration_since(begun);
+        self.last = Some((begun, elapsed));
+        elapsed
+    }
+}
+
+/// What the kernel is asked for one piece.
+#[inline]
+fn request(
+    files: &[Registered],
+    file: &Arc<File>,
+    direction: Direction,
+    memory: RawMemory,
+    piece: &Piece,
+) -> Request {
+    let known = files.iter().find(|known| Arc::ptr_eq(&known.file, file));
+    let (first, rest) = descriptors(file, piece);
+    let target = |fd: BorrowedFd<'_>, slot: Option<FileSlot>| -> Target {
+        slot.map_or_else(|| Target::Fd(fd.as_raw_fd()), Target::Registered)
+    };
+    let buffered = known.map(|known| known.buffered);
+    let direct = known.and_then(|known| known.direct);
+    let part = memory.part(piece.at, piece.len);
+    Request {
+        direction,
+        // With a rest, it begins with the direct one.
+        file: target(first, if rest.is_some() { direct } else { buffered }),
+        rest: rest.map(|rest| target(rest, buffered)),
+        memory: part
+            .host()
+            .map_or(std::ptr::null_mut(), |start| start.as_ptr()),
+        len: piece.len,
+        offset: piece.offset,
+        region: None,
+    }
+}
+
+/// Entries of one file that ended together and are not counted yet.
+struct Gathered {
+    file: Option<Arc<File>>,
+    direction: Direction,
+    tally: Box<Tally>,
+}
+
+impl Default for Gathered {
+    fn default() -> Self {
+        let direction = Direction::Read;
+        Self {
+            file: None,
+            direction,
+            tally: Box::new(Tally::new(direction, BackEnd::IoUring)),
+        }
+    }
+}
+
+impl Gathered {
+    #[inline]
+    fn add(&mut self, file: Arc<File>, record: &Record) {
+        let is_same = (self.file.as_ref()).is_some_and(|known| Arc::ptr_eq(known, &file))
+            && self.direction == record.direction;
+        if !is_same {
+            self.begin(file, record.direction);
+        }
+        self.tally.add(record);
+    }
+
+    fn begin(&mut self, file: Arc<File>, direction: Direction) {
+        self.count();
+        self.file = Some(file);
+        self.direction = direction;
+        *self.tally = Tally::new(direction, BackEnd::IoUring);
+    }
+
+    /// Counts what was gathered. Before the outcomes are given out: who has them sees them counted.
+    fn count(&mut self) {
+        let Some(file) = self.file.take() else { return };
+        if self.direction == Direction::Write {
+            file.forget_size();
+        }
+        file.counters().record_all(&mut self.tally);
+    }
 }

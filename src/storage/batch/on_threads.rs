@@ -7,14 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::entry::Entry;
-use super::{BatchEvent, Done};
+use super::entry::{BatchEntry, Entry, Way};
+use super::{BatchEvent, Outlet};
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::io_buffer::IoBuf;
 use crate::storage::posix::Posix;
 use crate::storage::thread_pool::{Run, ThreadPool};
 use crate::storage::uring::request::{Moved, Stop};
-use crate::storage::{BackEnd, FileErrorKind};
+use crate::storage::{BackEnd, Direction, FileErrorKind};
 
 /// How long to leave a pool alone whose queue is full.
 const FULL_PAUSE: Duration = Duration::from_millis(1);
@@ -62,11 +62,16 @@ impl<B: IoBuf> OnThreads<B> {
         self.in_flight
     }
 
-    pub(super) fn queue(&mut self, entry: Entry<B>) -> Result<(), Entry<B>> {
+    pub(super) fn queue(
+        &mut self,
+        entry: BatchEntry<B>,
+        cookie: u64,
+        way: &Way,
+    ) -> Result<(), BatchEntry<B>> {
         if self.in_flight == self.depth {
             return Err(entry);
         }
-        let cookie = entry.cookie;
+        let entry = entry.begin(cookie, way, Instant::now());
         let job = Arc::new(Job {
             entry: Mutex::new(Some(entry)),
             shared: Arc::clone(&self.shared),
@@ -88,12 +93,12 @@ impl<B: IoBuf> OnThreads<B> {
         }
     }
 
-    pub(super) fn wait(&mut self, min: usize, deadline: Instant, done: &mut Done<B>) {
-        let target = done.len() + min.min(self.in_flight);
+    pub(super) fn wait(&mut self, min: usize, deadline: Instant, outlet: &mut Outlet<'_, B>) {
+        let mut missing = min.min(self.in_flight);
         loop {
             self.start();
             let mut over = lock(&self.shared.over);
-            if over.is_empty() && done.len() < target {
+            if over.is_empty() && missing > 0 {
                 let mut until = deadline;
                 if !self.refused.is_empty() {
                     until = until.min(Instant::now() + FULL_PAUSE);
@@ -107,9 +112,10 @@ impl<B: IoBuf> OnThreads<B> {
                 }
             }
             self.in_flight -= over.len();
-            done.extend(over.drain(..));
+            missing = missing.saturating_sub(over.len());
+            over.drain(..).for_each(|event| outlet.give(|| event));
             drop(over);
-            if done.len() >= target || Instant::now() >= deadline {
+            if missing == 0 || Instant::now() >= deadline {
                 break;
             }
         }
@@ -155,8 +161,18 @@ impl<B> Job<B> {
 }
 
 impl<B: IoBuf> Job<B> {
-    fn over(&self, entry: Entry<B>, bounced: usize, result: Result<(), FileErrorKind>) {
-        let event = entry.finish(BackEnd::Posix, bounced, result, Instant::now());
+    fn over(&self, mut entry: Entry<B>, bounced: usize, result: Result<(), FileErrorKind>) {
+        let elapsed = entry.begun.elapsed();
+        let record = entry.record(BackEnd::Posix, bounced, result.is_err(), elapsed);
+        let file = entry.file();
+        if record.direction == Direction::Write {
+            file.forget_size();
+        }
+        file.counters().record(&record);
+        let event = match result {
+            Ok(()) => entry.done(BackEnd::Posix, bounced),
+            Err(kind) => entry.failed(kind),
+        };
         lock(&self.shared.over).push(event);
         self.shared.more.notify_one();
     }
@@ -167,12 +183,13 @@ impl<B: IoBuf> Run for Job<B> {
         // Else it was cancelled.
         let Some(mut entry) = self.take() else { return };
         let task = Task {
-            file: &entry.file,
+            file: entry.file(),
             direction: entry.direction,
             memory: entry.memory,
             offset: entry.offset,
-            direct: entry.goes_direct(),
+            direct: entry.direct,
             bounce: 0,
+            unwanted: None,
         };
         // SAFETY: the entry owns the buffer, whose bytes stay where they are (`IoBuf`) and which nobody else touches.
         let run = || unsafe { Posix.run(&task) };

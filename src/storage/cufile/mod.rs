@@ -9,6 +9,20 @@
 //!    └── batch ── Batch            submit, poll, cancel: one outcome for each entry
 //! ```
 //!
+//! [`FileHandle`](super::FileHandle) uses all of this by itself. By hand, it begins with:
+//!
+//! ```
+//! use fabricast::storage::cufile::{CuFile, config_file};
+//! match CuFile::get() {
+//!     Ok(cufile) => println!("cuFile {}: {:?}", cufile.version(), cufile.capabilities()),
+//!     Err(why) => println!("no cuFile: {why}"),
+//! }
+//! for setting in config_file::compat_settings()? {
+//!     println!("{setting}");
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! Sizes and offsets are bytes, except where a name ends in `_kb` (1024 bytes, as cuFile counts).
 //!
 //! Three rules of cuFile shape this module. It may never return from opening its driver on a machine without a GPU, so
@@ -24,7 +38,8 @@
 //!
 //! The functions are those of NVIDIA's "cuFile API Reference Guide"; each item names its own.
 //!
-//! What is not here: cuFile's RDMA descriptors (they are C++, for cuObject).
+//! What is not here: `cuFileRDMADescStrGet`, `cuFileRDMADescStrPut` and `cuFileGetRDMAPDList`. They are C++ functions that no header declares, made for
+//! cuObject's client and its kind of network cards; their mangled names are no interface to rely on.
 
 use std::collections::HashSet;
 use std::fmt;

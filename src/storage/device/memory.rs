@@ -6,6 +6,23 @@ use crate::buffer::{DeviceBuffer, RegionSlice};
 use crate::storage::{IoBuf, IoBufMut, Place};
 
 /// A part of an allocation in a GPU's memory, and what keeps it allocated.
+///
+/// ```
+/// use fabricast::storage::{DeviceMemory, FileHandle, IoFuture, IoOptions};
+///
+/// /// Memory by cuMemAlloc, freed when it is dropped.
+/// struct Allocation {
+///     address: u64,
+///     len: usize,
+/// }
+///
+/// fn read(file: &FileHandle, into: Allocation) -> IoFuture<DeviceMemory<Allocation>> {
+///     let (address, len) = (into.address, into.len);
+///     // SAFETY: the allocation is that long, and who owns it uses it for nothing else.
+///     let memory = unsafe { DeviceMemory::new(address, 0, len, into) };
+///     file.pread(memory, .., 0, &IoOptions::default())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct DeviceMemory<K> {
     base: u64,

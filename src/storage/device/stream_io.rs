@@ -262,7 +262,8 @@ impl FileHandle {
     /// It is asynchronous where the buffer is GPU memory, a stream is given that is not the default one, and the file is not in compatibility
     /// mode for it ([`is_compat_mode_preferred_for_async`](Self::is_compat_mode_preferred_for_async); why,
     /// [`compat_reason`](Self::compat_reason) says). cuFile then looks at size and offsets when the stream comes to it; a short count says that
-    /// the file ended, or that cuFile stopped there.
+    /// the file ended, or that cuFile stopped there. The rest is not read then: when the count is known, what stands behind it in the stream
+    /// has used the memory already, and whoever gave it that has to know.
     ///
     /// Else **this blocks**: it waits for the stream, then reads as [`read_into`](Self::read_into) does, and the future is over when this
     /// returns. Without CUDA, and for memory of the host, that is so with no stream at all (`None`, the default stream).

@@ -59,8 +59,11 @@ impl Engine for Uring {
         let outcome = with_ring(|ring| Run::new(task, memory, ring).all());
         outcome.unwrap_or_else(|error| {
             no_ring(&error);
-            // SAFETY: the caller's promise.
-            unsafe { Posix.run(task) }
+            TaskOutcome {
+                instead: Some(BackEnd::Posix),
+                // SAFETY: the caller's promise.
+                ..unsafe { Posix.run(task) }
+            }
         })
     }
 
@@ -221,6 +224,10 @@ impl<'a> Run<'a> {
             None => self.plan.next()?,
         };
         if piece.at >= self.stop {
+            return None;
+        }
+        if self.task.is_unwanted() {
+            self.stop = piece.at;
             return None;
         }
         let len = piece.len.min(PIECE_BYTES);

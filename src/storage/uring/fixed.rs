@@ -91,6 +91,7 @@ impl FixedRegions {
     }
 
     /// The buffer that all of these bytes lie in.
+    #[inline]
     pub(super) fn find(&self, address: usize, len: usize) -> Option<RegionSlot> {
         if len == 0 {
             return None;

@@ -51,6 +51,19 @@ pub(crate) struct Part {
     pub(crate) by_worker: bool,
 }
 
+impl Part {
+    /// What a request begins with.
+    #[inline(always)]
+    pub(crate) fn first(request: &Request) -> Self {
+        Self {
+            file: request.file,
+            at: 0,
+            len: request.len.min(PART_MAX_BYTES) as u32,
+            by_worker: false,
+        }
+    }
+}
+
 /// Why a transfer ended before all was moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
@@ -96,6 +109,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
+    #[inline(always)]
     pub(crate) fn new(request: Request) -> Self {
         Self {
             request,
@@ -112,6 +126,7 @@ impl Progress {
         }
     }
 
+    #[inline]
     pub(crate) fn request(&self) -> &Request {
         &self.request
     }
@@ -122,6 +137,7 @@ impl Progress {
     }
 
     /// What to ask the kernel for.
+    #[inline]
     pub(crate) fn next(&self) -> Part {
         let left = self.request.len - self.moved.bytes;
         let file = match self.request.rest {
@@ -137,6 +153,7 @@ impl Progress {
     }
 
     /// Takes in what the kernel answered to the part that [`next`](Self::next) named.
+    #[inline]
     pub(crate) fn answer(&mut self, result: i32) -> Step {
         match result {
             ..0 => self.refused(-result),
@@ -145,6 +162,7 @@ impl Progress {
         }
     }
 
+    #[inline]
     fn some(&mut self, bytes: usize) -> Step {
         let asked = self.next().len as usize;
         debug_assert!(

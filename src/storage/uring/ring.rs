@@ -28,7 +28,7 @@ use super::fixed::{BUFFER_MAX_BYTES, FileSlot, FixedFiles, FixedRegions};
 use super::probe::{Capabilities, probe};
 use super::reaper;
 use super::request::{Moved, Part, Progress, Request, Step, Target};
-use crate::in_flight::{ContextError, ContextKind, InFlight};
+use crate::in_flight::{ContextError, ContextKind, Finished, InFlight};
 use crate::memory::Region;
 use crate::process::Here;
 use crate::storage::Direction;
@@ -184,35 +184,29 @@ impl<T: Send + 'static> Ring<T> {
     /// Takes a request; the kernel hears of it at the next [`start`](Self::start) or [`wait`](Self::wait), or when its queue is full.
     ///
     /// # Errors
-    /// [`Full`], with the owner, when as many requests are in flight as there may be, or when the ring is of no use any more: then
-    /// [`wait`](Self::wait) says why.
+    /// [`Full`], with the owner, when there is no [`room`](Self::room).
     ///
     /// # Safety
-    /// Until `owner` is given back or dropped, wherever it is moved to:
-    /// * `request.memory`, for `request.len` bytes, is valid for what the kernel does: reads for a write, writes for a read;
-    /// * nobody else writes to it, and for a read nobody else reads it;
-    /// * the descriptors of `request` stay open.
+    /// As [`Room::submit`].
     pub(crate) unsafe fn submit(&mut self, request: Request, owner: T) -> Result<(), Full<T>> {
+        match self.room() {
+            Some(room) => {
+                // SAFETY: the caller's promise.
+                unsafe { room.submit(request, owner) };
+                Ok(())
+            }
+            None => Err(Full(owner)),
+        }
+    }
+
+    /// Room for one more request; none when as many are in flight as there may be, or when the ring is of no use any more: then
+    /// [`wait`](Self::wait) says why. Who has it before the owner is made can make it there, without a move.
+    #[inline]
+    pub(crate) fn room(&mut self) -> Option<Room<'_, T>> {
         let inner = &mut **self.inner;
         // In a forked child the queues are not even mapped; `wait` says why.
-        if inner.check().is_err() {
-            return Err(Full(owner));
-        }
-        let mut request = request;
-        if request.region.is_none() {
-            request.region = inner.regions.find(request.memory.addr(), request.len);
-        }
-        let flight = Flight {
-            progress: Progress::new(request),
-            owner,
-        };
-        let context = inner
-            .in_flight
-            .begin(flight)
-            .map_err(|flight| Full(flight.owner))?;
-        inner.again.push_back(context);
-        inner.push_waiting();
-        Ok(())
+        let has_room = inner.is_fine() && inner.in_flight.len() < inner.in_flight.capacity();
+        has_room.then_some(Room { inner })
     }
 
     /// Whether this is the process that opened it, and the kernel's answers made sense so far.
@@ -247,22 +241,104 @@ impl<T: Send + 'static> Ring<T> {
         deadline: Option<Instant>,
         completed: &mut Vec<Completed<T>>,
     ) -> io::Result<()> {
+        self.wait_each(min, deadline, |ended, moved| {
+            if let Some(owner) = ended.into_owner() {
+                completed.push(Completed { owner, moved });
+            }
+        })
+    }
+
+    /// The same, and calls `over` with each, in its place.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    #[inline]
+    pub(crate) fn wait_each(
+        &mut self,
+        min: usize,
+        deadline: Option<Instant>,
+        mut over: impl FnMut(Ended<'_, T>, Moved),
+    ) -> io::Result<()> {
         let inner = &mut **self.inner;
         inner.check()?;
-        let target = completed.len() + min.min(inner.in_flight.len());
+        let mut missing = min.min(inner.in_flight.len());
         loop {
-            inner.reap(|one| completed.push(one))?;
-            let missing = target.saturating_sub(completed.len());
-            let over = missing > 0 && deadline.is_some_and(|at| Instant::now() >= at);
-            if missing == 0 || over {
+            missing = missing.saturating_sub(inner.reap(&mut over)?);
+            let now = (missing > 0 && deadline.is_some()).then(Instant::now);
+            let left = deadline
+                .zip(now)
+                .map(|(at, now)| at.saturating_duration_since(now));
+            if missing == 0 || left == Some(Duration::ZERO) {
                 if inner.has_news() {
                     inner.enter(0, None)?;
-                    inner.reap(|one| completed.push(one))?;
+                    inner.reap(&mut over)?;
                 }
                 return Ok(());
             }
-            inner.enter(missing, deadline)?;
+            inner.enter(missing, left)?;
         }
+    }
+}
+
+/// A request that is over, with the owner of its memory still in its place. Dropping this drops what is left of the owner.
+pub(crate) struct Ended<'a, T>(Finished<'a, Flight<T>>);
+
+impl<T> Ended<'_, T> {
+    /// The owner, out of which may be taken what lives on. It is there.
+    #[inline]
+    pub(crate) fn owner(&mut self) -> Option<&mut T> {
+        self.0.op().as_mut().map(|flight| &mut flight.owner)
+    }
+
+    /// Of an owner out of which all was taken that is to be dropped.
+    #[inline(always)]
+    pub(crate) fn clear_away(self) {
+        self.0.clear_away();
+    }
+
+    /// Takes it out. It is there.
+    #[inline]
+    pub(crate) fn into_owner(self) -> Option<T> {
+        self.0.into_op().map(|flight| flight.owner)
+    }
+}
+
+/// Room for one request in a ring.
+pub(crate) struct Room<'a, T> {
+    inner: &'a mut Inner<T>,
+}
+
+impl<T> Room<'_, T> {
+    /// Takes a request; the kernel hears of it as [`Ring::submit`] says.
+    ///
+    /// # Safety
+    /// Until `owner` is given back or dropped, wherever it is moved to:
+    /// * `request.memory`, for `request.len` bytes, is valid for what the kernel does: reads for a write, writes for a read;
+    /// * nobody else writes to it, and for a read nobody else reads it;
+    /// * the descriptors of `request` stay open.
+    #[inline(always)]
+    pub(crate) unsafe fn submit(self, mut request: Request, owner: T) {
+        let inner = self.inner;
+        if request.region.is_none() {
+            request.region = inner.regions.find(request.memory.addr(), request.len);
+        }
+        let Some(vacant) = inner.in_flight.vacant() else {
+            unreachable!("`Ring::room` looked");
+        };
+        let part = Part::first(&request);
+        let context = vacant.fill(Flight {
+            progress: Progress::new(request),
+            owner,
+        });
+        // In the order in which they came: what waits goes first.
+        if inner.again.is_empty() {
+            let entry = entry(&request, part).user_data(context as u64);
+            if inner.push(&entry) {
+                return;
+            }
+        }
+        inner.again.push_back(context);
+        inner.push_waiting();
     }
 }
 
@@ -282,12 +358,17 @@ impl<T: Send + 'static> Drop for Ring<T> {
         if !inner.in_flight.is_empty() {
             inner.cancel_where(|_| true);
             // One look: most of it is over by then.
-            let _ = inner.enter(0, None).and_then(|()| inner.reap(drop));
+            let _ = inner.enter(0, None).and_then(|()| inner.reap(forget_it));
         }
         if !inner.in_flight.is_empty() {
             reaper::adopt(inner);
         }
     }
+}
+
+/// Of a ring that was dropped, nobody asks what became of a request.
+fn forget_it<T>(ended: Ended<'_, T>, _: Moved) {
+    drop(ended);
 }
 
 impl<T: Send> reaper::Orphan for Inner<T> {
@@ -296,23 +377,41 @@ impl<T: Send> reaper::Orphan for Inner<T> {
     }
 
     fn reap_until(&mut self, deadline: Instant) -> io::Result<()> {
-        while !self.in_flight.is_empty() && Instant::now() < deadline {
-            self.enter(1, Some(deadline))?;
-            self.reap(drop)?;
+        while !self.in_flight.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.enter(1, Some(left))?;
+            self.reap(forget_it)?;
         }
         Ok(())
     }
 }
 
 impl<T> Inner<T> {
+    #[inline]
+    fn is_fine(&self) -> bool {
+        self.broken.is_none() && self.kernel.owner().is_here()
+    }
+
+    #[inline]
     fn check(&self) -> io::Result<()> {
-        if !self.kernel.owner().is_here() {
-            let text = "this ring was made by another process, before a fork";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+        if self.is_fine() {
+            return Ok(());
         }
+        Err(self.of_no_use())
+    }
+
+    /// Why it is not fine.
+    #[cold]
+    fn of_no_use(&self) -> io::Error {
         match self.broken {
-            None => Ok(()),
-            Some(error) => Err(io::Error::other(error)),
+            Some(error) if self.kernel.owner().is_here() => io::Error::other(error),
+            _ => {
+                let text = "this ring was made by another process, before a fork";
+                io::Error::new(io::ErrorKind::Unsupported, text)
+            }
         }
     }
 
@@ -383,13 +482,12 @@ impl<T> Inner<T> {
         unsafe { self.kernel.submission().push(entry) }.is_ok()
     }
 
-    /// Submits what is queued, and waits until `want` completions are there or the deadline.
-    fn enter(&mut self, want: usize, deadline: Option<Instant>) -> io::Result<()> {
+    /// Submits what is queued, and waits until `want` completions are there, or for so long.
+    fn enter(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         self.push_waiting();
-        let result = match deadline {
+        let result = match timeout {
             None => self.kernel.submit_and_wait(want),
-            Some(at) => {
-                let left = at.saturating_duration_since(Instant::now());
+            Some(left) => {
                 let time = types::Timespec::from(left);
                 let args = types::SubmitArgs::new().timespec(&time);
                 self.kernel.submitter().submit_with_args(want, &args)
@@ -401,10 +499,8 @@ impl<T> Inner<T> {
             Err(error) => match error.raw_os_error() {
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY) => Ok(()),
                 Some(libc::EAGAIN) => {
-                    let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-                    std::thread::sleep(
-                        left.unwrap_or(OUT_OF_MEMORY_PAUSE).min(OUT_OF_MEMORY_PAUSE),
-                    );
+                    let left = timeout.unwrap_or(OUT_OF_MEMORY_PAUSE);
+                    std::thread::sleep(left.min(OUT_OF_MEMORY_PAUSE));
                     Ok(())
                 }
                 _ => Err(error),
@@ -412,30 +508,51 @@ impl<T> Inner<T> {
         }
     }
 
-    /// Takes in all completions that are there.
-    fn reap(&mut self, mut over: impl FnMut(Completed<T>)) -> io::Result<()> {
-        loop {
-            let Some(entry) = self.kernel.completion().next() else {
-                break;
-            };
+    /// Takes in all completions that are there; how many requests are over.
+    #[inline]
+    fn reap(&mut self, mut over: impl FnMut(Ended<'_, T>, Moved)) -> io::Result<usize> {
+        let Self {
+            kernel,
+            in_flight,
+            again,
+            cancellations,
+            ..
+        } = self;
+        let mut count = 0;
+        let mut completions = kernel.completion();
+        while let Some(entry) = completions.next() {
+            if completions.is_empty() {
+                // What came meanwhile.
+                completions.sync();
+            }
             if entry.user_data() == CANCELLATION {
-                self.cancellations = self.cancellations.saturating_sub(1);
+                *cancellations = cancellations.saturating_sub(1);
                 continue;
             }
             let context = entry.user_data() as usize;
-            let Some(flight) = self.in_flight.get_mut(context) else {
+            let Ok(mut flight) = in_flight.finish_in_place(context) else {
+                drop(completions);
                 return Err(self.break_off(context));
             };
-            match flight.progress.answer(entry.result()) {
-                Step::Again => self.again.push_back(context),
-                Step::Over(moved) => match self.in_flight.finish(context) {
-                    Ok(Flight { owner, .. }) => over(Completed { owner, moved }),
-                    Err(_) => return Err(self.break_off(context)),
-                },
+            let Some(Flight { progress, .. }) = flight.op() else {
+                continue;
+            };
+            match progress.answer(entry.result()) {
+                Step::Again => {
+                    flight.keep();
+                    again.push_back(context);
+                }
+                Step::Over(moved) => {
+                    count += 1;
+                    over(Ended(flight), moved);
+                }
             }
         }
-        self.push_waiting();
-        Ok(())
+        drop(completions);
+        if !self.again.is_empty() {
+            self.push_waiting();
+        }
+        Ok(count)
     }
 
     /// An answer to a question that nobody asked: nothing that this ring says is believed any more, and nothing of it freed.
@@ -473,6 +590,7 @@ fn set_up(depth: u32, one_thread: bool, capabilities: &Capabilities) -> io::Resu
     builder.dontfork().build(depth)
 }
 
+#[inline]
 fn entry(request: &Request, part: Part) -> squeue::Entry {
     let mut flags = squeue::Flags::empty();
     let file = match part.file {

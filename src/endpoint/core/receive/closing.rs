@@ -77,10 +77,12 @@ impl<L: Link> ReceiveCore<L> {
         self.close_scoped_windows(id, &conn.link);
         self.leave_long(id, &mut conn);
         if self.shared.is_some() {
+            let never_posted = self.take_queued(&mut conn);
             let sends = conn.sends.map_or(0, |sends| sends.in_flight);
             if sends > 0 {
                 self.orphan_sends(id, events);
             }
+            self.fail_sends(id, never_posted, reason, events);
             let goodbye = conn.machine.peer_said_goodbye();
             let operations = sends + self.give_up_one_sided(id, events);
             self.quarantine_windows(id, goodbye, events);

@@ -3,7 +3,10 @@
 //! Each accepted key has one outcome, before its connection's end is reported. In the RDM form the provider may keep what was sent on a
 //! connection that is over: its keys come back failed then, without their payloads, which follow (`Released`) when the provider is done.
 
+use std::collections::VecDeque;
+use std::ffi::c_void;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Operation, ReceiveCore};
@@ -11,15 +14,18 @@ use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, WakerId};
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing, PreparedHeader};
+use crate::endpoint::core::pair::Stalled;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
 use crate::endpoint::id::{ConnectionId, EndpointId};
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{Link, LinkLimits, PostRefused};
+use crate::endpoint::link::{Link, LinkConn, LinkLimits, PostRefused};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::credit::CREDIT_MESSAGES_MAX;
 use crate::endpoint::protocol::wire::HeaderMode;
+use crate::endpoint::staging::StagingRing;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
+use crate::in_flight::InFlight;
 use crate::memory::Registrar;
 use crate::stats::{self, SendStats};
 
@@ -41,6 +47,8 @@ pub(crate) struct SendsSettings {
     pub(crate) level: Level,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
+    /// For payloads in a GPU's memory that the provider can't read.
+    pub(crate) staging: Option<StagingRing>,
     /// Called with each key whose outcome nobody hears, because the endpoint is dropped.
     pub(crate) on_abandoned: Option<OnAbandoned>,
 }
@@ -76,6 +84,8 @@ pub(super) struct Sends {
     next_late: Option<Instant>,
     /// Connections on which a send was refused for now, because of something that all of them share.
     blocked: Vec<ConnectionId>,
+    /// Connections with sends that wait for a gate.
+    waiting: Vec<ConnectionId>,
     headers_waker: WakerId,
     /// RDM form: held until the endpoint is closed, since sends may outlive their connections.
     shared_desc: Option<HeldDescriptor>,
@@ -85,6 +95,10 @@ pub(super) struct Sends {
 pub(super) struct ConnSends {
     header_desc: HeldDescriptor,
     pub(super) in_flight: u32,
+    /// So many may be in flight before one more is looked at closely: as many as the depth, or none while some wait in `queue`.
+    limit: u32,
+    /// Sends that were accepted and are not posted: behind a gate.
+    queue: VecDeque<Stalled>,
     /// Why the last one was refused, if it may be taken later.
     blocked: Option<Blocked>,
     /// In the list of those that wait for something shared.
@@ -92,6 +106,42 @@ pub(super) struct ConnSends {
 }
 
 impl ConnSends {
+    pub(super) fn header_desc(&self) -> *mut c_void {
+        self.header_desc.desc()
+    }
+
+    // ---- those that wait for a gate, or behind one ---------------------------------------------------------------
+
+    pub(super) fn has_queue(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(super) fn queued(&mut self, at: usize) -> Option<&mut Stalled> {
+        self.queue.get_mut(at)
+    }
+
+    pub(super) fn queued_from(&mut self, at: usize) -> impl Iterator<Item = &mut Stalled> {
+        self.queue.range_mut(at..)
+    }
+
+    pub(super) fn remove_queued(&mut self, at: usize) -> Option<Stalled> {
+        self.queue.remove(at)
+    }
+
+    /// The first, if its gate is open.
+    pub(super) fn next_open(&self) -> Option<&Stalled> {
+        self.queue.front().filter(|message| message.gate.is_none())
+    }
+
+    /// The first is posted.
+    pub(super) fn pop_queue(&mut self) {
+        self.queue.pop_front();
+    }
+
+    pub(super) fn drain_queue(&mut self) -> impl Iterator<Item = Stalled> {
+        self.queue.drain(..)
+    }
+
     /// The connection's endpoint would not close.
     pub(super) fn leak(&mut self) {
         self.header_desc.leak();
@@ -113,6 +163,10 @@ impl Sends {
             Form::Msg => None,
             Form::Rdm => Some(HeldDescriptor::new(headers.region(), registrar)?),
         };
+        let staging = settings.staging.clone().map(|ring| {
+            let waker = ring.add_waker(Arc::clone(&wake));
+            (ring, waker)
+        });
         let headers_waker = headers.add_waker(wake);
         let (mode, level) = (settings.header_mode, settings.level);
         Ok(Self {
@@ -123,12 +177,14 @@ impl Sends {
                 level,
                 (shape, Inject::Auto),
                 limits,
+                staging,
             ),
             settings,
             held: 0,
             stats: SendStats::default(),
             next_late: None,
             blocked: Vec::new(),
+            waiting: Vec::new(),
             headers_waker,
             shared_desc,
         })
@@ -143,9 +199,61 @@ impl Sends {
         Ok(ConnSends {
             header_desc: scoped.hold(self.outgoing.headers().region(), registrar)?,
             in_flight: 0,
+            limit: self.settings.depth,
+            queue: VecDeque::new(),
             blocked: None,
             listed: false,
         })
+    }
+
+    // ---- those that wait for a gate, or behind one ---------------------------------------------------------------
+
+    /// Whether a send that has to wait would be taken.
+    pub(super) fn may_queue(&self, own: &ConnSends) -> bool {
+        own.in_flight < self.settings.depth && self.held < self.settings.total
+    }
+
+    /// One more that waits: it lets no other pass.
+    pub(super) fn queue(&mut self, id: ConnectionId, own: &mut ConnSends, message: Stalled) {
+        if own.queue.is_empty() {
+            self.waiting.push(id);
+        }
+        own.queue.push_back(message);
+        own.in_flight += 1;
+        own.limit = 0;
+    }
+
+    /// Nothing waits on a connection any more.
+    pub(super) fn reopen(&self, own: &mut ConnSends) {
+        own.limit = self.settings.depth;
+    }
+
+    /// Whether a connection has something that waits.
+    pub(super) fn waits(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    pub(super) fn take_waiting(&mut self) -> Vec<ConnectionId> {
+        std::mem::take(&mut self.waiting)
+    }
+
+    pub(super) fn put_waiting(&mut self, waiting: Vec<ConnectionId>) {
+        self.waiting = waiting;
+    }
+
+    pub(super) fn load_gated<C: LinkConn, T>(
+        &mut self,
+        slab: (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
+        payload: Payload,
+        header: Header<'_>,
+        key: u64,
+        lane: Lane<'_, C>,
+    ) -> Result<usize, (SendErrorKind, Payload)> {
+        self.outgoing.load_gated(slab, payload, header, key, lane)
+    }
+
+    pub(super) fn count_again(&mut self) {
+        self.stats.eagain += 1;
     }
 
     pub(super) fn header_mode(&self) -> HeaderMode {
@@ -162,7 +270,7 @@ impl Sends {
     }
 
     /// The time that a send of now counts its deadline from, where there is one.
-    fn posted_at(&mut self) -> Option<Instant> {
+    pub(super) fn posted_at(&mut self) -> Option<Instant> {
         let deadline = self.settings.deadline?;
         let now = Instant::now();
         if self.stats.in_flight == 0 {
@@ -172,7 +280,7 @@ impl Sends {
         Some(now)
     }
 
-    fn count_posted(&mut self, len: u64) {
+    pub(super) fn count_posted(&mut self, len: u64) {
         self.held += 1;
         let stats = &mut self.stats;
         stats.posted += 1;
@@ -258,6 +366,14 @@ impl<L: Link> ReceiveCore<L> {
     ///
     /// What stands in the way.
     pub(crate) fn may_send(&self, id: ConnectionId) -> Result<(), SendErrorKind> {
+        match self.may_post(id) {
+            Err(SendErrorKind::WouldBlock(Blocked::Depth)) => self.may_queue(id),
+            may => may,
+        }
+    }
+
+    /// The same, of one that waits for nothing.
+    fn may_post(&self, id: ConnectionId) -> Result<(), SendErrorKind> {
         let conn = self.conns.get(id).ok_or(SendErrorKind::NoConnection)?;
         let (Some(sends), Some(own)) = (&self.sends, &conn.sends) else {
             return Err(SendErrorKind::NoConnection);
@@ -265,7 +381,7 @@ impl<L: Link> ReceiveCore<L> {
         let reason = conn.machine.close_reason();
         let may = conn.machine.may_send();
         may.map_err(|blocked| outgoing::refusal(blocked, reason))?;
-        if own.in_flight >= sends.settings.depth || sends.held >= sends.settings.total {
+        if own.in_flight >= own.limit || sends.held >= sends.settings.total {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         Ok(())
@@ -278,7 +394,7 @@ impl<L: Link> ReceiveCore<L> {
         payload: &Payload,
         header_len: usize,
     ) -> Result<u64, SendErrorKind> {
-        let may = self.may_send(id);
+        let may = self.may_post(id);
         match (&self.sends, self.conns.get(id)) {
             (Some(sends), Some(conn)) => {
                 // What can never be is said first: who is blocked tries again. Before the peer has said what it takes, nothing can be.
@@ -297,14 +413,18 @@ impl<L: Link> ReceiveCore<L> {
         &mut self,
         id: ConnectionId,
         payload: Payload,
-        header: Header<'_>,
+        mut header: Header<'_>,
         key: u64,
     ) -> Result<(), SendError> {
-        let posted = match self.admit_send(id, &payload, header.len()) {
-            Ok(len) => self.post_data(id, payload, header, key, len),
-            Err(kind) => Err((kind, payload)),
+        let (kind, payload) = match self.admit_send(id, &payload, header.len()) {
+            Ok(len) => match self.post_data(id, payload, header.again(), key, len) {
+                Ok(()) => return Ok(()),
+                Err(refused) => refused,
+            },
+            Err(kind) => (kind, payload),
         };
-        posted.map_err(|(kind, payload)| {
+        let sent = self.send_later(id, kind, payload, header, key);
+        sent.map_err(|(kind, payload)| {
             self.refuse_send(id, &kind);
             SendError { kind, payload, key }
         })
@@ -384,6 +504,9 @@ impl<L: Link> ReceiveCore<L> {
                 sends.blocked.push(id);
             }
         }
+        if blocked == Blocked::Staging && sends.outgoing.arm_staging() {
+            self.wait.wake();
+        }
         if blocked == Blocked::HeaderSlots {
             self.arm_headers();
         }
@@ -437,6 +560,24 @@ impl<L: Link> ReceiveCore<L> {
             self.touch(id);
         }
         self.tell_sent(id, key, payload, error, events);
+    }
+
+    /// The same of one that was accepted, and that the connection knows nothing of.
+    pub(super) fn on_unposted(
+        &mut self,
+        id: ConnectionId,
+        mut op: DataOp,
+        error: CompletionError,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(sends) = &mut self.sends else { return };
+        let (key, payload) = sends.outgoing.end(&mut op);
+        sends.held -= 1;
+        if let Some(own) = self.conns.get_mut(id).and_then(|conn| conn.sends.as_mut()) {
+            own.in_flight -= 1;
+        }
+        self.touch(id);
+        self.tell_sent(id, key, payload, Some(error), events);
     }
 
     fn tell_sent(
@@ -624,6 +765,13 @@ impl<L: Link> ReceiveCore<L> {
         own.listed = match may {
             // A slot that woke us may be another endpoint's again: then wait for the next one.
             Ok(()) if own.blocked == Some(Blocked::HeaderSlots) && !slots => true,
+            Ok(())
+                if own.blocked == Some(Blocked::Staging)
+                    && !sends.outgoing.has_staging()
+                    && !sends.outgoing.arm_staging() =>
+            {
+                true
+            }
             Ok(()) => {
                 own.blocked = None;
                 events.push(ReceiveEvent::Writable { connection: id });
@@ -715,8 +863,9 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(super) fn stop_sends(&mut self) {
-        if let Some(sends) = &self.sends {
+        if let Some(sends) = &mut self.sends {
             sends.outgoing.headers().remove_waker(sends.headers_waker);
+            sends.outgoing.leave_staging();
         }
     }
 }

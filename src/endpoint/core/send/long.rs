@@ -2,15 +2,17 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::Payload;
+use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing::{Lane, LongOp};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
-use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
 use crate::in_flight::InFlight;
 
 /// Pieces of a long message in flight at once.
@@ -33,10 +35,19 @@ pub(super) struct LongSend {
     run: usize,
     at: usize,
     offset: u64,
-    /// Pieces in flight.
+    /// Pieces in flight, and those that are copied.
     pieces: u32,
-    /// The provider's queue was full.
+    /// Parts that are copied, and not posted yet.
+    copying: VecDeque<CopyingPiece>,
+    /// To be looked at again: the provider's queue was full, or a copy is under way.
     pub(super) retry: bool,
+}
+
+/// A part of a message in a slot of the staging ring.
+struct CopyingPiece {
+    /// Where in the message it begins.
+    offset: u64,
+    payload: Payload,
 }
 
 impl LongSend {
@@ -48,7 +59,7 @@ impl LongSend {
             .op
             .runs
             .get(run)
-            .filter(|_| iov.len() < segments && room > 0)
+            .filter(|next| iov.len() < segments && room > 0 && next.device.is_none())
         {
             let len = ((next.len - at) as u64).min(room);
             iov.push(next.base.wrapping_add(at), len as usize, next.desc);
@@ -76,6 +87,11 @@ impl LongSend {
         }
     }
 
+    /// A sleeper has to come back soon.
+    pub(super) fn is_copying(&self) -> bool {
+        !self.copying.is_empty()
+    }
+
     fn is_written(&self) -> bool {
         self.offset == self.len && self.pieces == 0
     }
@@ -83,7 +99,7 @@ impl LongSend {
 
 impl<L: Link> SendCore<L> {
     /// The slab of its pieces.
-    pub(super) fn piece_slab(link: &L) -> InFlight<()> {
+    pub(super) fn piece_slab(link: &L) -> InFlight<Payload> {
         InFlight::third(PIECES_MAX, link.limits().contexts)
     }
 
@@ -134,6 +150,7 @@ impl<L: Link> SendCore<L> {
             at: 0,
             offset: 0,
             pieces: 0,
+            copying: VecDeque::new(),
             retry: false,
         }));
         self.count_posted(len);
@@ -161,47 +178,135 @@ impl<L: Link> SendCore<L> {
 
     /// Posts as many pieces as may be in flight.
     pub(super) fn write_pieces(&mut self) {
-        let (Some(long), Some(conn)) = (&mut self.long, &self.conn) else {
+        let Some(long) = self.long.as_mut().filter(|long| long.target.is_some()) else {
             return;
         };
-        let (Some((base, key)), Some(rma)) = (long.target, self.link.limits().rma) else {
-            return;
-        };
-        long.retry = false;
-        let segments = rma.iov_limit.min(IOV_MAX);
-        while long.pieces < PIECES_MAX && long.offset < long.len && self.machine.may_write_long() {
-            let (iov, bytes) = long.piece(segments, rma.max_bytes.min(PIECE_BYTES));
-            let Ok(context) = self.pieces.begin(()) else {
-                return;
-            };
-            let post = RmaPost {
-                iov: iov.iov(),
-                desc: iov.desc(),
-                // The machine checked that base and length together are an address.
-                remote: RemoteRange {
-                    addr: base + long.offset,
-                    len: bytes as usize,
-                    key,
-                },
-                context,
-                data: None,
-                level: Level::Delivered,
-            };
-            // SAFETY: `self.long` owns slot and payload, which keep the memory alive, registered and unwritten, until no piece is in
-            // flight any more (`end_long`) or the endpoint was closed; it is leaked where that fails.
-            match unsafe { self.link.post_write(conn, &post) } {
-                Ok(()) => long.advance(bytes),
-                Err(refused) => {
-                    self.pieces.abort(context);
-                    if let PostRefused::Errno(errno) = refused {
-                        self.machine.on_lost(Some(errno));
-                    }
-                    self.stats.eagain += u64::from(refused == PostRefused::Again);
-                    long.retry = refused == PostRefused::Again;
-                    return;
-                }
+        match long.op.poll_gate() {
+            Ok(true) => long.retry = false,
+            Ok(false) => return long.retry = true,
+            Err(error) => {
+                // The peer has granted it room, and waits for it.
+                tracing::debug!(%error, "a long message can't be sent");
+                return self.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
             }
         }
+        if self.write_copied() {
+            self.write_more();
+        }
+    }
+
+    /// Posts pieces whose copies are done; false if the provider, or the connection, takes no more.
+    fn write_copied(&mut self) -> bool {
+        while let Some(long) = &mut self.long {
+            let Some(first) = long.copying.front_mut() else {
+                return true;
+            };
+            if !self.machine.may_write_long() {
+                return false;
+            }
+            match first.payload.poll_gate() {
+                Ok(true) => {}
+                Ok(false) => {
+                    long.retry = true;
+                    return true;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a long message can't be sent");
+                    self.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
+                    return false;
+                }
+            }
+            let Some(piece) = long.copying.pop_front() else {
+                return true;
+            };
+            let desc = long.op.staged.as_ref().map(HeldDescriptor::desc);
+            let mut iov = IovList::new();
+            for segment in piece.payload.wire().parts() {
+                let desc = desc.unwrap_or(std::ptr::null_mut());
+                segment.name_runs(desc, &mut |base, len, desc| iov.push(base, len, desc));
+            }
+            let offset = piece.offset;
+            if let Err(payload) = self.post_piece(&iov, offset, piece.payload) {
+                if let Some(long) = &mut self.long {
+                    long.copying.push_front(CopyingPiece { offset, payload });
+                }
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Posts pieces that lie in the host's memory, and begins the copies of others.
+    fn write_more(&mut self) {
+        let Some(rma) = self.link.limits().rma else {
+            return;
+        };
+        let (segments, bytes) = (rma.iov_limit.min(IOV_MAX), rma.max_bytes.min(PIECE_BYTES));
+        while let Some(long) = &mut self.long {
+            let more = long.pieces < PIECES_MAX && long.offset < long.len;
+            if !more || !self.machine.may_write_long() {
+                return;
+            }
+            let run = &long.op.runs[long.run];
+            if run.device.is_some() {
+                let staged = self.outgoing.stage_piece(run, long.at, bytes as usize);
+                let Some((mut payload, len)) = staged else {
+                    long.retry = true;
+                    self.outgoing.arm_staging();
+                    return;
+                };
+                // What it says is heard at the next look.
+                let _ = payload.poll_gate();
+                let offset = long.offset;
+                long.copying.push_back(CopyingPiece { offset, payload });
+                long.advance(len as u64);
+                long.retry = true;
+                continue;
+            }
+            let (iov, len) = long.piece(segments, bytes);
+            let offset = long.offset;
+            if self.post_piece(&iov, offset, Payload::empty()).is_err() {
+                return;
+            }
+            if let Some(long) = &mut self.long {
+                long.advance(len);
+            }
+        }
+    }
+
+    /// Posts one piece, or gives back what it holds.
+    fn post_piece(&mut self, iov: &IovList, offset: u64, held: Payload) -> Result<(), Payload> {
+        let (Some(long), Some(conn)) = (&mut self.long, &self.conn) else {
+            return Err(held);
+        };
+        let Some((base, key)) = long.target else {
+            return Err(held);
+        };
+        let context = self.pieces.begin(held)?;
+        let post = RmaPost {
+            iov: iov.iov(),
+            desc: iov.desc(),
+            // The machine checked that base and length together are an address.
+            remote: RemoteRange {
+                addr: base + offset,
+                len: iov.len_bytes(),
+                key,
+            },
+            context,
+            data: None,
+            level: Level::Delivered,
+        };
+        // SAFETY: `self.long` owns slot and payload, or the slab the slot of the ring, which keep the memory alive, registered and unwritten,
+        // until no piece is in flight any more (`end_long`) or the endpoint was closed; they are leaked where that fails.
+        let Err(refused) = (unsafe { self.link.post_write(conn, &post) }) else {
+            return Ok(());
+        };
+        if let PostRefused::Errno(errno) = refused {
+            self.machine.on_lost(Some(errno));
+        }
+        self.stats.eagain += u64::from(refused == PostRefused::Again);
+        long.retry = refused == PostRefused::Again;
+        Err(self.pieces.abort(context))
     }
 
     /// A piece is over.
@@ -228,7 +333,11 @@ impl<L: Link> SendCore<L> {
     pub(super) fn end_long(&mut self, error: Option<CompletionError>, events: &mut Vec<SendEvent>) {
         let Some(long) = self.long.take() else { return };
         self.data_in_flight -= 1;
-        let LongSend { key, op, .. } = *long;
+        let LongSend {
+            key, op, copying, ..
+        } = *long;
+        // They read what goes back to its owner.
+        drop(copying);
         let payload = self.outgoing.end_long(op);
         events.push(match error {
             None => {

@@ -40,6 +40,16 @@ impl PairOps for Op {
     }
 }
 
+/// A message that waits for no gate.
+fn waiting(context: usize, data: Option<u64>, iov: IovList) -> Stalled {
+    Stalled {
+        context,
+        data,
+        iov,
+        gate: None,
+    }
+}
+
 /// A message of a batch: all is taken for it, its credit too, and it is not posted.
 struct Ready {
     context: usize,
@@ -82,7 +92,7 @@ impl<L: Link> SendCore<L> {
             }
         };
         self.count_posted(len);
-        self.post_or_stall(Stalled { context, data, iov }, false);
+        self.post_or_stall(waiting(context, data, iov), false);
         Ok(())
     }
 
@@ -139,7 +149,9 @@ impl<L: Link> SendCore<L> {
     }
 
     fn try_post(&mut self, message: &Stalled, more: bool) -> Result<(), PostRefused> {
-        let Stalled { context, data, iov } = message;
+        let Stalled {
+            context, data, iov, ..
+        } = message;
         let (link, conn) = (&mut self.link, self.conn.as_ref());
         self.outgoing
             .hand_over(link, conn, (*context, *data), iov, more)
@@ -151,14 +163,20 @@ impl<L: Link> SendCore<L> {
         self.wait.wake();
     }
 
-    /// Offers what stalled to the provider again.
-    pub(super) fn post_stalled(&mut self) {
-        while let Some(message) = self.stalled.pop_front() {
+    /// Offers what stalled to the provider again, as far as its gates are open.
+    pub(super) fn post_stalled(&mut self, events: &mut Vec<SendEvent>) {
+        if self.gates > 0 {
+            self.poll_gates(events);
+        }
+        while self.stalled.front().is_some_and(|it| it.gate.is_none()) {
+            let Some(message) = self.stalled.pop_front() else {
+                return;
+            };
             match self.try_post(&message, false) {
                 Ok(()) => {}
                 Err(PostRefused::Again) => return self.stalled.push_front(message),
                 Err(PostRefused::Errno(errno)) => {
-                    self.stalled.clear();
+                    self.clear_stalled();
                     return self.lose(errno);
                 }
             }
@@ -167,7 +185,7 @@ impl<L: Link> SendCore<L> {
 
     /// The provider's endpoint is closed: the sends that it did not report.
     pub(super) fn take_sends(&mut self) -> Vec<DataOp> {
-        self.stalled.clear();
+        self.clear_stalled();
         let mut sends = Vec::new();
         for op in self.in_flight.drain() {
             match op {
@@ -201,7 +219,13 @@ impl<L: Link> SendCore<L> {
                             self.post_ready(last, true);
                         }
                     }
-                    Err(error) => refused = Some(error),
+                    Err((kind, payload)) => {
+                        // It may only have to wait, behind that one.
+                        if let Some(last) = ready.take() {
+                            self.post_ready(last, false);
+                        }
+                        refused = self.send_later(kind, payload, header.as_ref(), key).err();
+                    }
                 }
             }
             if refused.is_some() {
@@ -216,10 +240,15 @@ impl<L: Link> SendCore<L> {
     }
 
     /// Everything of [`send_data`](Self::send_data) but the post.
-    fn prepare(&mut self, payload: Payload, header: &[u8], key: u64) -> Result<Ready, SendError> {
+    fn prepare(
+        &mut self,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<Ready, (SendErrorKind, Payload)> {
         let len = match self.admit(&payload, header.len()) {
             Ok(len) => len,
-            Err(kind) => return Err(self.refuse(kind, payload, key)),
+            Err(kind) => return Err((kind, payload)),
         };
         let mut iov = IovList::new();
         let context = self.load(payload, header, key, &mut iov)?;
@@ -232,7 +261,7 @@ impl<L: Link> SendCore<L> {
 
     fn post_ready(&mut self, ready: Ready, more: bool) {
         let Ready { context, data, iov } = ready;
-        self.post_or_stall(Stalled { context, data, iov }, more);
+        self.post_or_stall(waiting(context, data, iov), more);
     }
 
     /// A message that stalled is before every other.

@@ -1,0 +1,155 @@
+//! `Gate`: what a send waits for before it is posted; `Gated`: the payload of such a send. They know no GPU.
+//!
+//! ```text
+//!  given ─► gates, one after the other: a producer's event ─► a copy to `wire` ─► open ─► posted, from `wire` or as given
+//!    ▲                                                                                            │
+//!    └──────────── settled: nothing that a gate began touches the payload any more ◄──── over, failed or dropped
+//! ```
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::payload::Payload;
+use crate::stats;
+
+/// What a send waits for. It is polled by the endpoint that has the send, on whatever thread drives that.
+pub(crate) trait Gate: Send + fmt::Debug {
+    /// Moves on what it waits for; true when the send may go. It is not asked again after that, nor after an error.
+    ///
+    /// # Errors
+    /// It will never open: the send fails.
+    fn poll(&mut self) -> Result<bool, GateError>;
+
+    /// Returns when nothing that it began touches the payload any more. It may wait for a copy that is under way, which is short; never for
+    /// anything that might not come.
+    ///
+    /// # Errors
+    /// That can't be told: the payload is given up.
+    fn settle(&mut self) -> Result<(), GateError> {
+        Ok(())
+    }
+}
+
+/// Why a gate does not open, in words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct GateError(pub(crate) String);
+
+/// A payload with what has to happen before it is sent.
+#[derive(Debug)]
+pub(crate) struct Gated {
+    /// As the caller gave it, and gets it back.
+    given: Payload,
+    /// What is sent in its place: host memory, which a gate fills from `given`.
+    wire: Option<Payload>,
+    gates: SmallVec<[Box<dyn Gate>; 1]>,
+    /// How many of them are open.
+    passed: usize,
+    /// What one of them said that never will be.
+    failed: Option<GateError>,
+}
+
+impl Gated {
+    pub(super) fn new(given: Payload, gate: Box<dyn Gate>) -> Self {
+        let mut gates: SmallVec<[_; 1]> = SmallVec::new();
+        gates.push(gate);
+        Self {
+            given,
+            wire: None,
+            gates,
+            passed: 0,
+            failed: None,
+        }
+    }
+
+    /// One more, which is asked when those before it are open.
+    pub(super) fn push(&mut self, gate: Box<dyn Gate>) {
+        self.gates.push(gate);
+    }
+
+    /// From now on `wire` is sent, which `gate` fills.
+    pub(super) fn set_wire(&mut self, wire: Payload) {
+        debug_assert!(self.wire.is_none(), "staged twice");
+        self.wire = Some(wire);
+    }
+
+    /// Takes back what [`set_wire`](Self::set_wire) and the `push` with it did. No gate was polled.
+    pub(super) fn unstage(&mut self) {
+        debug_assert_eq!(self.passed, 0, "a copy may have begun");
+        if self.wire.take().is_some() {
+            self.gates.pop();
+        }
+    }
+
+    /// Without a gate it is a payload like any other.
+    pub(super) fn is_plain(&self) -> bool {
+        self.gates.is_empty() && self.wire.is_none()
+    }
+
+    pub(super) fn given(&self) -> &Payload {
+        &self.given
+    }
+
+    /// What is sent.
+    pub(super) fn wire(&self) -> &Payload {
+        self.wire.as_ref().unwrap_or(&self.given)
+    }
+
+    pub(super) fn wire_mut(&mut self) -> &mut Payload {
+        self.wire.as_mut().unwrap_or(&mut self.given)
+    }
+
+    /// Whether it may be sent now.
+    pub(super) fn poll(&mut self) -> Result<bool, GateError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        while let Some(gate) = self.gates.get_mut(self.passed) {
+            match gate.poll() {
+                Ok(true) => self.passed += 1,
+                Ok(false) => return Ok(false),
+                Err(error) => {
+                    self.failed = Some(error.clone());
+                    return Err(error);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// What the caller gave; nothing of ours touches it any more. Empty if that can't be told: then it is leaked.
+    pub(super) fn into_given(mut self) -> Payload {
+        self.settle();
+        std::mem::take(&mut self.given)
+    }
+
+    fn settle(&mut self) {
+        let mut lost = false;
+        for mut gate in self.gates.drain(..) {
+            if let Err(error) = gate.settle() {
+                tracing::error!(%error, "a payload is leaked: a copy may be under way");
+                lost = true;
+                // It may own what the copy needs.
+                std::mem::forget(gate);
+            }
+        }
+        if lost {
+            stats::count_leaked(1);
+            std::mem::forget(std::mem::take(&mut self.given));
+            std::mem::forget(self.wire.take());
+        }
+    }
+}
+
+impl Drop for Gated {
+    fn drop(&mut self) {
+        // Only while an endpoint has it can a copy be under way: that is over in a moment, and until then the memory may not go back to
+        // its owners. So this may wait, as a lane to the GPU does.
+        self.settle();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "gate_tests.rs"]
+mod tests;

@@ -1,0 +1,374 @@
+//! `DeviceDelivery`: received messages whose payloads are copied to a GPU's memory before they are handed out.
+//!
+//! ```text
+//!  receive slot ─ message ─► waits for a device buffer ─► copy on a stream of the endpoint ─► DeviceMessage; the slot is posted again
+//!                                                            └─ with a stream of the caller's: at once, that stream waits for the copy
+//! ```
+//!
+//! Without a free device buffer, messages wait; they hold their receive slots, and with them the credits of their senders.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::Error;
+use crate::buffer::{DeviceBuffer, DeviceBufferManager};
+use crate::cuda::{CudaError, Event, Stream};
+use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
+use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::message::Message;
+use crate::memory::{MemoryError, Region};
+use crate::stats;
+
+/// Where a [`ReceiveEndpoint`](crate::ReceiveEndpoint) puts the payloads of messages: buffers in a GPU's memory.
+#[derive(Clone, Debug)]
+pub struct DeviceDelivery {
+    pool: DeviceBufferManager,
+    stream: Option<Stream>,
+}
+
+impl DeviceDelivery {
+    /// Into buffers of this pool, which have room for the endpoint's largest message; a message is handed out when its bytes are there.
+    pub fn new(pool: DeviceBufferManager) -> Self {
+        Self { pool, stream: None }
+    }
+
+    /// Hands messages out at once, and has this stream wait for their bytes: what is given to it from then on finds them. A buffer must not
+    /// be dropped before the work with it is done: the next message is copied there.
+    #[must_use]
+    pub fn stream(mut self, stream: &Stream) -> Self {
+        self.stream = Some(stream.clone());
+        self
+    }
+
+    /// Bytes of the largest payload that it takes.
+    pub(crate) fn slot_size(&self) -> usize {
+        self.pool.slot_size()
+    }
+}
+
+/// A received message whose payload is in a GPU's memory.
+pub struct DeviceMessage {
+    connection: ConnectionId,
+    sequence: u64,
+    header: Box<[u8]>,
+    payload: DeviceBuffer,
+}
+
+impl DeviceMessage {
+    /// The connection that it came by.
+    pub fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
+    /// Its number on that connection, from 0, without a gap.
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// The header as it was sent, in the host's memory; empty with [`HeaderMode::Raw`](crate::endpoint::HeaderMode::Raw).
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// The payload.
+    pub fn payload(&self) -> &DeviceBuffer {
+        &self.payload
+    }
+
+    /// The payload, to keep or to send on.
+    pub fn into_payload(self) -> DeviceBuffer {
+        self.payload
+    }
+}
+
+impl fmt::Debug for DeviceMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceMessage")
+            .field("connection", &self.connection)
+            .field("sequence", &self.sequence)
+            .field("header_bytes", &self.header.len())
+            .field("payload_bytes", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What waits between the core and the application.
+pub(crate) struct Deliveries {
+    settings: DeviceDelivery,
+    /// Of the copies.
+    stream: Stream,
+    /// In the order in which it came.
+    queue: VecDeque<Held>,
+    /// Handed out before their copies were done: what those need.
+    landing: VecDeque<Landing>,
+}
+
+enum Held {
+    Message(Message),
+    Copying(Copying),
+    /// Of a connection whose messages are in front.
+    Event(ReceiveEvent),
+    Nothing,
+}
+
+/// A message on its way to a device buffer.
+struct Copying {
+    buffer: DeviceBuffer,
+    landing: Landing,
+}
+
+impl Copying {
+    /// Begins the copy, behind which `waits` waits.
+    fn begin(
+        stream: &Stream,
+        waits: Option<&Stream>,
+        message: Message,
+        mut buffer: DeviceBuffer,
+    ) -> Result<Self, Box<ReceiveEvent>> {
+        let bytes = message.payload();
+        buffer.set_len(bytes.len());
+        let from = NonNull::from(bytes).cast();
+        let begun = match bytes.len() {
+            0 => Ok(()),
+            // SAFETY: the buffer has one owner and room for the bytes (`set_len` checked it); its region and the message, which nobody writes
+            // to, stay until the landing has waited for the copy.
+            len => unsafe { stream.copy_to_device(buffer.address(), from, len) },
+        };
+        let recorded = begun.and_then(|()| stream.record());
+        let waited = recorded.and_then(|event| match waits {
+            Some(waits) => waits.wait_for(&event).map(|()| event),
+            None => Ok(event),
+        });
+        match waited {
+            Ok(event) => Ok(Self {
+                landing: Landing {
+                    event: Some(event),
+                    region: Some(Arc::clone(buffer.region())),
+                    message: Some(message),
+                },
+                buffer,
+            }),
+            Err(error) => Err(Box::new(undone(stream, message, buffer, error))),
+        }
+    }
+
+    /// The message, with its payload where it is or will be, and what the copy needs until then.
+    fn hand_out(mut self) -> (DeviceMessage, Option<Landing>) {
+        let Some(message) = &self.landing.message else {
+            unreachable!("taken by the drop only");
+        };
+        let message = DeviceMessage {
+            connection: message.connection(),
+            sequence: message.sequence(),
+            header: message.header().into(),
+            payload: self.buffer,
+        };
+        if self.landing.is_over() == Ok(true) {
+            self.landing.event = None;
+            return (message, None);
+        }
+        (message, Some(self.landing))
+    }
+
+    /// The copy failed.
+    fn fail(mut self, error: CudaError) -> ReceiveEvent {
+        self.landing.event = None;
+        match self.landing.message.take() {
+            Some(message) => ReceiveEvent::Undelivered { message, error },
+            None => unreachable!("taken by the drop only"),
+        }
+    }
+}
+
+/// Something failed behind the beginning of a copy: gives the message back when that is over.
+fn undone(
+    stream: &Stream,
+    message: Message,
+    buffer: DeviceBuffer,
+    error: CudaError,
+) -> ReceiveEvent {
+    if let Err(error) = stream.synchronize() {
+        tracing::error!(%error, "a device buffer is leaked: a copy may be under way");
+        mem::forget(buffer);
+        stats::count_leaked(1);
+    }
+    // The slot is only read by a copy, and nobody writes there while the message lives.
+    ReceiveEvent::Undelivered { message, error }
+}
+
+/// A copy, and what it reads and writes.
+struct Landing {
+    event: Option<Event>,
+    /// Its slot is read.
+    message: Option<Message>,
+    region: Option<Arc<Region>>,
+}
+
+impl Landing {
+    fn is_over(&self) -> Result<bool, CudaError> {
+        self.event.as_ref().map_or(Ok(true), Event::is_done)
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        // A copy is over in a moment, and until then its memory may not go back to its owners: so this waits.
+        let Some(event) = self.event.take() else {
+            return;
+        };
+        if let Err(error) = event.synchronize() {
+            tracing::error!(%error, "a receive slot is leaked: a copy may be under way");
+            mem::forget((self.message.take(), self.region.take()));
+            stats::count_leaked(1);
+        }
+    }
+}
+
+impl fmt::Debug for Deliveries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Deliveries")
+            .field("queued", &self.queue.len())
+            .field("landing", &self.landing.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deliveries {
+    pub(crate) fn new(settings: DeviceDelivery) -> Result<Self, Error> {
+        let region = settings.pool.region();
+        let Some(device) = region.kind().device() else {
+            return Err(Error::Config {
+                field: "deliver_to",
+                value: region.kind().to_string(),
+                reason: "must be buffers in a GPU's memory",
+            });
+        };
+        Ok(Self {
+            stream: Stream::new(device).map_err(|source| MemoryError::Cuda {
+                what: "a stream for received messages",
+                source,
+            })?,
+            settings,
+            queue: VecDeque::new(),
+            landing: VecDeque::new(),
+        })
+    }
+
+    /// Takes the messages out of what the core said, from there on, and puts in those whose copies are done.
+    pub(crate) fn pass(&mut self, events: &mut Vec<ReceiveEvent>, from: usize) {
+        if events.len() > from {
+            let new: Vec<_> = events.drain(from..).collect();
+            for event in new {
+                match event {
+                    ReceiveEvent::Message(message) => self.queue.push_back(Held::Message(message)),
+                    event if self.comes_behind(&event) => self.queue.push_back(Held::Event(event)),
+                    event => events.push(event),
+                }
+            }
+        }
+        while self
+            .landing
+            .front()
+            .is_some_and(|it| it.is_over().unwrap_or(true))
+        {
+            self.landing.pop_front();
+        }
+        self.begin();
+        self.hand_out(events);
+    }
+
+    /// Whether an event is about the end of a connection whose messages wait.
+    fn comes_behind(&self, event: &ReceiveEvent) -> bool {
+        match event {
+            ReceiveEvent::PeerClosing { .. } | ReceiveEvent::Disconnected { .. } => {
+                !self.queue.is_empty()
+            }
+            _ => false,
+        }
+    }
+
+    /// Begins the copies for which there are buffers.
+    fn begin(&mut self) {
+        let stream = self.settings.stream.as_ref();
+        for held in &mut self.queue {
+            if !matches!(held, Held::Message(_)) {
+                continue;
+            }
+            let Some(buffer) = self.settings.pool.try_acquire() else {
+                return;
+            };
+            let Held::Message(message) = mem::replace(held, Held::Nothing) else {
+                unreachable!("just looked at");
+            };
+            *held = match Copying::begin(&self.stream, stream, message, buffer) {
+                Ok(copying) => Held::Copying(copying),
+                Err(undelivered) => Held::Event(*undelivered),
+            };
+        }
+    }
+
+    fn hand_out(&mut self, events: &mut Vec<ReceiveEvent>) {
+        while let Some(held) = self.queue.pop_front() {
+            match held {
+                Held::Nothing => {}
+                Held::Message(_) => return self.queue.push_front(held),
+                Held::Event(event) => events.push(event),
+                Held::Copying(copying) if self.settings.stream.is_some() => {
+                    let (message, landing) = copying.hand_out();
+                    events.push(ReceiveEvent::DeviceMessage(message));
+                    self.landing.extend(landing);
+                }
+                Held::Copying(copying) => match copying.landing.is_over() {
+                    Ok(false) => return self.queue.push_front(Held::Copying(copying)),
+                    Ok(true) => {
+                        let (message, _) = copying.hand_out();
+                        events.push(ReceiveEvent::DeviceMessage(message));
+                    }
+                    Err(error) => events.push(copying.fail(error)),
+                },
+            }
+        }
+    }
+
+    /// When to look again, if something waits that tells nobody.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        let copies = matches!(self.queue.front(), Some(Held::Copying(_)));
+        let pause = match () {
+            () if copies => GATE_RETRY,
+            () if !self.queue.is_empty() || !self.landing.is_empty() => CONTROL_RETRY,
+            () => return None,
+        };
+        Some(Instant::now() + pause)
+    }
+
+    /// The endpoint is closed: what is under way is waited for, and what found no buffer by then comes as it is, in the host's memory.
+    pub(crate) fn finish(mut self, events: &mut Vec<ReceiveEvent>, deadline: Instant) {
+        loop {
+            self.pass(events, events.len());
+            if self.queue.is_empty() || Instant::now() >= deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        for held in mem::take(&mut self.queue) {
+            match held {
+                Held::Nothing => {}
+                Held::Message(message) => events.push(ReceiveEvent::Message(message)),
+                Held::Event(event) => events.push(event),
+                Held::Copying(copying) => {
+                    let (message, landing) = copying.hand_out();
+                    // Which waits for it.
+                    drop(landing);
+                    events.push(ReceiveEvent::DeviceMessage(message));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `CopyGate`: copies out of a device's memory, after which a message goes out.
+
+#![allow(unsafe_code)]
+
+use std::ptr::NonNull;
+
+use super::StagingRing;
+use crate::buffer::{Gate, GateError};
+use crate::cuda::{CudaError, Device, Event, Stream};
+
+/// One run of a device's memory, and where it goes.
+#[derive(Debug)]
+pub(super) struct Copy {
+    device: Device,
+    from: u64,
+    to: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address of a slot, which goes to any thread.
+unsafe impl Send for Copy {}
+
+impl Copy {
+    pub(super) fn new(device: Device, from: u64, to: &mut [u8]) -> Self {
+        Self {
+            device,
+            from,
+            len: to.len(),
+            to: NonNull::from(to).cast(),
+        }
+    }
+}
+
+/// The copies of one payload. The payload that has this gate owns both ends of them, and keeps them until it is settled.
+#[derive(Debug)]
+pub(super) struct CopyGate {
+    ring: StagingRing,
+    copies: Vec<Copy>,
+    slots: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing was begun.
+    Idle,
+    /// Behind each stream's copies.
+    Copying(Vec<Event>),
+    /// Something failed; these streams may have a copy.
+    Torn(Vec<Stream>),
+}
+
+impl CopyGate {
+    pub(super) fn new(ring: StagingRing, copies: Vec<Copy>, slots: usize) -> Self {
+        Self {
+            ring,
+            copies,
+            slots,
+            state: State::Idle,
+        }
+    }
+
+    fn begin(&mut self) -> Result<(), CudaError> {
+        let mut streams: Vec<Stream> = Vec::new();
+        let begun = begin_each(&self.ring, &self.copies, &mut streams);
+        match begun.and_then(|()| streams.iter().map(Stream::record).collect()) {
+            Ok(events) => {
+                let bytes = self.copies.iter().map(|copy| copy.len).sum();
+                self.ring.count(bytes, self.slots);
+                self.state = State::Copying(events);
+                Ok(())
+            }
+            Err(error) => {
+                self.state = State::Torn(streams);
+                Err(error)
+            }
+        }
+    }
+}
+
+fn begin_each(
+    ring: &StagingRing,
+    copies: &[Copy],
+    streams: &mut Vec<Stream>,
+) -> Result<(), CudaError> {
+    for copy in copies {
+        let known = streams.iter().position(|it| it.device() == copy.device);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                streams.push(ring.stream(copy.device)?);
+                streams.len() - 1
+            }
+        };
+        // SAFETY: the payload that has this gate owns the region that the bytes lie in, and the slot, which nobody looks at before the gate
+        // is open; both stay until it was settled (`Gated::settle`), which waits for the stream.
+        unsafe { streams[at].copy_to_host(copy.to, copy.from, copy.len) }?;
+    }
+    Ok(())
+}
+
+impl Gate for CopyGate {
+    fn poll(&mut self) -> Result<bool, GateError> {
+        if matches!(self.state, State::Idle) {
+            self.begin().map_err(in_words)?;
+        }
+        let State::Copying(events) = &mut self.state else {
+            return Err(GateError("the copy failed".to_owned()));
+        };
+        while let Some(event) = events.last() {
+            if !event.is_done().map_err(in_words)? {
+                return Ok(false);
+            }
+            events.pop();
+        }
+        Ok(true)
+    }
+
+    fn settle(&mut self) -> Result<(), GateError> {
+        match &self.state {
+            State::Idle => Ok(()),
+            State::Copying(events) => events.iter().try_for_each(Event::synchronize),
+            State::Torn(streams) => streams.iter().try_for_each(Stream::synchronize),
+        }
+        .map_err(in_words)
+    }
+}
+
+pub(super) fn in_words(error: CudaError) -> GateError {
+    GateError(error.to_string())
+}
