@@ -530,10 +530,7 @@ fn ranges_are_in_order_and_apart() {
         Ranges::parse(19, &bytes).map(|ranges| ranges.iter().collect::<Vec<_>>())
     };
     assert_eq!(parse(&[(0, 1), (2, 1)]), Ok(vec![0..1, 2..3]));
-    assert_eq!(
-        parse(&[(u64::MAX - 1, 1)]),
-        Ok(vec![u64::MAX - 1..u64::MAX])
-    );
+    assert!(parse(&[(u64::MAX - 1, 1)]).is_ok_and(|ranges| ranges[0].end == u64::MAX));
     for (ranges, index) in [
         (&[(0, 0)][..], 0),
         (&[(0, 1), (1, 1)], 1),
