@@ -26,6 +26,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long goodbyes may take.
 pub(super) const GOODBYE: Duration = Duration::from_secs(1);
 
+/// How long a sink may hold a thread when the receiver ends.
+const LAST_WRITES: Duration = Duration::from_secs(30);
+
 /// What the receiver's handle asks for.
 #[derive(Debug)]
 pub(super) enum Command {
@@ -36,6 +39,8 @@ pub(super) enum Command {
 pub(super) struct Port {
     pub(super) endpoint: DuplexEndpoint,
     token: Token,
+    /// It can't be used any more, which was said.
+    failed: bool,
 }
 
 /// What guests and sessions use of the engine.
@@ -84,7 +89,11 @@ impl Engine {
         let mut ports = Vec::new();
         for endpoint in endpoints {
             let token = event_loop.add_endpoint(&endpoint)?;
-            ports.push(Port { endpoint, token });
+            ports.push(Port {
+                endpoint,
+                token,
+                failed: false,
+            });
         }
         event_loop.add_timer(TICK, Some(TICK));
         let waker = event_loop.waker();
@@ -146,7 +155,7 @@ impl Engine {
         self.pump();
         // What is written goes on being written: sinks are told that it is over by the last of their jobs.
         if let Some(writers) = self.tools.writers.take() {
-            writers.finish();
+            writers.finish(Instant::now() + LAST_WRITES);
         }
         let ended = self.tools.ports.into_iter();
         ended.for_each(|port| drop(port.endpoint.close(Instant::now() + GOODBYE)));
@@ -196,7 +205,10 @@ impl Engine {
             }
             let mut events = Vec::new();
             if let Err(error) = port.endpoint.poll(&mut events) {
-                tracing::error!(%error, "an endpoint of a stream receiver failed");
+                // For good: it says so at each poll.
+                if !std::mem::replace(&mut port.failed, true) {
+                    tracing::error!(%error, "an endpoint of a stream receiver failed");
+                }
             }
             any |= !events.is_empty();
             for event in events {
