@@ -14,7 +14,7 @@
 //!
 //! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread for an endpoint, no copy of a payload, no
 //! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
-//! Files have threads, in pools that [`storage`] describes. GPU memory as a payload is still to come.
+//! Files have threads, in pools that [`storage`] describes. GPU memory is a [`Region`] whose bytes the host never touches ([`cuda`], [`memory`]).
 
 #![deny(unsafe_code)]
 

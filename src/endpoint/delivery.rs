@@ -104,6 +104,8 @@ pub(crate) struct Deliveries {
     settings: DeviceDelivery,
     /// Of the copies.
     stream: Stream,
+    /// Events that have happened, to be used again: making one costs more than recording it.
+    spare: Vec<Event>,
     /// In the order in which it came.
     queue: VecDeque<Held>,
     /// Handed out before their copies were done: what those need.
@@ -128,6 +130,7 @@ impl Copying {
     /// Begins the copy, behind which `waits` waits.
     fn begin(
         stream: &Stream,
+        event: Option<Event>,
         waits: Option<&Stream>,
         message: Message,
         mut buffer: DeviceBuffer,
@@ -141,7 +144,13 @@ impl Copying {
             // to, stay until the landing has waited for the copy.
             len => unsafe { stream.copy_to_device(buffer.address(), from, len) },
         };
-        let recorded = begun.and_then(|()| stream.record());
+        let recorded = begun.and_then(|()| {
+            let event = match event {
+                Some(event) => event,
+                None => stream.event()?,
+            };
+            stream.record_in(&event).map(|()| event)
+        });
         let waited = recorded.and_then(|event| match waits {
             Some(waits) => waits.wait_for(&event).map(|()| event),
             None => Ok(event),
@@ -160,7 +169,7 @@ impl Copying {
     }
 
     /// The message, with its payload where it is or will be, and what the copy needs until then.
-    fn hand_out(mut self) -> (DeviceMessage, Option<Landing>) {
+    fn hand_out(self) -> (DeviceMessage, Landing) {
         let Some(message) = &self.landing.message else {
             unreachable!("taken by the drop only");
         };
@@ -170,11 +179,7 @@ impl Copying {
             header: message.header().into(),
             payload: self.buffer,
         };
-        if self.landing.is_over() == Ok(true) {
-            self.landing.event = None;
-            return (message, None);
-        }
-        (message, Some(self.landing))
+        (message, self.landing)
     }
 
     /// The copy failed.
@@ -255,6 +260,7 @@ impl Deliveries {
                 what: "a stream for received messages",
                 source,
             })?,
+            spare: Vec::new(),
             settings,
             queue: VecDeque::new(),
             landing: VecDeque::new(),
@@ -276,9 +282,11 @@ impl Deliveries {
         while self
             .landing
             .front()
-            .is_some_and(|it| it.is_over().unwrap_or(true))
+            .is_some_and(|it| it.is_over() == Ok(true))
         {
-            self.landing.pop_front();
+            if let Some(mut landing) = self.landing.pop_front() {
+                self.spare.extend(landing.event.take());
+            }
         }
         self.begin();
         self.hand_out(events);
@@ -307,7 +315,8 @@ impl Deliveries {
             let Held::Message(message) = mem::replace(held, Held::Nothing) else {
                 unreachable!("just looked at");
             };
-            *held = match Copying::begin(&self.stream, stream, message, buffer) {
+            let event = self.spare.pop();
+            *held = match Copying::begin(&self.stream, event, stream, message, buffer) {
                 Ok(copying) => Held::Copying(copying),
                 Err(undelivered) => Held::Event(*undelivered),
             };
@@ -323,12 +332,13 @@ impl Deliveries {
                 Held::Copying(copying) if self.settings.stream.is_some() => {
                     let (message, landing) = copying.hand_out();
                     events.push(ReceiveEvent::DeviceMessage(message));
-                    self.landing.extend(landing);
+                    self.landing.push_back(landing);
                 }
                 Held::Copying(copying) => match copying.landing.is_over() {
                     Ok(false) => return self.queue.push_front(Held::Copying(copying)),
                     Ok(true) => {
-                        let (message, _) = copying.hand_out();
+                        let (message, mut landing) = copying.hand_out();
+                        self.spare.extend(landing.event.take());
                         events.push(ReceiveEvent::DeviceMessage(message));
                     }
                     Err(error) => events.push(copying.fail(error)),

@@ -131,6 +131,9 @@ pub enum SendErrorKind {
         /// Which segment, from 0.
         segment: usize,
     },
+    /// The payload waits for an event ([`Payload::after`]), and this operation can't: wait for the event first.
+    #[error("the payload waits for an event, and this operation can't: wait for the event first")]
+    CantWait,
     /// The message is longer than the whole staging ring.
     #[error("{len} bytes in a GPU's memory, the staging ring has {max} (`StagingConfig`)")]
     StagingTooLong {

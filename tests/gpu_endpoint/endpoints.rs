@@ -10,13 +10,14 @@ use fabricast::buffer::{
 };
 use fabricast::cuda::Stream;
 use fabricast::endpoint::{
-    DeviceDelivery, DeviceMessage, LongMessages, ReceiveConfig, SendConfig, StagingConfig,
-    StagingRing,
+    ConnectionlessConfig, ConnectionlessEvent, DeviceDelivery, DeviceMessage, LongMessages,
+    ReceiveConfig, SendConfig, StagingConfig, StagingRing,
 };
 use fabricast::error::{Blocked, SendErrorKind};
+use fabricast::fabric::EndpointKind;
 use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
-    SendEvent,
+    ConnectionlessEndpoint, Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region,
+    SendEndpointZeroCopy, SendEvent,
 };
 
 use crate::fake::{Count, on_gpu};
@@ -410,6 +411,69 @@ fn a_message_longer_than_the_receives_goes_piece_by_piece() {
             }
             assert_eq!(ring.free_slots(), 8);
             assert!(ring.stats().overlapped > 0, "{:?}", ring.stats());
+        },
+    );
+}
+
+#[test]
+fn endpoints_without_connections_stage_too() {
+    on_gpu(
+        "endpoints::endpoints_without_connections_stage_too",
+        &[],
+        |gpu| {
+            let open = |provider| {
+                let fabric = Fabric::builder().provider(provider);
+                fabric
+                    .endpoint_kind(EndpointKind::Rdm)
+                    .node("127.0.0.1")
+                    .open()
+            };
+            let fabric = match open("net").or_else(|_| open("tcp")) {
+                Ok(fabric) => fabric,
+                Err(error) => return println!("SKIPPED: {error}"),
+            };
+            let domain = fabric.open_domain().expect("a domain");
+            let (stream, ring) = (gpu.stream(), ring(4, MIB));
+            let config = || {
+                ConnectionlessConfig::default()
+                    .max_message(MIB)
+                    .max_peers(2)
+                    .staging(&ring)
+            };
+            let endpoint = || ConnectionlessEndpoint::open(&domain, any_port(), config());
+            let (mut a, mut b) = (endpoint().expect("opens"), endpoint().expect("opens"));
+            let region = device_region(&domain, MIB);
+            let event = stream.record().expect("an event");
+            let (mut sent, mut done, mut came) = (0, 0, 0);
+            let (mut events, deadline) = (Vec::new(), Instant::now() + LIMIT);
+            while done < 10 || came < 10 {
+                assert!(Instant::now() < deadline, "{sent} sent, {came} came");
+                let payload = filled(&region, 77, 100_000, 5, &stream);
+                let payload = Payload::from(payload).after(&event);
+                if sent < 10 {
+                    match a.send_data(b.local_addr(), payload, b"h", sent) {
+                        Ok(()) => sent += 1,
+                        Err(refused) => assert!(refused.is_would_block(), "{refused}"),
+                    }
+                }
+                a.poll(&mut events).expect("polls");
+                b.poll(&mut events).expect("polls");
+                for event in events.drain(..) {
+                    match event {
+                        ConnectionlessEvent::Completed { payload, .. } => {
+                            assert!(payload.into_slice().is_ok(), "as it was given");
+                            done += 1;
+                        }
+                        ConnectionlessEvent::Message { message, .. } => {
+                            assert!(message.payload() == pattern(5, 100_000));
+                            came += 1;
+                        }
+                        ConnectionlessEvent::Failed { error, .. } => panic!("{error}"),
+                        _ => {}
+                    }
+                }
+            }
+            assert_eq!(ring.stats().payloads, 10);
         },
     );
 }

@@ -955,6 +955,10 @@ fn register_here<C: LinkConn>(
     conn: Option<&C>,
     scoped: &mut ScopedRegistrations,
 ) -> Result<(), SendErrorKind> {
+    if payload.is_gated() {
+        // A message does wait: whoever sends it asks again.
+        return Err(SendErrorKind::CantWait);
+    }
     let (segment, kind) = match error {
         LeaseError::ForeignBuffer { segment } => {
             (segment, SendErrorKind::ForeignBuffer { segment })

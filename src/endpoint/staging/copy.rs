@@ -45,7 +45,7 @@ enum State {
     /// Nothing was begun.
     Idle,
     /// Behind each stream's copies.
-    Copying(Vec<Event>),
+    Copying(Vec<(Device, Event)>),
     /// Something failed; these streams may have a copy.
     Torn(Vec<Stream>),
 }
@@ -63,7 +63,11 @@ impl CopyGate {
     fn begin(&mut self) -> Result<(), CudaError> {
         let mut streams: Vec<Stream> = Vec::new();
         let begun = begin_each(&self.ring, &self.copies, &mut streams);
-        match begun.and_then(|()| streams.iter().map(Stream::record).collect()) {
+        let record = |stream: &Stream| {
+            let device = stream.device();
+            Ok((device, self.ring.record(device)?))
+        };
+        match begun.and_then(|()| streams.iter().map(record).collect()) {
             Ok(events) => {
                 let bytes = self.copies.iter().map(|copy| copy.len).sum();
                 self.ring.count(bytes, self.slots);
@@ -107,11 +111,13 @@ impl Gate for CopyGate {
         let State::Copying(events) = &mut self.state else {
             return Err(GateError("the copy failed".to_owned()));
         };
-        while let Some(event) = events.last() {
+        while let Some((_, event)) = events.last() {
             if !event.is_done().map_err(in_words)? {
                 return Ok(false);
             }
-            events.pop();
+            if let Some((device, event)) = events.pop() {
+                self.ring.give_back(device, event);
+            }
         }
         Ok(true)
     }
@@ -119,7 +125,7 @@ impl Gate for CopyGate {
     fn settle(&mut self) -> Result<(), GateError> {
         match &self.state {
             State::Idle => Ok(()),
-            State::Copying(events) => events.iter().try_for_each(Event::synchronize),
+            State::Copying(events) => events.iter().try_for_each(|(_, it)| it.synchronize()),
             State::Torn(streams) => streams.iter().try_for_each(Stream::synchronize),
         }
         .map_err(in_words)

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Error;
 use crate::buffer::{Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId};
-use crate::cuda::{CudaError, Device, Stream};
+use crate::cuda::{CudaError, Device, Event, Stream};
 use crate::endpoint::limits::check_count;
 use crate::error::{Blocked, SendErrorKind};
 use crate::fabric::Domain;
@@ -88,11 +88,18 @@ pub struct StagingRing(Arc<Inner>);
 struct Inner {
     pool: SharedBufferManager,
     /// Of each device that had a copy; made when they are needed.
-    streams: Mutex<Vec<Stream>>,
+    lanes: Mutex<Vec<Lane>>,
     payloads: AtomicU64,
     bytes: AtomicU64,
     overlapped: AtomicU64,
     in_use_max: AtomicU64,
+}
+
+/// What a device's copies to the host go by.
+struct Lane {
+    stream: Stream,
+    /// Events that have happened, to be used again: making one costs more than recording it.
+    spare: Vec<Event>,
 }
 
 impl StagingRing {
@@ -120,7 +127,7 @@ impl StagingRing {
         let region = Region::pinned(bytes).huge_pages(HugePages::Try).build()?;
         Ok(Self(Arc::new(Inner {
             pool: SharedBufferManager::new(region, slots)?,
-            streams: Mutex::default(),
+            lanes: Mutex::default(),
             payloads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             overlapped: AtomicU64::new(0),
@@ -175,19 +182,50 @@ impl StagingRing {
         self.0.pool.arm(id)
     }
 
+    /// Does something with the lane of a device's copies to the host.
+    fn with_lane<T>(
+        &self,
+        device: Device,
+        work: impl FnOnce(&mut Lane) -> Result<T, CudaError>,
+    ) -> Result<T, CudaError> {
+        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = lanes.iter().position(|lane| lane.stream.device() == device);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                lanes.push(Lane {
+                    stream: Stream::new(device)?,
+                    spare: Vec::new(),
+                });
+                lanes.len() - 1
+            }
+        };
+        work(&mut lanes[at])
+    }
+
     /// The stream of a device's copies to the host.
     fn stream(&self, device: Device) -> Result<Stream, CudaError> {
-        let mut streams = self
-            .0
-            .streams
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if let Some(stream) = streams.iter().find(|stream| stream.device() == device) {
-            return Ok(stream.clone());
-        }
-        let stream = Stream::new(device)?;
-        streams.push(stream.clone());
-        Ok(stream)
+        self.with_lane(device, |lane| Ok(lane.stream.clone()))
+    }
+
+    /// An event behind all that a device's stream was given.
+    fn record(&self, device: Device) -> Result<Event, CudaError> {
+        self.with_lane(device, |lane| {
+            let event = match lane.spare.pop() {
+                Some(event) => event,
+                None => lane.stream.event()?,
+            };
+            lane.stream.record_in(&event).map(|()| event)
+        })
+    }
+
+    /// The event has happened, and nobody else has it.
+    fn give_back(&self, device: Device, event: Event) {
+        // No lane: then it goes.
+        let _ = self.with_lane(device, |lane| {
+            lane.spare.push(event);
+            Ok(())
+        });
     }
 
     /// The payload with slots to be sent in its place, and the gate that fills them. Nothing is copied yet.

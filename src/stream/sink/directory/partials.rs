@@ -241,7 +241,7 @@ impl Partials {
         {
             return Ok(());
         }
-        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => Err(error.into()),
         }
