@@ -21,6 +21,11 @@ pub(crate) trait Gate: Send + fmt::Debug {
     /// It will never open: the send fails.
     fn poll(&mut self) -> Result<bool, GateError>;
 
+    /// Nothing is gained by asking before those in front of it are open: what it waits for is under way, and done in its turn.
+    fn has_begun(&self) -> bool {
+        false
+    }
+
     /// Returns when nothing that it began touches the payload any more. It may wait for a copy that is under way, which is short; never for
     /// anything that might not come.
     ///
@@ -116,6 +121,18 @@ impl Gated {
             }
         }
         Ok(true)
+    }
+
+    /// As [`poll`](Self::poll), of one that others are in front of: what is under way is not asked about.
+    pub(super) fn advance(&mut self) -> Result<bool, GateError> {
+        let under_way = self
+            .gates
+            .get(self.passed)
+            .is_some_and(|gate| gate.has_begun());
+        match under_way {
+            true => Ok(false),
+            false => self.poll(),
+        }
     }
 
     /// What the caller gave; nothing of ours touches it any more. Empty if that can't be told: then it is leaked.

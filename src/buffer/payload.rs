@@ -163,6 +163,11 @@ impl Payload {
         self.gated_mut().map_or(Ok(true), Gated::poll)
     }
 
+    /// The same, of one that others are in front of: what is under way is not asked about.
+    pub(crate) fn advance_gate(&mut self) -> Result<bool, GateError> {
+        self.gated_mut().map_or(Ok(true), Gated::advance)
+    }
+
     /// As it was given, whatever it was to be sent after. Waits for a copy that is under way.
     pub(crate) fn ungated(mut self) -> Self {
         self.ungate();
@@ -453,6 +458,11 @@ impl LeasedPayload {
     pub(crate) fn take(&mut self) -> Payload {
         self.leases.end(&mut self.payload);
         std::mem::take(&mut self.payload)
+    }
+
+    /// As [`Payload::advance_gate`].
+    pub(crate) fn advance_gate(&mut self) -> Result<bool, GateError> {
+        self.payload.advance_gate()
     }
 
     /// As [`Payload::poll_gate`].

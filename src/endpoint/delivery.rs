@@ -23,6 +23,7 @@ use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
+use crate::endpoint::staging::Pace;
 use crate::memory::{MemoryError, Region};
 use crate::stats;
 
@@ -138,6 +139,7 @@ impl Copying {
         let bytes = message.payload();
         buffer.set_len(bytes.len());
         let from = NonNull::from(bytes).cast();
+        let pace = Pace::of(bytes.len());
         let begun = match bytes.len() {
             0 => Ok(()),
             // SAFETY: the buffer has one owner and room for the bytes (`set_len` checked it); its region and the message, which nobody writes
@@ -159,6 +161,7 @@ impl Copying {
             Ok(event) => Ok(Self {
                 landing: Landing {
                     event: Some(event),
+                    pace,
                     region: Some(Arc::clone(buffer.region())),
                     message: Some(message),
                 },
@@ -211,13 +214,17 @@ fn undone(
 /// A copy, and what it reads and writes.
 struct Landing {
     event: Option<Event>,
+    pace: Pace,
     /// Its slot is read.
     message: Option<Message>,
     region: Option<Arc<Region>>,
 }
 
 impl Landing {
-    fn is_over(&self) -> Result<bool, CudaError> {
+    fn is_over(&mut self) -> Result<bool, CudaError> {
+        if !self.pace.may_ask() {
+            return Ok(false);
+        }
         self.event.as_ref().map_or(Ok(true), Event::is_done)
     }
 }
@@ -281,7 +288,7 @@ impl Deliveries {
         }
         while self
             .landing
-            .front()
+            .front_mut()
             .is_some_and(|it| it.is_over() == Ok(true))
         {
             if let Some(mut landing) = self.landing.pop_front() {
@@ -334,7 +341,7 @@ impl Deliveries {
                     events.push(ReceiveEvent::DeviceMessage(message));
                     self.landing.push_back(landing);
                 }
-                Held::Copying(copying) => match copying.landing.is_over() {
+                Held::Copying(mut copying) => match copying.landing.is_over() {
                     Ok(false) => return self.queue.push_front(Held::Copying(copying)),
                     Ok(true) => {
                         let (message, mut landing) = copying.hand_out();

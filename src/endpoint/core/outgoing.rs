@@ -56,6 +56,11 @@ pub(crate) struct DataOp {
 }
 
 impl DataOp {
+    /// The same as [`poll_gate`](Self::poll_gate), of one that others are in front of: what is under way is not asked about.
+    pub(crate) fn advance_gate(&mut self) -> Result<bool, GateError> {
+        self.payload.advance_gate()
+    }
+
     /// Whether it may be posted now.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 
 use std::ptr::NonNull;
 
-use super::StagingRing;
+use super::{Pace, StagingRing};
 use crate::buffer::{Gate, GateError};
 use crate::cuda::{CudaError, Device, Event, Stream};
 
@@ -45,7 +45,7 @@ enum State {
     /// Nothing was begun.
     Idle,
     /// Behind each stream's copies.
-    Copying(Vec<(Device, Event)>),
+    Copying(Vec<(Device, Event)>, Pace),
     /// Something failed; these streams may have a copy.
     Torn(Vec<Stream>),
 }
@@ -71,7 +71,7 @@ impl CopyGate {
             Ok(events) => {
                 let bytes = self.copies.iter().map(|copy| copy.len).sum();
                 self.ring.count(bytes, self.slots);
-                self.state = State::Copying(events);
+                self.state = State::Copying(events, Pace::of(bytes));
                 Ok(())
             }
             Err(error) => {
@@ -108,9 +108,12 @@ impl Gate for CopyGate {
         if matches!(self.state, State::Idle) {
             self.begin().map_err(in_words)?;
         }
-        let State::Copying(events) = &mut self.state else {
+        let State::Copying(events, pace) = &mut self.state else {
             return Err(GateError("the copy failed".to_owned()));
         };
+        if !pace.may_ask() {
+            return Ok(false);
+        }
         while let Some((_, event)) = events.last() {
             if !event.is_done().map_err(in_words)? {
                 return Ok(false);
@@ -122,10 +125,14 @@ impl Gate for CopyGate {
         Ok(true)
     }
 
+    fn has_begun(&self) -> bool {
+        !matches!(self.state, State::Idle)
+    }
+
     fn settle(&mut self) -> Result<(), GateError> {
         match &self.state {
             State::Idle => Ok(()),
-            State::Copying(events) => events.iter().try_for_each(|(_, it)| it.synchronize()),
+            State::Copying(events, _) => events.iter().try_for_each(|(_, it)| it.synchronize()),
             State::Torn(streams) => streams.iter().try_for_each(Stream::synchronize),
         }
         .map_err(in_words)

@@ -23,8 +23,10 @@ use crate::memory::{HugePages, MemoryError, Region, RegisterError, Scope};
 
 mod after;
 mod copy;
+mod pace;
 
 use copy::{Copy, CopyGate};
+pub(crate) use pace::Pace;
 
 /// How large a ring is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -178,7 +178,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn poll_gates(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let (mut at, mut asked) = (0, 0);
+        let (mut at, mut asked, mut closed) = (0, 0, false);
         while asked < GATES_AHEAD {
             let own = self.conns.get_mut(id).and_then(|conn| conn.sends.as_mut());
             let Some(message) = own.and_then(|own| own.queued(at)) else {
@@ -190,12 +190,19 @@ impl<L: Link> ReceiveCore<L> {
             };
             asked += 1;
             let op = data(&mut self.operations, gate.get());
-            match op.map_or(Ok(true), DataOp::poll_gate) {
+            let said = match closed {
+                true => op.map_or(Ok(true), DataOp::advance_gate),
+                false => op.map_or(Ok(true), DataOp::poll_gate),
+            };
+            match said {
                 Ok(true) => {
                     message.gate = None;
                     at += 1;
                 }
-                Ok(false) => at += 1,
+                Ok(false) => {
+                    closed = true;
+                    at += 1;
+                }
                 Err(error) => self.fail_gated(id, at, &error, events),
             }
         }

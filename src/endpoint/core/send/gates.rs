@@ -146,7 +146,7 @@ impl<L: Link> SendCore<L> {
 
     /// Looks at the gates of the first that wait.
     pub(super) fn poll_gates(&mut self, events: &mut Vec<SendEvent>) {
-        let (mut at, mut asked) = (0, 0);
+        let (mut at, mut asked, mut closed) = (0, 0, false);
         while asked < GATES_AHEAD && at < self.stalled.len() {
             let Some(gate) = self.stalled[at].gate else {
                 at += 1;
@@ -154,13 +154,20 @@ impl<L: Link> SendCore<L> {
             };
             asked += 1;
             let op = self.in_flight.get_mut(gate.get()).and_then(PairOps::data);
-            match op.map_or(Ok(true), DataOp::poll_gate) {
+            let said = match closed {
+                true => op.map_or(Ok(true), DataOp::advance_gate),
+                false => op.map_or(Ok(true), DataOp::poll_gate),
+            };
+            match said {
                 Ok(true) => {
                     self.stalled[at].gate = None;
                     self.gates -= 1;
                     at += 1;
                 }
-                Ok(false) => at += 1,
+                Ok(false) => {
+                    closed = true;
+                    at += 1;
+                }
                 Err(error) => self.fail_gated(at, gate.get(), &error, events),
             }
         }
