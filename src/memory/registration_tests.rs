@@ -49,6 +49,37 @@ mod plain {
     }
 
     #[test]
+    fn a_staged_region_is_registered_and_never_leased() {
+        let (table, guard) = (RegistrationTable::new(), Scope::allocate().unwrap());
+        let scope = guard.scope();
+        assert_eq!(table.path(scope), None);
+        let staged = || Ok(RawRegistration::staged("no way there".into()));
+        table.register(scope, staged).unwrap();
+        assert!(table.is_registered(scope) && table.is_staged(scope));
+        assert_eq!(table.lease(scope), None, "no provider gets its address");
+        let path = table.path(scope).unwrap();
+        assert_eq!(path.to_string(), "staged through the host: no way there");
+        table
+            .register(scope, || panic!("it is registered"))
+            .unwrap();
+        table.deregister(scope);
+        assert!(!table.is_registered(scope) && !table.is_staged(scope));
+        assert_eq!((table.path(scope), table.count()), (None, 0));
+        // The same scope, and now the provider takes it.
+        let direct = || {
+            let desc = std::ptr::without_provenance_mut(7);
+            let registration = RawRegistration::new(desc, 9, Box::new(()));
+            Ok(registration.direct(DirectBy::DmaBuf))
+        };
+        table.register(scope, direct).unwrap();
+        assert_eq!(table.lease(scope).map(|(_, key)| key), Some(9));
+        assert_eq!(table.path(scope), Some(Path::Direct(DirectBy::DmaBuf)));
+        table.release(scope);
+        table.deregister(scope);
+        assert_eq!(table.path(scope), None);
+    }
+
+    #[test]
     fn registering_while_it_closes_keeps_it_open() {
         let (region, domain) = (region(), FakeRegistrar::new());
         region.register_with(&domain).unwrap();
