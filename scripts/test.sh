@@ -14,7 +14,7 @@ cd "$(dirname "$0")/.."
 all_parts=(abi build suite second mixed tokio plain doc)
 # Long ones, by name only: `make models`.
 long_parts=(loom asan conformance soak)
-chaos_targets=(chaos hostile churn shutdown rma_stop)
+chaos_targets=(chaos hostile churn shutdown rma_stop streams)
 logs=target/test-logs
 triple=$(rustc -vV | sed -n 's/^host: //p')
 started=$SECONDS

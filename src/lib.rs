@@ -14,7 +14,7 @@
 //!
 //! What it does not do: no async runtime (poll, sleep on a descriptor, or bring your own runtime: [`future`]), no thread for an endpoint, no copy of a payload, no
 //! retry of a send (every accepted one has exactly one outcome, and what to do about a failed one is the caller's).
-//! Files have threads, in pools that [`storage`] describes. GPU memory as a payload is still to come.
+//! Files have threads, in pools that [`storage`] describes. GPU memory is a [`Region`] whose bytes the host never touches ([`cuda`], [`memory`]).
 
 #![deny(unsafe_code)]
 
@@ -68,6 +68,11 @@ pub mod __fuzz {
     /// One connection whose peer says anything at any time, local calls among it. Panics where the connection breaks a promise.
     pub fn connection(bytes: &[u8]) {
         crate::endpoint::protocol::hostile::exercise(bytes);
+    }
+
+    /// What a peer of a stream says, in whatever order, and a journal that was tampered with. Panics where a promise is broken.
+    pub fn stream_wire(bytes: &[u8]) {
+        crate::stream::hostile::exercise(bytes);
     }
 
     /// Both parsers of coalesced buffers. Panics where one breaks its promises.

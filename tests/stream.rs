@@ -8,9 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use fabricast::buffer::SharedBufferManager;
-use fabricast::endpoint::{HeaderMode, SendConfig};
-use fabricast::{Fabric, SendEndpointZeroCopy};
 use tempfile::TempDir;
 
 /// No process of these tests may take longer.
@@ -252,7 +249,7 @@ fn a_source_that_cannot_be_sent_is_named() {
     let missing = dir.path().join("missing");
     for (path, why) in [
         (missing.as_path(), "No such file"),
-        (dir.path(), "Is a directory"),
+        (Path::new("/dev/null"), "neither a regular file"),
     ] {
         let text = path.to_str().expect("text");
         let ended = Process::start(&program, &["send", text, "--to", "127.0.0.1:1"]).end();
@@ -404,7 +401,7 @@ fn a_sender_killed_midway() {
     let receiver = Running::start(&program, to.path(), &["--once"]);
     // A reader that waits for a buffer each time, and a receiver that is stopped: the end can't be reached.
     let mut sender = receiver.send(&program, &[&path]);
-    wait_for_connection(&receiver.process);
+    wait_for_stream(to.path());
     signal(&receiver.process, rustix::process::Signal::STOP);
     std::thread::sleep(Duration::from_millis(100));
     sender.kill();
@@ -413,127 +410,97 @@ fn a_sender_killed_midway() {
     let ended = receiver.process.end();
     assert_eq!(ended.status.code(), Some(1), "{}", ended.stderr);
     assert!(ended.stderr.starts_with("stream: "), "{}", ended.stderr);
-    assert!(names(to.path()).is_empty(), "{:?}", names(to.path()));
+    assert!(
+        !to.path().join("long").exists(),
+        "no file under the final name"
+    );
 }
 
-/// A writer thread is there as soon as there is a sender.
-fn wait_for_connection(receiver: &Process) {
-    let tasks = format!("/proc/{}/task", receiver.0.id());
+/// What is kept of a stream is there as soon as it is accepted.
+fn wait_for_stream(to: &Path) {
     let deadline = Instant::now() + PATIENCE;
-    while !fs::read_dir(&tasks)
-        .expect("it runs")
-        .flatten()
-        .any(|task| is_writer(&task.path()))
-    {
+    while names(to).is_empty() {
         assert!(Instant::now() < deadline, "no sender came");
         std::thread::sleep(Duration::from_micros(200));
     }
 }
 
-fn is_writer(task: &Path) -> bool {
-    fs::read_to_string(task.join("comm")).is_ok_and(|name| name.starts_with("writer-"))
-}
-
-/// A header as the example's wire.rs lays it out, made by hand: a peer need not be our program.
-fn header(kind: u8, port: u16, payload_len: u32, offset: u64, size: u64) -> [u8; 64] {
-    let mut bytes = [0; 64];
-    bytes[..4].copy_from_slice(b"FCS1");
-    bytes[4] = kind;
-    bytes[6..8].copy_from_slice(&port.to_le_bytes());
-    bytes[12..16].copy_from_slice(&payload_len.to_le_bytes());
-    bytes[24..32].copy_from_slice(&offset.to_le_bytes());
-    bytes[32..40].copy_from_slice(&size.to_le_bytes());
-    bytes
-}
-
-const HELLO: u8 = 1;
-const OPEN: u8 = 2;
-const BLOCK_KIND: u8 = 3;
-
-/// Sends messages as they are given, until the receiver has had enough.
-fn misbehave(address: &str, messages: &[([u8; 64], &[u8])]) {
-    let fabric = Fabric::builder()
-        .provider("tcp")
-        .node("127.0.0.1")
-        .open()
-        .expect("tcp");
-    let domain = fabric.open_domain().expect("a domain");
-    let pool = SharedBufferManager::allocate(8, 4096).expect("memory");
-    pool.region().register(&domain).expect("registered");
-    let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
-    let to = address.parse().expect("an address");
-    let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("an endpoint");
-    sender.wait_connected().expect("the receiver is there");
-    for (header, payload) in messages {
-        let mut buffer = pool.try_acquire().expect("8 are enough");
-        buffer[..payload.len()].copy_from_slice(payload);
-        if sender
-            .send_data(buffer.freeze(payload.len()), header, 0)
-            .is_err()
-        {
-            break;
-        }
+#[test]
+fn a_tree_goes_to_two_receivers_and_a_cut_stream_goes_on() {
+    let Some(program) = program() else { return };
+    let (from, first, second) = (temp(), temp(), temp());
+    let top = from.path().join("tree");
+    fs::create_dir_all(top.join("a b/empty")).expect("room");
+    fs::write(top.join("a b/file"), content(300_000)).expect("room");
+    fs::write(top.join("other"), content(5)).expect("room");
+    let key = from.path().join("key");
+    fs::write(&key, content(32)).expect("room");
+    let key = key.to_str().expect("text");
+    let receivers =
+        [&first, &second].map(|dir| Running::start(&program, dir.path(), &["--key", key]));
+    let mut command = Command::new(&program);
+    command.args(["send", "--json", "--block", "64K", "--key", key]);
+    for receiver in &receivers {
+        command.args(["--to", &receiver.address]);
     }
-    let deadline = Instant::now() + PATIENCE;
-    let mut events = Vec::new();
-    while sender.close_reason().is_none() {
+    let sent = Process::start_command(command.arg(&top)).end();
+    sent.assert_ok();
+    assert_eq!(sent.stdout.lines().count(), 2, "{}", sent.stdout);
+    for line in sent.stdout.lines() {
         assert!(
-            Instant::now() < deadline,
-            "the receiver keeps the connection"
+            line.starts_with('{') && line.contains("\"bottleneck\":"),
+            "{line}"
         );
-        sender.poll(&mut events).expect("it works");
-        sender.wait(Duration::from_millis(10)).expect("it works");
     }
+    for dir in [&first, &second] {
+        let tree = dir.path().join("tree");
+        assert!(fs::read(tree.join("a b/file")).expect("it arrived") == content(300_000));
+        assert_eq!(names(&tree), ["a b", "other"]);
+        assert_eq!(names(&tree.join("a b")), ["empty", "file"]);
+        assert_eq!(names(dir.path()), ["tree"], "and nothing else");
+    }
+    // Without the key nothing is taken.
+    let mut command = Command::new(&program);
+    command
+        .args(["send", "--to", &receivers[0].address])
+        .arg(&top);
+    Process::start_command(&mut command)
+        .end()
+        .assert_failed("key");
 }
 
 #[test]
-fn a_hostile_sender_writes_nothing_anywhere() {
+fn the_same_command_again_goes_on_where_a_stream_was_cut() {
     let Some(program) = program() else { return };
-    let outer = temp();
-    let inner = outer.path().join("inner");
-    fs::create_dir(&inner).expect("room");
-    let hello = (header(HELLO, 9, 0, 0, 0), &b""[..]);
-    let open = |name: &'static [u8], size| (header(OPEN, 0, name.len() as u32, 0, size), name);
-    let block = |offset| (header(BLOCK_KIND, 0, 8, offset, 0), &b"8 bytes!"[..]);
-    let long = [b'x'; 256];
-    let attacks = [
-        ("not Open first", vec![hello, block(0)]),
-        ("no Hello", vec![open(b"f", 8)]),
-        ("a path upwards", vec![hello, open(b"../f", 8), block(0)]),
-        ("the parent", vec![hello, open(b"..", 8), block(0)]),
-        (
-            "an absolute path",
-            vec![hello, open(b"/tmp/f", 8), block(0)],
-        ),
-        ("no name", vec![hello, open(b"", 8)]),
-        ("a line break", vec![hello, open(b"f\ng", 8)]),
-        (
-            "a long name",
-            vec![hello, (header(OPEN, 0, 256, 0, 8), &long[..])],
-        ),
-        (
-            "larger than allowed",
-            vec![hello, open(b"f", u64::MAX), block(0)],
-        ),
-        ("beyond its size", vec![hello, open(b"f", 7), block(0)]),
-        ("at another offset", vec![hello, open(b"f", 16), block(8)]),
-        (
-            "a wrong length",
-            vec![hello, (header(OPEN, 0, 7, 0, 8), &b"f"[..])],
-        ),
-        ("garbage", vec![hello, ([0xff; 64], &b"f"[..])]),
-    ];
-    let receiver = Running::start(&program, &inner, &["--max-size", "1G"]);
-    for (what, messages) in attacks {
-        misbehave(&receiver.address, &messages);
-        assert_eq!(names(outer.path()), ["inner"], "{what}");
-        assert!(names(&inner).is_empty(), "{what}: {:?}", names(&inner));
+    let (from, to) = (temp(), temp());
+    let path = file(&from, "long", 16 << 20);
+    let receiver = Running::start(&program, to.path(), &[]);
+    let mut command = Command::new(&program);
+    command.args([
+        "send",
+        "--block",
+        "64K",
+        "--rate",
+        "16M",
+        "--to",
+        &receiver.address,
+    ]);
+    let mut cut = Process::start_command(command.arg(&path));
+    wait_for_stream(to.path());
+    // Some blocks are in the journal.
+    let work = to.path().join(&names(to.path())[0]);
+    let journal_len = || fs::metadata(work.join("journal")).map_or(0, |about| about.len());
+    let deadline = Instant::now() + PATIENCE;
+    while journal_len() < 1000 {
+        assert!(Instant::now() < deadline, "nothing is written");
+        std::thread::sleep(Duration::from_millis(5));
     }
-    // And it goes on serving.
-    let from = temp();
-    receiver
-        .send(&program, &[&file(&from, "good", 100)])
-        .end()
-        .assert_ok();
-    assert_eq!(names(&inner), ["good"]);
+    cut.kill();
+    cut.status();
+    assert!(!to.path().join("long").exists(), "not under its name yet");
+    let sent = receiver.send(&program, &[&path]).end();
+    sent.assert_ok();
+    assert!(sent.stdout.contains("resumed "), "{}", sent.stdout);
+    assert!(fs::read(to.path().join("long")).expect("it arrived") == content(16 << 20));
+    assert_eq!(names(to.path()), ["long"]);
 }

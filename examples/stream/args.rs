@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use fabricast::PeerAddr;
 
-/// Streams files from one process to another over libfabric, without a copy of its own.
+/// Streams files and directories to one receiver or many over libfabric, without a copy of its own.
 #[derive(Debug, Parser)]
 #[command(name = "stream", after_help = EXAMPLES)]
 pub(crate) struct Cli {
@@ -17,18 +17,22 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "Examples:
   stream demo                                         two processes, a file of 1 GiB, checksums compared
   stream recv --listen 10.0.0.2:7471 --dir /data      on one machine
-  stream send run1.h5 run2.h5 --to 10.0.0.2:7471      on another
+  stream send run1.h5 calibration/ --to 10.0.0.2:7471 on another: a file, and a directory with all that is in it
+  stream send run1.h5 --to 10.0.0.2:7471 --to 10.0.0.3:7471 --slow catch-up
+                                                      one reading, two receivers
+  stream send run1.h5 --to 10.0.0.2:7471,10.1.0.2:7471
+                                                      one receiver by two networks, each address a rail
 
-The receiver connects back to the sender to answer, to a port that the system chooses.
-A file gets its name only when it is whole and its CRC32C is right; it replaces a file of the same name.
-Exit code: 0 when every file has arrived, 1 when one has not (one line on stderr says why), 2 for a wrong command line.
+A stream that was cut goes on where it was when the same command is given again. Files get their names only when all of
+the stream is whole and checked; they replace files of the same names.
+Exit code: 0 when everything has arrived everywhere, 1 when not (one line on stderr says why), 2 for a wrong command line.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Listen, and write the files that arrive
+    /// Listen, and write what arrives
     Recv(RecvArgs),
-    /// Send files to a receiver
+    /// Send files and directories to receivers
     Send(SendArgs),
     /// Start a receiver and a sender on this machine, stream a file, and compare checksums
     Demo(DemoArgs),
@@ -37,10 +41,10 @@ pub(crate) enum Command {
 /// What both sides can choose.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct CommonArgs {
-    /// Bytes of a block, such as 65536, 256K or 4M: 4K to 256M. The sender takes the smaller of both sides'
+    /// Bytes of a block, such as 65536, 256K or 4M: 8K to 256M. The sender takes the smaller of both sides'
     #[arg(long, default_value = "1M", value_parser = parse_block)]
-    pub(crate) block: usize,
-    /// Blocks on their way at most; they take `block` times as much memory
+    pub(crate) block: u32,
+    /// Blocks in memory at most; they take `block` times as much memory
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=4096))]
     pub(crate) buffers: u32,
     /// Give up when nothing has moved for so many seconds
@@ -49,6 +53,15 @@ pub(crate) struct CommonArgs {
     /// libfabric provider
     #[arg(long, default_value = "tcp")]
     pub(crate) provider: String,
+    /// Use FI_EP_RDM, for providers that have no connections of their own (libfabric 1.x: with --provider net)
+    #[arg(long)]
+    pub(crate) rdm: bool,
+    /// File with a key of at least 16 bytes that both sides have: each proves to the other that it does
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Print reports as JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 impl CommonArgs {
@@ -59,24 +72,36 @@ impl CommonArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct RecvArgs {
-    /// Address of this machine to listen at; port 0 lets the system choose, and the first line of output says which
-    #[arg(long, default_value = "127.0.0.1:7471", value_name = "ADDR")]
-    pub(crate) listen: PeerAddr,
-    /// Directory that files are written to
+    /// Address of this machine to listen at, or several with commas between them; port 0 lets the system choose, and the first line of output
+    /// says which
+    #[arg(
+        long,
+        default_value = "127.0.0.1:7471",
+        value_name = "ADDR",
+        value_delimiter = ','
+    )]
+    pub(crate) listen: Vec<PeerAddr>,
+    /// Directory that files are written below
     #[arg(long, default_value = ".")]
     pub(crate) dir: PathBuf,
-    /// End after one sender; the exit code says whether all its files arrived
+    /// Check what arrives, and throw it away
+    #[arg(long, conflicts_with = "dir")]
+    pub(crate) discard: bool,
+    /// End after one stream; the exit code says whether it arrived
     #[arg(long)]
     pub(crate) once: bool,
-    /// Senders at once
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// Connections at once
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(crate) peers: u32,
-    /// Bytes of the largest file to take, such as 10G
+    /// Threads that write
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) writers: u32,
+    /// Bytes of the largest stream to take, such as 10G
     #[arg(long, default_value = "16384G", value_parser = parse_size)]
     pub(crate) max_size: u64,
-    /// Write each file through to the disk before it gets its name
-    #[arg(long)]
-    pub(crate) sync: bool,
+    /// Files and directories of a stream to take
+    #[arg(long, default_value_t = 1 << 20)]
+    pub(crate) max_files: u64,
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     pub(crate) child: bool,
@@ -84,19 +109,71 @@ pub(crate) struct RecvArgs {
     pub(crate) common: CommonArgs,
 }
 
+/// What happens to a receiver that is slower than the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Slow {
+    /// The others wait for it, but no longer than --timeout if nothing of it moves
+    Wait,
+    /// The others go on, and what it missed is read once more for it
+    CatchUp,
+    /// The others go on, and it is given up when it has held them up for --timeout
+    Drop,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
-    /// Files to send, under the last part of their paths
-    #[arg(required = true, value_name = "FILE")]
-    pub(crate) files: Vec<PathBuf>,
-    /// Where the receiver listens
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) to: PeerAddr,
+    /// Files and directories to send, under the last part of their paths
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+    /// Where a receiver listens; once for each receiver. Several addresses of the same receiver, with commas between them, are rails
+    #[arg(long, required = true, value_name = "ADDR[,ADDR...]", value_parser = parse_peer)]
+    pub(crate) to: Vec<Addresses>,
+    /// Connections to each address of a receiver
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) rails: u16,
+    /// Threads that read
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) readers: u32,
+    /// Bytes a second at most, such as 500M
+    #[arg(long, value_parser = parse_size)]
+    pub(crate) rate: Option<u64>,
+    /// Attempts to connect again to a receiver that was lost
+    #[arg(long, default_value_t = 3)]
+    pub(crate) retries: u32,
+    /// What happens to a receiver that is slower than the others
+    #[arg(long, value_enum, default_value_t = Slow::Wait)]
+    pub(crate) slow: Slow,
+    /// Throw away what receivers have of an earlier, cut stream
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// Have it written through to the receivers' disks before it gets its names
+    #[arg(long)]
+    pub(crate) sync: bool,
+    /// Have receivers read back what they wrote, and check it
+    #[arg(long)]
+    pub(crate) read_back: bool,
+    /// Send no checksums: what arrives damaged is not noticed, and what is cut not resumed
+    #[arg(long)]
+    pub(crate) no_crc: bool,
+    /// Read around the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) direct: bool,
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     pub(crate) child: bool,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
+}
+
+/// The addresses of one receiver.
+#[derive(Debug, Clone)]
+pub(crate) struct Addresses(pub(crate) Vec<PeerAddr>);
+
+fn parse_peer(text: &str) -> Result<Addresses, String> {
+    let addrs = text
+        .split(',')
+        .map(|addr| addr.parse::<PeerAddr>().map_err(|e| e.to_string()));
+    Ok(Addresses(addrs.collect::<Result<_, _>>()?))
 }
 
 #[derive(Debug, Args)]
@@ -130,9 +207,9 @@ fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| "too large".to_owned())
 }
 
-fn parse_block(text: &str) -> Result<usize, String> {
+fn parse_block(text: &str) -> Result<u32, String> {
     match parse_size(text)? {
-        bytes @ 0x1000..=0x1000_0000 => Ok(bytes as usize),
-        _ => Err("must be 4K to 256M".to_owned()),
+        bytes @ 0x2000..=0x1000_0000 => Ok(bytes as u32),
+        _ => Err("must be 8K to 256M".to_owned()),
     }
 }

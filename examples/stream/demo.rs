@@ -61,6 +61,15 @@ fn pass_on(command: &mut Command, common: &CommonArgs) {
         .arg(format!("--buffers={}", common.buffers))
         .arg(format!("--timeout={}", common.timeout))
         .arg(format!("--provider={}", common.provider));
+    if common.rdm {
+        command.arg("--rdm");
+    }
+    if common.json {
+        command.arg("--json");
+    }
+    if let Some(key) = &common.key {
+        command.arg("--key").arg(key);
+    }
 }
 
 /// A child: this program with other arguments. Ended, if it has not ended, when this is dropped.

@@ -13,6 +13,11 @@ impl Failure {
         Self(text.into())
     }
 
+    /// What an error says.
+    pub(crate) fn of(error: impl fmt::Display) -> Self {
+        Self(error.to_string())
+    }
+
     /// A failed operation on a file, named as the user named it.
     pub(crate) fn file(path: &Path, error: &io::Error) -> Self {
         Self(format!("{}: {}", path.display(), describe(error)))
@@ -42,18 +47,6 @@ impl fmt::Display for Failure {
 
 impl From<fabricast::Error> for Failure {
     fn from(error: fabricast::Error) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<fabricast::memory::MemoryError> for Failure {
-    fn from(error: fabricast::memory::MemoryError) -> Self {
-        Self(error.to_string())
-    }
-}
-
-impl From<fabricast::error::RegisterError> for Failure {
-    fn from(error: fabricast::error::RegisterError) -> Self {
         Self(error.to_string())
     }
 }

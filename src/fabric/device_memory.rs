@@ -73,16 +73,15 @@ fn direct(
 /// Whether it can be tried at all.
 fn may(domain: &Domain, allocation: DeviceAllocation, by: DirectBy) -> Result<(), String> {
     let negotiated = domain.fabric().info().library().negotiated();
+    // Whatever it is told of the memory, it is by IPC that the bytes go.
+    if domain.fabric().provider().cuda_ipc && allocation != DeviceAllocation::Plain {
+        return Err(format!("CUDA IPC does not take {allocation}"));
+    }
     match by {
         DirectBy::DmaBuf if negotiated < DMA_BUF_SINCE => Err(format!(
             "libfabric {} has no FI_MR_DMABUF, which came with 1.20",
             sys::version_text(negotiated)
         )),
-        DirectBy::Interface
-            if domain.fabric().provider().cuda_ipc && allocation != DeviceAllocation::Plain =>
-        {
-            Err(format!("CUDA IPC does not take {allocation}"))
-        }
         _ => Ok(()),
     }
 }

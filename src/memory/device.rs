@@ -286,14 +286,8 @@ impl Region {
             MemoryKind::PinnedHost => (RegionKind::PinnedHost, None),
             MemoryKind::Host => return Err(MemoryError::NotDevice { address, len }),
         };
-        if allocation == Some(DeviceAllocation::Plain) {
-            let cuda = Cuda::ready().map_err(|why| refused(what)(why.into()))?;
-            // An older driver can't be asked; then the caller's word is all there is.
-            if let Ok((start, bytes)) = cuda.address_range(address)
-                && address + len as u64 > start.saturating_add(bytes as u64)
-            {
-                return Err(MemoryError::NotDevice { address, len });
-            }
+        if allocation.is_some() && !is_allocated(address, len) {
+            return Err(MemoryError::NotDevice { address, len });
         }
         let base = match kind {
             RegionKind::PinnedHost => host_address_of(address).unwrap_or(base),
@@ -328,6 +322,26 @@ impl Region {
             allocation: self.allocation,
         })
     }
+}
+
+/// Whether CUDA knows all of the bytes: of one allocation, or of several that were mapped one behind the other. An older driver can't
+/// be asked; then the caller's word is all there is.
+fn is_allocated(address: u64, len: usize) -> bool {
+    let Ok(cuda) = Cuda::ready() else { return true };
+    // The call needs a context on some versions.
+    let _current = cuda.enter_at(address);
+    let (mut at, end) = (address, address.saturating_add(len as u64));
+    while at < end {
+        match cuda.address_range(at) {
+            Ok((start, bytes)) if start.saturating_add(bytes as u64) > at => {
+                at = start.saturating_add(bytes as u64);
+            }
+            Ok(_) => return false,
+            Err(CudaError::Lacks { .. }) => return true,
+            Err(_) => return false,
+        }
+    }
+    true
 }
 
 fn check_len(len: usize) -> Result<(), MemoryError> {

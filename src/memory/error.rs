@@ -119,6 +119,12 @@ pub enum MemoryError {
         /// How many bytes.
         len: usize,
     },
+    /// A tensor can't be a region.
+    #[error("tensor: {reason}")]
+    Tensor {
+        /// Why not.
+        reason: String,
+    },
     /// A region of a device's memory was asked for, and this is another.
     #[error("{what} need a region of a device's memory, this is {kind}")]
     NotDeviceRegion {

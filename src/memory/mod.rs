@@ -21,6 +21,7 @@
 
 mod access;
 mod device;
+mod dlpack;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
@@ -31,6 +32,7 @@ mod registration;
 
 pub use access::Access;
 pub use device::{DeviceRegionBuilder, RegionKind};
+pub use dlpack::{DlDataType, DlDevice, DlManagedTensor, DlManagedTensorVersioned, DlTensor};
 pub use error::{MemoryError, RegisterError};
 pub use host::{HostRegionBuilder, HugePages, Pages};
 pub use path::{DevicePaths, DirectBy, Path};

@@ -1,364 +1,974 @@
-//! `Intake`: what a receiver keeps account of for one stream.
+//! `Intake`: what a receiver keeps account of for one stream: what was announced, what is there, what may come, what to tell the sender.
+//!
+//! It says nothing itself and writes nothing itself. The engine gives it what the sender says and what became of each block, and sends what it has to say.
+//!
+//! ```text
+//!  Manifest ─ the last part ─► Deciding ─ accept() ─► Receiving ─ all is there, the digest is right ─► Whole ─ complete() ─► Complete
+//!      └──────── refuse() ────────┘                     │   ▲
+//!                                                       └───┘ Missing: another lap
+//! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::block_set::BlockSet;
+use super::blocks::{Block, BlockPlan};
 use super::digest::StreamDigest;
-use super::manifest::{Announced, ManifestParser};
-use super::outbox::Outbox;
+use super::error::{RefusalCode, StreamError, StreamViolation};
+use super::limits::Limits;
+use super::manifest::{Announced, EntryProblem, Manifest, ManifestError, ManifestParser};
 use super::wire::{
-    Accept, BlockHeader, Checks, Complete, Credit, Damaged, Finish, ManifestPart, Message, Open,
-    OpenFlags, RangeList, RangesBuilder, Written,
+    Accept, BlockHeader, Checks, Complete, Credit, Damaged, Failed, Features, Finish, HASH_LEN,
+    ManifestPart, Message, Open, OpenFlags, RAILS_MAX, RailLost, RangeList, RangesBuilder, Reason,
+    Refuse, Written,
 };
-use super::{Block, BlockPlan, Limits, Manifest, RefusalCode, StreamViolation};
 
-pub(crate) enum Taken {
-    New(Block),
-    /// It is there, or being written.
-    Twice,
+/// Why a stream is not taken, for the sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) code: RefusalCode,
+    /// By code: what was asked for, and the limit.
+    pub(crate) details: [u64; 2],
+    pub(crate) reason: String,
 }
 
+impl Refusal {
+    pub(crate) fn new(code: RefusalCode, reason: impl Into<String>) -> Self {
+        Self {
+            code,
+            details: [0; 2],
+            reason: reason.into(),
+        }
+    }
+
+    fn limit(code: RefusalCode, asked: u64, limit: u64) -> Result<(), Self> {
+        match asked <= limit {
+            true => Ok(()),
+            false => Err(Self {
+                code,
+                details: [asked, limit],
+                reason: format!("{asked} are asked for, the limit is {limit}"),
+            }),
+        }
+    }
+
+    /// What is said of this stream.
+    pub(crate) fn message(&self, stream: u32) -> Message<'_> {
+        Message::Refuse(Refuse {
+            stream,
+            code: self.code,
+            details: self.details,
+            reason: Reason::new(&self.reason),
+        })
+    }
+}
+
+impl From<ManifestError> for Refusal {
+    fn from(error: ManifestError) -> Self {
+        let code = match error {
+            ManifestError::Entry {
+                problem: EntryProblem::Name(_) | EntryProblem::BelowFile | EntryProblem::Twice,
+                ..
+            } => RefusalCode::NAMES,
+            _ => RefusalCode::MALFORMED,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// What a receiver is ready to do for a stream.
+#[derive(Debug, Clone)]
+pub(crate) struct IntakeSettings {
+    pub(crate) limits: Limits,
+    /// Bytes of memory that accounts of streams may still take.
+    pub(crate) memory_left: u64,
+    /// What was agreed on in the handshake.
+    pub(crate) features: Features,
+    /// The longest payload that was agreed on.
+    pub(crate) payload_max: u32,
+    /// Blocks that may be under way at a time; at least 1.
+    pub(crate) window: u64,
+    /// RMA: slots of the window that blocks are written into.
+    pub(crate) slots: u32,
+}
+
+/// What came of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Nothing that the engine has to deal with.
+    Nothing,
+    /// The manifest is whole: the engine opens the sink, then calls [`Intake::accept`] or [`Intake::refuse`].
+    Announced,
+    /// A block that is not there yet: to be checked and written, and reported by [`Intake::on_written`] or [`Intake::on_damaged`].
+    Block(Block),
+    /// A block that is there, or being written: its buffer is free.
+    Twice,
+    /// The sender has lost this connection, and sends its blocks again: it is to be closed.
+    CloseRail(u16),
+    /// It is over: see [`Intake::outcome`].
+    Over,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Manifest,
+    Deciding,
+    Receiving,
+    /// All is there; the sink is being finished.
+    Whole,
+    Over,
+}
+
+impl State {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Manifest => "the manifest is not whole",
+            Self::Deciding => "the stream is not accepted yet",
+            Self::Receiving => "blocks are received",
+            Self::Whole => "all blocks are there",
+            Self::Over => "the stream is over",
+        }
+    }
+}
+
+/// One connection, as far as this stream is concerned.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rail {
+    arrived: u64,
+    /// Blocks that were sent on it and will never arrive.
+    lost: u64,
+    /// Blocks that were sent on it up to the end of the lap, as the sender says.
+    said: u64,
+    finished: Option<u32>,
+    is_lost: bool,
+}
+
+/// A list of blocks that is being said.
+#[derive(Debug, Clone, Copy)]
+struct Listing {
+    lap: u32,
+    /// The first block that was not looked at.
+    from: u64,
+    /// Whether there are ranges behind it.
+    more: bool,
+}
+
+impl Listing {
+    fn new(lap: u32) -> Self {
+        Self {
+            lap,
+            from: 0,
+            more: true,
+        }
+    }
+}
+
+/// What is being said, between [`Intake::next_to_say`] and [`Intake::on_said`].
+#[derive(Debug, Clone, Copy)]
+enum Saying {
+    Refuse,
+    Accept,
+    Have(Listing),
+    Credit(u64),
+    Written(u64),
+    Damaged,
+    Missing(Listing),
+    Complete,
+    Failed,
+}
+
+/// Blocks beyond its window that a receiver deals with, where a network brings them late or twice.
+const LATE_MAX: u64 = 64;
+
+/// How a stream ended at the receiver.
+pub(crate) type IntakeOutcome = Result<Complete, StreamError>;
+
+/// A receiver's account of one stream.
 #[derive(Debug)]
 pub(crate) struct Intake {
     open: Open,
+    settings: IntakeSettings,
+    state: State,
     parser: Option<ManifestParser>,
     manifest: Arc<Manifest>,
     plan: Arc<BlockPlan>,
-    described: bool,
-    /// Written, or being written.
+    rails: Vec<Rail>,
+    /// The rail that the sender is told things on.
+    home: Option<u16>,
+    /// Checked and written.
+    have: BlockSet,
+    /// Being checked and written.
     taken: BlockSet,
-    written: u64,
-    written_bytes: u64,
+    bytes: u64,
     digest: StreamDigest,
-    window: u64,
-    received: u64,
-    /// Blocks that came and are over: written, damaged or doubled.
-    settled: u64,
-    granted: u64,
-    told_written: u64,
-    came_on: HashMap<u16, u64>,
-    finishes: HashMap<u16, Finish>,
-    lost: HashMap<u16, u64>,
-    say: VecDeque<Say>,
-    missing_from: Option<u64>,
+    have_digest: u32,
+    arrived: u64,
+    lost: u64,
+    /// Blocks whose buffers are free again, or that will never arrive.
+    released: u64,
+    resent: u64,
     lap: u32,
-    paused: bool,
-}
-
-#[derive(Debug)]
-enum Say {
-    Accept,
-    Have(u64),
-    Damaged(u64, u32),
+    /// What the sender said at the end of the lap.
+    finish: Option<Finish>,
+    is_paused: bool,
+    is_accept_unsaid: bool,
+    having: Option<Listing>,
+    missing: Option<Listing>,
+    /// The last list of what is missing, for the case that the connection that it was said on is lost.
+    last_missing: Option<(u32, u64)>,
+    damaged: VecDeque<(u64, u32)>,
+    /// Blocks that the sender may have sent, all in all.
+    granted: u64,
+    /// It was told so on a connection that is lost.
+    is_credit_stale: bool,
+    written_said: u64,
+    wants_progress: bool,
+    is_verdict_unsaid: bool,
+    refusal: Option<Refusal>,
+    failure: Option<(RefusalCode, Option<u64>, String)>,
+    complete: Option<Complete>,
+    ranges: RangesBuilder,
+    saying: Option<Saying>,
+    outcome: Option<IntakeOutcome>,
 }
 
 impl Intake {
-    pub(crate) fn new(open: Open, limits: &Limits) -> Result<Self, (RefusalCode, String)> {
+    /// The account of a stream that a sender opens on a rail. Nothing is allocated for what was only announced.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not taken.
+    pub(crate) fn new(rail: u16, open: Open, settings: IntakeSettings) -> Result<Self, Refusal> {
+        assert!(settings.window > 0, "a receiver has room for a block");
+        admit(&open, &settings)?;
         let announced = Announced {
             entries: open.entries,
             manifest_bytes: open.manifest_bytes,
             bytes: open.bytes,
         };
-        if open.block_bytes > limits.block_bytes || open.blocks > limits.blocks {
-            return Err((RefusalCode::BLOCKS, String::new()));
-        }
-        if open
-            .flags
-            .intersects(OpenFlags::BLAKE3 | OpenFlags::BY_WRITE)
-        {
-            return Err((RefusalCode::FEATURE, String::new()));
-        }
-        let parser = ManifestParser::new(announced, &limits.of_manifest());
-        let parser = parser.map_err(|error| {
-            let code = if open.bytes > limits.bytes {
-                RefusalCode::BYTES
-            } else {
-                RefusalCode::ENTRIES
-            };
-            (code, error.to_string())
-        })?;
-        let empty = Manifest::default();
-        let described = open.entries == 0;
-        Ok(Self {
+        let parser = ManifestParser::new(announced, &settings.limits.of_manifest())?;
+        let mut intake = Self {
             open,
+            settings,
+            state: State::Manifest,
             parser: Some(parser),
-            plan: Arc::new(BlockPlan::new(&empty, open.block_bytes)),
-            manifest: Arc::new(empty),
-            described,
+            manifest: Arc::default(),
+            plan: Arc::new(BlockPlan::new(&Manifest::default(), open.block_bytes)),
+            rails: Vec::new(),
+            home: Some(rail),
+            have: BlockSet::new(0),
             taken: BlockSet::new(0),
-            written: 0,
-            written_bytes: 0,
-            digest: StreamDigest::new(0),
-            window: 0,
-            received: 0,
-            settled: 0,
-            granted: 0,
-            told_written: 0,
-            came_on: HashMap::new(),
-            finishes: HashMap::new(),
-            lost: HashMap::new(),
-            say: VecDeque::new(),
-            missing_from: None,
+            bytes: 0,
+            digest: StreamDigest::new(open.blocks),
+            have_digest: 0,
+            arrived: 0,
+            lost: 0,
+            released: 0,
+            resent: 0,
             lap: 0,
-            paused: false,
-        })
+            finish: None,
+            is_paused: false,
+            is_accept_unsaid: false,
+            having: None,
+            missing: None,
+            last_missing: None,
+            damaged: VecDeque::new(),
+            granted: 0,
+            is_credit_stale: false,
+            written_said: 0,
+            wants_progress: false,
+            is_verdict_unsaid: false,
+            refusal: None,
+            failure: None,
+            complete: None,
+            ranges: RangesBuilder::default(),
+            saying: None,
+            outcome: None,
+        };
+        if open.entries == 0 {
+            intake.announced_all()?;
+        }
+        Ok(intake)
     }
 
+    fn announced_all(&mut self) -> Result<(), Refusal> {
+        let Some(parser) = self.parser.take() else {
+            return Ok(());
+        };
+        let manifest = parser.finish()?;
+        let plan = BlockPlan::new(&manifest, self.open.block_bytes);
+        if plan.blocks() != self.open.blocks {
+            return Err(ManifestError::NotAsAnnounced {
+                what: "blocks",
+                announced: self.open.blocks,
+                found: plan.blocks(),
+            }
+            .into());
+        }
+        self.manifest = Arc::new(manifest);
+        self.plan = Arc::new(plan);
+        self.state = State::Deciding;
+        Ok(())
+    }
+
+    /// What was opened.
     pub(crate) fn open(&self) -> &Open {
         &self.open
     }
 
-    pub(crate) fn manifest(&self) -> Arc<Manifest> {
-        Arc::clone(&self.manifest)
+    /// Whether the manifest is whole and the engine has to decide; so it is at once for a stream without entries.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.state == State::Deciding
     }
 
-    pub(crate) fn plan(&self) -> Arc<BlockPlan> {
-        Arc::clone(&self.plan)
+    /// What the stream has; whole once it is announced.
+    pub(crate) fn manifest(&self) -> &Arc<Manifest> {
+        &self.manifest
     }
 
-    pub(crate) fn is_described(&self) -> bool {
-        self.described
+    /// The blocks of the stream, once it is announced.
+    pub(crate) fn plan(&self) -> &Arc<BlockPlan> {
+        &self.plan
     }
 
-    pub(crate) fn has_crc(&self) -> bool {
-        self.open.flags.contains(OpenFlags::CRC32C)
+    /// Bytes of memory that this account takes.
+    pub(crate) fn memory(&self) -> u64 {
+        Limits::memory_of(
+            self.open.entries,
+            self.open.manifest_bytes,
+            self.open.blocks,
+        )
     }
 
-    pub(crate) fn is_paused(&self) -> bool {
-        self.paused
+    // ---- decisions of the engine -----------------------------------------------------------------------------------
+
+    /// Takes the stream. The sink has these blocks; their part in the digest comes from the CRCs that it proved them with.
+    ///
+    /// # Panics
+    ///
+    /// When the stream is not announced, or the set is one of another stream.
+    pub(crate) fn accept(&mut self, have: BlockSet, have_digest: u32) {
+        assert_eq!(self.state, State::Deciding, "a stream is accepted once");
+        assert_eq!(
+            have.blocks(),
+            self.plan.blocks(),
+            "the set is this stream's"
+        );
+        self.bytes = have
+            .ranges(0)
+            .flatten()
+            .filter_map(|index| self.plan.get(index))
+            .map(|block| u64::from(block.len))
+            .sum();
+        self.digest.add_part(have_digest);
+        self.have_digest = have_digest;
+        self.taken = BlockSet::new(have.blocks());
+        self.having = (!have.is_empty()).then(|| Listing::new(0));
+        self.have = have;
+        self.is_accept_unsaid = true;
+        self.state = State::Receiving;
     }
 
-    pub(crate) fn written_bytes(&self) -> u64 {
-        self.written_bytes
-    }
-
-    pub(crate) fn on_manifest(&mut self, part: &ManifestPart<'_>) -> Result<(), StreamViolation> {
-        let Some(parser) = &mut self.parser else {
-            let state = "the manifest was whole";
-            return Err(StreamViolation::Unexpected { kind: 4, state });
-        };
-        parser.feed(part.first, part.entries)?;
-        if parser.is_whole() {
-            let manifest = self.parser.take().expect("it is there").finish()?;
-            self.plan = Arc::new(BlockPlan::new(&manifest, self.open.block_bytes));
-            if self.plan.blocks() != self.open.blocks {
-                let (what, value) = ("blocks", self.open.blocks);
-                return Err(StreamViolation::Count { what, value });
-            }
-            self.manifest = Arc::new(manifest);
-            self.described = true;
+    /// Does not take the stream.
+    pub(crate) fn refuse(&mut self, refusal: Refusal) {
+        if self.state == State::Over {
+            return;
         }
-        Ok(())
+        self.state = State::Over;
+        self.outcome = Some(Err(StreamError::GivenUp {
+            code: refusal.code,
+            reason: refusal.reason.clone(),
+        }));
+        self.refusal = Some(refusal);
     }
 
-    pub(crate) fn accept(&mut self, kept: &[(u64, u32)], window: u32) {
-        let blocks = self.plan.blocks();
-        self.taken = BlockSet::new(blocks);
-        self.digest = StreamDigest::new(blocks);
-        for (index, crc) in kept {
-            if let Some(block) = self.plan.get(*index)
-                && self.taken.insert(*index)
-            {
-                self.digest.add(block.index, block.len, *crc);
-                self.written += 1;
-                self.written_bytes += u64::from(block.len);
-            }
-        }
-        self.window = window.into();
-        self.granted = self.window;
-        self.say.push_back(Say::Accept);
-        if !self.taken.is_empty() {
-            self.say.push_back(Say::Have(0));
-        }
-    }
-
-    pub(crate) fn on_block(
-        &mut self,
-        rail: u16,
-        header: &BlockHeader,
-    ) -> Result<Taken, StreamViolation> {
-        let index = header.index;
-        let block = self.plan.get(index).filter(|block| {
-            (block.entry as u64, block.offset, block.len)
-                == (header.entry, header.offset, header.len)
-        });
-        let block = block.ok_or(StreamViolation::NoSuchBlock { index })?;
-        self.received += 1;
-        if self.received > self.granted {
-            let (sent, granted) = (self.received, self.granted);
-            return Err(StreamViolation::OverCredit { sent, granted });
-        }
-        *self.came_on.entry(rail).or_default() += 1;
-        match self.taken.insert(index) {
-            true => Ok(Taken::New(block)),
-            false => {
-                self.settled += 1;
-                Ok(Taken::Twice)
+    /// Gives the stream up; the sender is told.
+    pub(crate) fn fail(&mut self, code: RefusalCode, block: Option<u64>, reason: &str) {
+        match self.state {
+            State::Over => {}
+            State::Manifest | State::Deciding => self.refuse(Refusal::new(code, reason)),
+            State::Receiving | State::Whole => {
+                self.state = State::Over;
+                self.failure = Some((code, block, reason.to_owned()));
+                self.is_verdict_unsaid = true;
+                let reason = reason.to_owned();
+                self.outcome = Some(Err(StreamError::GivenUp { code, reason }));
             }
         }
     }
 
-    pub(crate) fn on_written(&mut self, index: u64, crc: u32) {
-        self.settled += 1;
-        self.written += 1;
-        if let Some(block) = self.plan.get(index) {
-            self.written_bytes += u64::from(block.len);
-            self.digest.add(index, block.len, crc);
-        }
-    }
-
-    pub(crate) fn on_damaged(&mut self, index: u64, found: u32) {
-        self.settled += 1;
-        self.taken.remove(index);
-        self.say.push_back(Say::Damaged(index, found));
-    }
-
-    pub(crate) fn on_message(
-        &mut self,
-        rail: u16,
-        message: &Message<'_>,
-    ) -> Result<(), StreamViolation> {
-        match message {
-            Message::Finish(finish) => {
-                self.finishes.insert(rail, *finish);
-            }
-            Message::RailLost(lost) => {
-                let gone = lost
-                    .sent_there
-                    .saturating_sub(self.came_on.get(&lost.rail).copied().unwrap_or(0));
-                self.lost.insert(lost.rail, gone);
-                // They will not come, and were counted.
-                self.received += gone;
-                self.settled += gone;
-            }
-            Message::Pause(pause) => self.paused = pause.on,
-            other => {
-                let kind = other.kind().0;
-                let state = "a stream was received";
-                return Err(StreamViolation::Unexpected { kind, state });
-            }
-        }
-        self.look_for_missing();
-        Ok(())
-    }
-
-    /// Everything that was sent in this lap came, or is lost.
-    fn lap_is_over(&self) -> bool {
-        let Some(last) = self.finishes.values().find(|finish| finish.lap == self.lap) else {
-            return false;
-        };
-        self.received >= last.sent && self.settled == self.received
-    }
-
-    fn look_for_missing(&mut self) {
-        if self.lap_is_over()
-            && !self.taken.is_full()
-            && self.say.is_empty()
-            && self.missing_from.is_none()
+    /// The sink is finished: it has all, checked and, as asked, synced.
+    ///
+    /// # Panics
+    ///
+    /// When not all is there.
+    pub(crate) fn complete(&mut self, checks: Checks, blake3: Option<[u8; HASH_LEN]>) {
+        assert_eq!(self.state, State::Whole, "all blocks are there");
+        let theirs = self.finish.and_then(|finish| finish.blake3);
+        if let (Some(ours), Some(theirs)) = (blake3, theirs)
+            && ours != theirs
         {
-            self.missing_from = Some(0);
+            let reason = "the content has another BLAKE3 hash than the source";
+            return self.fail(RefusalCode::DIGEST, None, reason);
         }
-    }
-
-    pub(crate) fn is_whole(&self) -> bool {
-        self.taken.is_full() && self.written == self.plan.blocks() && self.lap_is_over()
-    }
-
-    pub(crate) fn complete(&self, checks: Checks) -> Complete {
-        Complete {
+        let complete = Complete {
             stream: self.open.stream,
             checks,
             digest: self.digest.digest(),
             blocks: self.plan.blocks(),
-            bytes: self.manifest.bytes(),
-            blake3: None,
+            bytes: self.plan.bytes(),
+            blake3,
+        };
+        self.state = State::Over;
+        self.complete = Some(complete);
+        self.is_verdict_unsaid = true;
+        self.outcome = Some(Ok(complete));
+    }
+
+    // ---- what the sender says --------------------------------------------------------------------------------------
+
+    /// Takes what the sender says of this stream, on a rail. Whatever it is, the engine looks at [`is_whole`](Self::is_whole) and
+    /// [`outcome`](Self::outcome) afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The sender does not keep to the protocol: the stream is over then, and the sender is told.
+    pub(crate) fn on_message(
+        &mut self,
+        rail: u16,
+        message: &Message<'_>,
+    ) -> Result<Arrival, StreamViolation> {
+        if self.state == State::Over || self.rail(rail).is_lost {
+            // What was under way when it ended.
+            return Ok(Arrival::Nothing);
+        }
+        let result = match message {
+            Message::Block(block) => self.on_block(rail, block, false),
+            Message::Placed(placed) => self.on_block(rail, &placed.block, true),
+            Message::Manifest(part) => self.on_manifest(part),
+            Message::Finish(finish) => self.on_finish(rail, finish),
+            Message::RailLost(lost) => self.on_rail_lost(lost),
+            Message::Pause(pause) => {
+                self.is_paused = pause.on;
+                Ok(Arrival::Nothing)
+            }
+            Message::Cancel(cancel) => {
+                self.state = State::Over;
+                self.outcome = Some(Err(StreamError::Failed {
+                    code: cancel.code,
+                    block: None,
+                    reason: cancel.reason.to_string(),
+                }));
+                Ok(Arrival::Over)
+            }
+            _ => Err(self.unexpected(message)),
+        };
+        if let Err(violation) = &result {
+            self.fail(RefusalCode::MALFORMED, None, &violation.to_string());
+            self.outcome = Some(Err(StreamError::Violation(*violation)));
+        }
+        result
+    }
+
+    fn unexpected(&self, message: &Message<'_>) -> StreamViolation {
+        StreamViolation::Unexpected {
+            kind: message.kind().0,
+            state: self.state.text(),
         }
     }
 
-    pub(crate) fn say_next(&mut self, progress: bool, outbox: &mut Outbox) -> bool {
+    fn on_manifest(&mut self, part: &ManifestPart<'_>) -> Result<Arrival, StreamViolation> {
+        let Some(parser) = &mut self.parser else {
+            return Err(self.unexpected(&Message::Manifest(*part)));
+        };
+        let refusal = match parser.feed(part.first, part.entries) {
+            Ok(()) if !parser.is_whole() => return Ok(Arrival::Nothing),
+            Ok(()) => match self.announced_all() {
+                Ok(()) => return Ok(Arrival::Announced),
+                Err(refusal) => refusal,
+            },
+            Err(error) => error.into(),
+        };
+        self.refuse(refusal);
+        Ok(Arrival::Over)
+    }
+
+    fn on_block(
+        &mut self,
+        rail: u16,
+        header: &BlockHeader,
+        is_placed: bool,
+    ) -> Result<Arrival, StreamViolation> {
+        let is_by_write = self.open.flags.contains(OpenFlags::BY_WRITE);
+        let is_told = self.having.is_none() && !self.is_accept_unsaid;
+        if self.state != State::Receiving || is_placed != is_by_write || !is_told {
+            let message = Message::Block(*header);
+            return Err(self.unexpected(&message));
+        }
+        let index = header.index;
+        let block = self
+            .plan
+            .get(index)
+            .filter(|block| {
+                let is = (block.entry as u64, block.offset, block.len);
+                is == (header.entry, header.offset, header.len)
+            })
+            .ok_or(StreamViolation::NoSuchBlock { index })?;
+        if !self.open.flags.contains(OpenFlags::CRC32C) && header.crc != 0 {
+            let (what, value) = ("the CRC of a block without one", header.crc.into());
+            return Err(StreamViolation::Count { what, value });
+        }
+        self.rail_mut(rail)?.arrived += 1;
+        self.arrived += 1;
+        if self.have.contains(index) || self.taken.contains(index) {
+            self.released += 1;
+            self.count_resent(index);
+            return Ok(match self.state {
+                State::Over => Arrival::Over,
+                _ => Arrival::Twice,
+            });
+        }
+        self.check_credit()?;
+        self.taken.insert(index);
+        Ok(Arrival::Block(block))
+    }
+
+    /// No more blocks are dealt with at a time than there is room for, and some: blocks that come late or twice, damaged maybe, have made room that they
+    /// did not take, and that is not the sender's doing.
+    fn check_credit(&self) -> Result<(), StreamViolation> {
+        let window = self.settings.window;
+        if self.taken.count() < window.saturating_add(LATE_MAX) {
+            return Ok(());
+        }
+        let granted = self.granted;
+        Err(StreamViolation::OverCredit {
+            sent: self.arrived + self.lost,
+            granted,
+        })
+    }
+
+    fn count_resent(&mut self, index: u64) {
+        self.resent += 1;
+        if self.resent > self.settings.limits.resent {
+            let reason = "too many blocks came damaged or twice";
+            self.fail(RefusalCode::DAMAGED, Some(index), reason);
+        }
+    }
+
+    fn on_finish(&mut self, rail: u16, finish: &Finish) -> Result<Arrival, StreamViolation> {
+        let message = Message::Finish(*finish);
+        if self.state == State::Whole || self.state == State::Receiving && finish.lap < self.lap {
+            // The verdict on this lap was lost with a connection, or is under way.
+            return Ok(Arrival::Nothing);
+        }
+        let is_told = self.having.is_none() && !self.is_accept_unsaid;
+        if self.state != State::Receiving || !is_told || finish.lap != self.lap {
+            return Err(self.unexpected(&message));
+        }
+        // Who has come to this lap knows what was missing after the last one, even if that was about to be said again.
+        self.missing = None;
+        let said = (finish.sent, finish.digest, finish.blake3);
+        let before = self.finish.map(|it| (it.sent, it.digest, it.blake3));
+        if before.is_some_and(|before| before != said) {
+            return Err(self.unexpected(&message));
+        }
+        if self.rail(rail).finished == Some(self.lap) {
+            return Err(self.unexpected(&message));
+        }
+        self.settle(rail, finish.sent_here)?;
+        self.rail_mut(rail)?.finished = Some(self.lap);
+        self.finish = Some(*finish);
+        self.judge()
+    }
+
+    /// The sender says how many blocks it sent on a rail: those that did not arrive are lost.
+    fn settle(&mut self, rail: u16, said: u64) -> Result<(), StreamViolation> {
+        let (sent, granted) = (said, self.granted);
+        if sent > granted {
+            return Err(StreamViolation::OverCredit { sent, granted });
+        }
+        let it = self.rail_mut(rail)?;
+        if said < it.said {
+            let what = "the number of blocks that were sent on a connection";
+            return Err(StreamViolation::Count { what, value: said });
+        }
+        it.said = said;
+        let lost = said.saturating_sub(it.arrived + it.lost);
+        it.lost += lost;
+        self.lost += lost;
+        self.released += lost;
+        Ok(())
+    }
+
+    fn on_rail_lost(&mut self, lost: &RailLost) -> Result<Arrival, StreamViolation> {
+        if self.state == State::Manifest || self.state == State::Deciding {
+            return Err(self.unexpected(&Message::RailLost(*lost)));
+        }
+        let it = self.rail(lost.rail);
+        if it.is_lost {
+            // Said anew, because the connection that it was said on was lost, too.
+            return match it.said == lost.sent_there {
+                true => Ok(Arrival::Nothing),
+                false => Err(self.unexpected(&Message::RailLost(*lost))),
+            };
+        }
+        self.settle(lost.rail, lost.sent_there)?;
+        self.rail_mut(lost.rail)?.is_lost = true;
+        self.on_rail_gone(lost.rail);
+        self.judge()?;
+        Ok(Arrival::CloseRail(lost.rail))
+    }
+
+    /// Once all of a lap has arrived, or is known to be lost, and is written: is it whole, and what is missing?
+    fn judge(&mut self) -> Result<Arrival, StreamViolation> {
+        let Some(finish) = self.finish.filter(|_| self.state == State::Receiving) else {
+            return Ok(Arrival::Nothing);
+        };
+        let said: u64 = self.rails.iter().map(|rail| rail.said).sum();
+        if said > finish.sent {
+            let what = "the number of blocks that were sent on a connection";
+            return Err(StreamViolation::Count { what, value: said });
+        }
+        let is_settled = self.rails.iter().all(|rail| {
+            rail.is_lost || rail.said + rail.arrived == 0 || rail.finished == Some(self.lap)
+        });
+        if said < finish.sent || !is_settled || !self.taken.is_empty() {
+            return Ok(Arrival::Nothing);
+        }
+        // Whatever was counted as lost or came twice: all that was sent is dealt with.
+        self.released = finish.sent;
+        if !self.have.is_full() {
+            self.missing = Some(Listing::new(self.lap));
+            self.last_missing = Some((self.lap, self.arrived));
+            self.damaged.clear();
+            self.lap += 1;
+            self.finish = None;
+            return Ok(Arrival::Nothing);
+        }
+        if self.digest.digest() != finish.digest {
+            let reason = "the digest of the blocks is not that of the source";
+            self.fail(RefusalCode::DIGEST, None, reason);
+            return Ok(Arrival::Over);
+        }
+        self.state = State::Whole;
+        Ok(Arrival::Over)
+    }
+
+    // ---- what became of blocks and rails ---------------------------------------------------------------------------
+
+    /// A block is checked and written; this is its CRC.
+    ///
+    /// # Panics
+    ///
+    /// When it was not to be written.
+    pub(crate) fn on_written(&mut self, block: &Block, crc: u32) {
+        assert!(
+            self.taken.remove(block.index),
+            "a block that came is written"
+        );
+        self.released += 1;
+        self.have.insert(block.index);
+        self.bytes += u64::from(block.len);
+        self.digest.add(block.index, block.len, crc);
+        // It can't be a violation: nobody has said anything.
+        let _ = self.judge();
+    }
+
+    /// A block came with other bytes than its CRC tells of; this is what they have.
+    ///
+    /// # Panics
+    ///
+    /// When it was not to be written.
+    pub(crate) fn on_damaged(&mut self, block: &Block, crc: u32) {
+        assert!(
+            self.taken.remove(block.index),
+            "a block that came is damaged"
+        );
+        self.released += 1;
+        self.damaged.push_back((block.index, crc));
+        self.count_resent(block.index);
+        let _ = self.judge();
+    }
+
+    /// A connection of this session is gone. What was said on it last is said again on another, since nobody knows whether it arrived.
+    pub(crate) fn on_rail_gone(&mut self, rail: u16) {
+        if self.home != Some(rail) {
+            return;
+        }
+        self.home = None;
+        self.saying = None;
+        let is_accepted = !self.is_accept_unsaid && self.state == State::Receiving;
+        if is_accepted {
+            self.is_credit_stale = true;
+            self.written_said = 0;
+        }
+        if let Some((lap, arrived)) = self.last_missing
+            && arrived == self.arrived
+            && self.finish.is_none()
+            && self.state == State::Receiving
+        {
+            self.missing = Some(Listing::new(lap));
+        }
+        if self.complete.is_some() || self.failure.is_some() {
+            self.is_verdict_unsaid = true;
+        }
+    }
+
+    /// The connection that things are said on from now on, if the last one is gone.
+    pub(crate) fn set_home(&mut self, rail: u16) {
+        self.home.get_or_insert(rail);
+    }
+
+    /// The rail to send [`next_to_say`](Self::next_to_say) on.
+    pub(crate) fn home(&self) -> Option<u16> {
+        self.home
+    }
+
+    fn rail(&self, rail: u16) -> Rail {
+        let rail = self.rails.get(usize::from(rail));
+        rail.copied().unwrap_or_default()
+    }
+
+    fn rail_mut(&mut self, rail: u16) -> Result<&mut Rail, StreamViolation> {
+        if rail >= RAILS_MAX {
+            let (what, value) = ("the number of a connection", rail.into());
+            return Err(StreamViolation::Count { what, value });
+        }
+        let at = usize::from(rail);
+        if self.rails.len() <= at {
+            self.rails.resize(at + 1, Rail::default());
+        }
+        Ok(&mut self.rails[at])
+    }
+
+    // ---- what is to be said ----------------------------------------------------------------------------------------
+
+    /// The sender is to be told how far it is, even if there is nothing else to say.
+    pub(crate) fn want_progress(&mut self) {
+        self.wants_progress = true;
+    }
+
+    /// The next message for the sender. It is the same, or a newer one, until [`on_said`](Self::on_said) says that it went out.
+    pub(crate) fn next_to_say(&mut self) -> Option<Message<'_>> {
+        self.saying = self.choose();
         let stream = self.open.stream;
-        match self.say.pop_front() {
-            Some(Say::Accept) => {
-                outbox.push(&Message::Accept(Accept {
+        Some(match self.saying? {
+            Saying::Refuse => self.refusal.as_ref()?.message(stream),
+            Saying::Accept => Message::Accept(Accept {
+                stream,
+                granted: self.settings.window,
+                have_blocks: self.have.count(),
+                have_digest: self.have_digest,
+                slots: self.slots(),
+            }),
+            Saying::Have(listing) => {
+                let listing = fill(&mut self.ranges, listing, self.have.ranges(listing.from));
+                self.saying = Some(Saying::Have(listing));
+                Message::Have(list(stream, &listing, &self.ranges))
+            }
+            Saying::Missing(listing) => {
+                let listing = fill(&mut self.ranges, listing, self.have.missing(listing.from));
+                self.saying = Some(Saying::Missing(listing));
+                Message::Missing(list(stream, &listing, &self.ranges))
+            }
+            Saying::Credit(granted) => Message::Credit(Credit { stream, granted }),
+            Saying::Written(blocks) => Message::Written(Written {
+                stream,
+                blocks,
+                bytes: self.bytes,
+            }),
+            Saying::Damaged => {
+                let (index, crc) = *self.damaged.front()?;
+                Message::Damaged(Damaged { stream, index, crc })
+            }
+            Saying::Complete => Message::Complete(self.complete?),
+            Saying::Failed => {
+                let (code, block, reason) = self.failure.as_ref()?;
+                Message::Failed(Failed {
                     stream,
-                    granted: self.granted,
-                    have_blocks: self.taken.count(),
-                    have_ranges: self.taken.ranges(0).count() as u64,
-                    have_digest: self.digest.part(),
-                    slots: 0,
-                }));
-                return true;
+                    code: *code,
+                    block: *block,
+                    reason: Reason::new(reason),
+                })
             }
-            Some(Say::Have(from)) => {
-                let mut list = RangesBuilder::default();
-                let mut next = None;
-                for range in self.taken.ranges(from) {
-                    if list.len() == RangesBuilder::ROOM {
-                        next = Some(range.start);
-                        break;
-                    }
-                    list.push(range);
-                }
-                let more = next.map_or(0, |from| self.taken.ranges(from).count() as u64);
-                outbox.push(&Message::Have(RangeList {
-                    stream,
-                    lap: 0,
-                    more,
-                    ranges: list.ranges(),
-                }));
-                if let Some(from) = next {
-                    self.say.push_front(Say::Have(from));
-                }
-                return true;
-            }
-            Some(Say::Damaged(index, crc)) => {
-                outbox.push(&Message::Damaged(Damaged { stream, index, crc }));
-                return true;
-            }
-            None => {}
+        })
+    }
+
+    fn slots(&self) -> u32 {
+        match self.open.flags.contains(OpenFlags::BY_WRITE) {
+            true => self.settings.slots,
+            false => 0,
         }
-        let grant = self.settled + self.window;
-        if grant >= self.granted + (self.window / 4).max(1) {
-            self.granted = grant;
-            outbox.push(&Message::Credit(Credit {
-                stream,
-                granted: grant,
-            }));
-            return true;
+    }
+
+    fn choose(&self) -> Option<Saying> {
+        self.home?;
+        if self.refusal.is_some() {
+            return Some(Saying::Refuse);
         }
-        self.look_for_missing();
-        if let Some(from) = self.missing_from.take() {
-            let mut list = RangesBuilder::default();
-            let mut next = None;
-            for range in self.taken.missing(from) {
-                if list.len() == RangesBuilder::ROOM {
-                    next = Some(range.start);
-                    break;
-                }
-                list.push(range);
+        if self.is_verdict_unsaid {
+            let is_complete = self.complete.is_some();
+            return Some(if is_complete {
+                Saying::Complete
+            } else {
+                Saying::Failed
+            });
+        }
+        if self.state != State::Receiving {
+            return None;
+        }
+        if self.is_accept_unsaid {
+            return Some(Saying::Accept);
+        }
+        if let Some(listing) = self.having {
+            return Some(Saying::Have(listing));
+        }
+        let granted = self.granted.max(self.released + self.settings.window);
+        if self.is_credit_due(granted) {
+            return Some(Saying::Credit(granted));
+        }
+        if let Some(listing) = self.missing {
+            return Some(Saying::Missing(listing));
+        }
+        if !self.damaged.is_empty() {
+            return Some(Saying::Damaged);
+        }
+        let blocks = self.have.count();
+        let is_due = self.wants_progress && blocks != self.written_said;
+        is_due.then_some(Saying::Written(blocks))
+    }
+
+    /// A quarter of the window at a time, or whatever there is when the sender can't go on.
+    fn is_credit_due(&self, granted: u64) -> bool {
+        let used = self.arrived + self.lost;
+        let news = granted - self.granted;
+        let quarter = (self.settings.window / 4).max(1);
+        self.is_credit_stale || news >= quarter || news > 0 && used >= self.granted
+    }
+
+    /// What [`next_to_say`](Self::next_to_say) gave has been given to the endpoint.
+    ///
+    /// # Panics
+    ///
+    /// When nothing was to be said.
+    pub(crate) fn on_said(&mut self) {
+        let more = |listing: Listing| listing.more.then_some(listing);
+        match self.saying.take().expect("something was to be said") {
+            Saying::Refuse => self.refusal = None,
+            Saying::Accept => {
+                self.is_accept_unsaid = false;
+                self.granted = self.settings.window;
+                self.written_said = self.have.count();
             }
-            let more = next.map_or(0, |from| self.taken.missing(from).count() as u64);
-            outbox.push(&Message::Missing(RangeList {
-                stream,
-                lap: self.lap,
-                more,
-                ranges: list.ranges(),
-            }));
-            self.missing_from = next;
-            if next.is_none() {
-                self.lap += 1;
+            Saying::Have(listing) => self.having = more(listing),
+            Saying::Missing(listing) => self.missing = more(listing),
+            Saying::Credit(granted) => {
+                self.granted = granted;
+                self.is_credit_stale = false;
+                // A sender that goes on may as well know how far it is.
+                self.wants_progress = true;
             }
-            return true;
+            Saying::Written(blocks) => {
+                self.written_said = blocks;
+                self.wants_progress = false;
+            }
+            Saying::Damaged => {
+                self.damaged.pop_front();
+            }
+            Saying::Complete | Saying::Failed => self.is_verdict_unsaid = false,
         }
-        if progress && self.told_written != self.written {
-            self.told_written = self.written;
-            outbox.push(&Message::Written(Written {
-                stream,
-                blocks: self.written,
-                bytes: self.written_bytes,
-            }));
-        }
-        false
+    }
+
+    // ---- how it is -------------------------------------------------------------------------------------------------
+
+    /// Whether all is there, and the sink is to be finished: then [`complete`](Self::complete).
+    pub(crate) fn is_whole(&self) -> bool {
+        self.state == State::Whole
+    }
+
+    /// How it ended, if it did.
+    pub(crate) fn outcome(&self) -> Option<&IntakeOutcome> {
+        self.outcome.as_ref()
+    }
+
+    /// Whether the sender said that it pauses.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.is_paused
+    }
+
+    /// What is checked and written.
+    pub(crate) fn have(&self) -> &BlockSet {
+        &self.have
+    }
+
+    /// Bytes that are checked and written.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Blocks that came, and how many of them came damaged or twice.
+    pub(crate) fn arrived(&self) -> (u64, u64) {
+        (self.arrived, self.resent)
     }
 }
+
+fn list<'a>(stream: u32, listing: &Listing, ranges: &'a RangesBuilder) -> RangeList<'a> {
+    RangeList {
+        stream,
+        lap: listing.lap,
+        more: listing.more,
+        ranges: ranges.ranges(),
+    }
+}
+
+/// Puts as many ranges into the builder as it has room for; what is left then.
+fn fill(
+    builder: &mut RangesBuilder,
+    listing: Listing,
+    ranges: impl Iterator<Item = std::ops::Range<u64>>,
+) -> Listing {
+    let mut listing = listing;
+    let mut ranges = ranges.peekable();
+    *builder = RangesBuilder::default();
+    for range in ranges.by_ref().take(RangesBuilder::ROOM) {
+        listing.from = range.end;
+        builder.push(range);
+    }
+    listing.more = ranges.peek().is_some();
+    listing
+}
+
+/// What can be judged before the manifest comes.
+fn admit(open: &Open, settings: &IntakeSettings) -> Result<(), Refusal> {
+    let limits = &settings.limits;
+    let needed = [
+        (OpenFlags::BLAKE3, Features::BLAKE3),
+        (OpenFlags::READ_BACK, Features::READ_BACK),
+        (OpenFlags::BY_WRITE, Features::BY_WRITE),
+    ];
+    for (flag, feature) in needed {
+        if open.flags.contains(flag) && !settings.features.contains(feature) {
+            let reason = format!("{flag:?} was not agreed on");
+            return Err(Refusal::new(RefusalCode::FEATURE, reason));
+        }
+    }
+    let block_bytes = limits.block_bytes.min(settings.payload_max);
+    Refusal::limit(
+        RefusalCode::BLOCKS,
+        open.block_bytes.into(),
+        block_bytes.into(),
+    )?;
+    Refusal::limit(RefusalCode::BYTES, open.bytes, limits.bytes)?;
+    Refusal::limit(RefusalCode::ENTRIES, open.entries, limits.entries)?;
+    Refusal::limit(RefusalCode::BLOCKS, open.blocks, limits.blocks)?;
+    let least = open
+        .entries
+        .saturating_mul(super::manifest::ENTRY_LEN as u64);
+    let names = open.manifest_bytes.saturating_sub(least);
+    Refusal::limit(RefusalCode::NAMES, names, limits.name_bytes)?;
+    let memory = Limits::memory_of(open.entries, open.manifest_bytes, open.blocks);
+    Refusal::limit(RefusalCode::BUSY, memory, settings.memory_left)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,32 +1,51 @@
-//! `StreamReport`: how a stream went.
+//! `StreamReport`: how a stream went, what it waited for, and which way its bytes took.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
+
 /// What a side waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stall {
+    /// Nothing: bytes are moving, or nothing is to be moved.
     None,
     Disk,
     Wire,
     Credits,
     Sink,
+    Limit,
 }
 
-/// Time spent waiting, by cause.
+/// Time that a stream spent waiting, by cause. What is left of its time, bytes were moving and nothing waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Stalls {
-    /// For the source to be read.
+    /// The network was idle: the source was being read.
     pub disk: Duration,
-    /// For the network.
+    /// Blocks were ready: the network, or the peer's side of it, took no more.
     pub wire: Duration,
-    /// For grants, with blocks on their way.
+    /// Blocks were ready and others on their way: the peer had granted no more.
     pub credits: Duration,
-    /// For the sink.
+    /// Everything that was granted had been sent: the sink was writing, proving or finishing.
     pub sink: Duration,
+    /// A rate limit, a pause, or peers that were to be waited for.
+    pub limit: Duration,
 }
 
+impl Stalls {
+    fn named(&self) -> [(&'static str, Duration); 5] {
+        [
+            ("disk", self.disk),
+            ("wire", self.wire),
+            ("credits", self.credits),
+            ("sink", self.sink),
+            ("limit", self.limit),
+        ]
+    }
+}
+
+/// Adds up time by what was waited for.
 #[derive(Debug)]
 pub(crate) struct StallClock {
     now: Stall,
@@ -43,20 +62,22 @@ impl StallClock {
         }
     }
 
+    /// From now on, this is waited for.
     pub(crate) fn turn(&mut self, to: Stall, now: Instant) {
         if to == self.now {
             return;
         }
         let spent = now.saturating_duration_since(self.since);
+        let totals = &mut self.totals;
         match self.now {
             Stall::None => {}
-            Stall::Disk => self.totals.disk += spent,
-            Stall::Wire => self.totals.wire += spent,
-            Stall::Credits => self.totals.credits += spent,
-            Stall::Sink => self.totals.sink += spent,
+            Stall::Disk => totals.disk += spent,
+            Stall::Wire => totals.wire += spent,
+            Stall::Credits => totals.credits += spent,
+            Stall::Sink => totals.sink += spent,
+            Stall::Limit => totals.limit += spent,
         }
-        self.now = to;
-        self.since = now;
+        (self.now, self.since) = (to, now);
     }
 
     pub(crate) fn totals(&self) -> Stalls {
@@ -70,40 +91,159 @@ impl StallClock {
 pub struct StreamReport {
     /// Bytes of the content that the sink has.
     pub bytes: u64,
-    /// Of those, bytes that it had before.
+    /// Of those, bytes that it had before, from a stream that was cut.
     pub resumed_bytes: u64,
-    /// Bytes that were sent, those that were sent again included.
+    /// Bytes that were sent, those that were sent again included. At a receiver 0.
     pub sent_bytes: u64,
-    /// Blocks that were sent or taken.
+    /// Blocks that were sent, or at a receiver: of the stream.
     pub blocks: u64,
     /// From the beginning to the end.
     pub took: Duration,
-    /// Time spent waiting.
+    /// What it waited for.
     pub stalls: Stalls,
-    /// Time that threads spent reading.
+    /// Time that threads spent reading and computing checksums, all threads together.
     pub read_time: Duration,
-    /// Time that threads spent checking and writing.
+    /// Time that threads spent checking and writing, all threads together.
     pub write_time: Duration,
     /// Blocks that came damaged, and were sent again.
     pub damaged: u64,
-    /// Blocks that came twice.
+    /// Blocks that came twice, and were written once.
     pub doubled: u64,
     /// Attempts to connect again.
     pub reconnects: u64,
     /// Connections that were lost while others went on.
     pub rails_lost: u64,
-    /// Bytes that were read back to check them.
+    /// Bytes that the sink read back to check them.
     pub read_back_bytes: u64,
+    /// Which way the bytes took.
+    pub path: String,
+}
+
+/// Below this part of its time, a cause is no bottleneck.
+const WORTH_NAMING: f64 = 0.05;
+
+impl StreamReport {
+    /// Bytes a second, those from an earlier stream left out.
+    pub fn rate(&self) -> f64 {
+        let moved = self.bytes.saturating_sub(self.resumed_bytes);
+        moved as f64 / self.took.as_secs_f64().max(1e-9)
+    }
+
+    /// What the stream waited for most, in words.
+    pub fn bottleneck(&self) -> String {
+        let took = self.took.as_secs_f64().max(1e-9);
+        let most = self
+            .stalls
+            .named()
+            .into_iter()
+            .max_by_key(|(_, time)| *time);
+        let Some((name, time)) = most.filter(|(_, time)| time.as_secs_f64() / took >= WORTH_NAMING)
+        else {
+            return "none: bytes were moving nearly all the time".to_owned();
+        };
+        let words = match name {
+            "disk" => "the source: the network waited for it",
+            "wire" => "the network: blocks waited for it",
+            "credits" => "too few blocks granted for the length of the way",
+            "sink" => "the sink: the sender waited for it",
+            _ => "a limit that was asked for, or peers that were to be waited for",
+        };
+        format!(
+            "{words} ({:.0} % of the time)",
+            100.0 * time.as_secs_f64() / took
+        )
+    }
+
+    /// The same as a JSON object: times in seconds, rate in bytes a second.
+    pub fn to_json(&self) -> String {
+        let stalls = self.stalls.named();
+        let stalls = stalls.map(|(name, time)| (name.to_owned(), json!(time.as_secs_f64())));
+        let stalls = Value::Object(stalls.into_iter().collect());
+        json!({
+            "bytes": self.bytes,
+            "resumed_bytes": self.resumed_bytes,
+            "sent_bytes": self.sent_bytes,
+            "blocks": self.blocks,
+            "seconds": self.took.as_secs_f64(),
+            "rate": self.rate(),
+            "stalls": stalls,
+            "read_seconds": self.read_time.as_secs_f64(),
+            "write_seconds": self.write_time.as_secs_f64(),
+            "damaged": self.damaged,
+            "doubled": self.doubled,
+            "reconnects": self.reconnects,
+            "rails_lost": self.rails_lost,
+            "read_back_bytes": self.read_back_bytes,
+            "path": self.path,
+            "bottleneck": self.bottleneck(),
+        })
+        .to_string()
+    }
 }
 
 impl fmt::Display for StreamReport {
+    /// One line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rate = self.bytes as f64 / self.took.as_secs_f64().max(1e-9) / 1e9;
-        write!(
-            f,
-            "{} bytes in {:.3} s, {rate:.2} GB/s",
-            self.bytes,
-            self.took.as_secs_f64()
-        )
+        let (seconds, rate) = (self.took.as_secs_f64(), self.rate() / 1e9);
+        write!(f, "{} bytes in {seconds:.3} s, {rate:.2} GB/s", self.bytes)?;
+        if self.resumed_bytes > 0 {
+            write!(f, ", {} of them were there", self.resumed_bytes)?;
+        }
+        if self.damaged > 0 {
+            write!(f, ", {} blocks were damaged and sent again", self.damaged)?;
+        }
+        write!(f, "; bottleneck: {}", self.bottleneck())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn time_goes_to_what_was_waited_for() {
+        let begin = Instant::now();
+        let mut clock = StallClock::new(begin);
+        clock.turn(Stall::Disk, begin + ms(10));
+        clock.turn(Stall::Disk, begin + ms(20));
+        clock.turn(Stall::Sink, begin + ms(40));
+        clock.turn(Stall::None, begin + ms(45));
+        clock.turn(Stall::Wire, begin + ms(50));
+        clock.turn(Stall::None, begin + ms(51));
+        let Stalls {
+            disk, wire, sink, ..
+        } = clock.totals();
+        assert_eq!((disk, wire, sink), (ms(30), ms(1), ms(5)));
+    }
+
+    #[test]
+    fn the_report_names_the_bottleneck() {
+        let mut report = StreamReport {
+            bytes: 3_000_000_000,
+            resumed_bytes: 1_000_000_000,
+            took: Duration::from_secs(2),
+            ..StreamReport::default()
+        };
+        assert_eq!(report.rate(), 1e9);
+        assert!(report.bottleneck().starts_with("none"));
+        report.stalls.wire = ms(99);
+        assert!(report.bottleneck().starts_with("none"));
+        report.stalls.disk = ms(500);
+        assert_eq!(
+            report.bottleneck(),
+            "the source: the network waited for it (25 % of the time)"
+        );
+        let read: Value = serde_json::from_str(&report.to_json()).expect("JSON");
+        assert_eq!(read["rate"], 1e9);
+        assert_eq!(read["stalls"]["disk"], 0.5);
+        assert!(
+            report.to_string().starts_with(
+                "3000000000 bytes in 2.000 s, 1.00 GB/s, 1000000000 of them were there"
+            )
+        );
     }
 }

@@ -1,89 +1,261 @@
-//! `Outlay`: what a sender keeps account of for one peer.
+//! `Outlay`: what a sender keeps account of for one peer: what the peer has, what is still to be sent, what it may send, how it ended.
+//!
+//! It says nothing itself and reads nothing itself. The engine asks what it wants next, tells it what was sent on which connection (rail), gives it what the
+//! peer says, and sends what it has to say.
+//!
+//! ```text
+//!  Opening ─ Open, Manifest ×n said ─► Opened ─ Accept, Have ×n ─► Sending ◄──────────┐
+//!                                                                     │ all sent once   │ Missing ×n
+//!                                                                     ▼                 │
+//!                                              Finish on each rail: the lap is sealed ──┤
+//!                                                                                       └─ Complete ─► Over
+//! ```
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::block_set::BlockSet;
+use super::blocks::{Block, BlockPlan};
 use super::digest::StreamDigest;
-use super::wire::{BlockHeader, Finish, Message, Open, RailLost};
-use super::{Block, BlockPlan, StreamError, StreamViolation};
+use super::error::{RefusalCode, StreamError, StreamViolation};
+use super::manifest::Manifest;
+use super::wire::{
+    Accept, BlockHeader, Cancel, Checks, Complete, Finish, HASH_LEN, ManifestPart, Message, Open,
+    OpenFlags, Pause, RAILS_MAX, RailLost, RangeList, Reason,
+};
 
+/// The most blocks that a peer is believed to have room for at a time.
+const CREDIT_WINDOW_MAX: u64 = 1 << 32;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// What is said of the stream: nothing, or `Open` and the manifest up to this entry.
+    Opening {
+        is_open: bool,
+        next: usize,
+    },
+    /// All was said; the peer has not accepted.
+    Opened,
+    /// It has accepted, and says what it has: so many blocks are still to come, all from this one on.
+    Having {
+        blocks: u64,
+        from: u64,
+    },
+    Sending,
+    Over,
+}
+
+impl State {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Opening { .. } => "the stream is being opened",
+            Self::Opened => "the stream is not accepted yet",
+            Self::Having { .. } => "the peer says what it has",
+            Self::Sending => "blocks are sent",
+            Self::Over => "the stream is over",
+        }
+    }
+}
+
+/// One connection, as far as this stream is concerned.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rail {
+    is_live: bool,
+    is_lost: bool,
+    /// Blocks that were sent on it.
+    sent: u64,
+    /// The last lap whose `Finish` was sent on it.
+    finished: Option<u32>,
+    /// On which rail the peer was told that this one is lost.
+    lost_said_on: Option<u16>,
+}
+
+/// What is being said, between [`Outlay::next_to_say`] and [`Outlay::on_said`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Saying {
+    Open,
+    Part { next: usize },
+    Finish,
+    RailLost(u16),
+    Pause(bool),
+    Cancel,
+}
+
+/// A sender's account of one stream to one peer.
 #[derive(Debug)]
 pub(crate) struct Outlay {
     open: Open,
     plan: Arc<BlockPlan>,
-    /// Had, taken, or sent.
-    gone: BlockSet,
-    /// Blocks whose checksum is in the digest.
-    summed: BlockSet,
+    state: State,
+    rails: Vec<Rail>,
+    /// The rail that the stream was opened on.
+    home: u16,
+    /// To be sent, and nobody has begun to.
+    wanted: BlockSet,
+    /// Being read, or waiting to be sent.
+    taken: BlockSet,
+    /// In the digest: the peer had them, or they were sent once.
+    counted: BlockSet,
     digest: StreamDigest,
-    sent: u64,
-    sent_on: HashMap<u16, u64>,
-    granted: u64,
-    /// Ranges of Have that are still to come; none: Accept did not come.
-    awaited: Option<u64>,
     lap: u32,
-    written: u64,
+    /// The engine has found the source unchanged since the last block was read.
+    may_finish: bool,
+    /// The lap ends before all was sent.
+    is_cut_short: bool,
+    /// `Finish` of this lap was said on some rail: nothing is sent until the peer has judged.
+    is_sealed: bool,
+    sent: u64,
+    resent: u64,
+    resent_max: u64,
+    granted: u64,
+    had: (u64, u64),
     damaged: u64,
-    complete: bool,
+    written: (u64, u64),
+    blake3: Option<[u8; HASH_LEN]>,
+    is_paused: bool,
+    pause_said: bool,
+    saying: Option<Saying>,
+    part: Vec<u8>,
+    farewell: Option<(RefusalCode, String)>,
+    outcome: Option<Result<Complete, StreamError>>,
 }
 
 impl Outlay {
-    pub(crate) fn new(open: Open, plan: Arc<BlockPlan>) -> Self {
+    /// The account of a stream that is about to be opened on the rail `home`.
+    ///
+    /// # Panics
+    ///
+    /// When `open` tells of another plan.
+    pub(crate) fn new(open: Open, plan: Arc<BlockPlan>, home: u16) -> Self {
+        let said = (open.bytes, open.blocks, open.block_bytes);
+        let is = (plan.bytes(), plan.blocks(), plan.block_bytes());
+        assert_eq!(said, is, "what is opened is what will be sent");
         let blocks = plan.blocks();
-        Self {
+        let mut outlay = Self {
             open,
             plan,
-            gone: BlockSet::new(blocks),
-            summed: BlockSet::new(blocks),
+            state: State::Opening {
+                is_open: false,
+                next: 0,
+            },
+            rails: Vec::new(),
+            home,
+            wanted: BlockSet::full(blocks),
+            taken: BlockSet::new(blocks),
+            counted: BlockSet::new(blocks),
             digest: StreamDigest::new(blocks),
-            sent: 0,
-            sent_on: HashMap::new(),
-            granted: 0,
-            awaited: None,
             lap: 0,
-            written: 0,
+            may_finish: false,
+            is_cut_short: false,
+            is_sealed: false,
+            sent: 0,
+            resent: 0,
+            resent_max: blocks.saturating_add(64),
+            granted: 0,
+            had: (0, 0),
             damaged: 0,
-            complete: false,
+            written: (0, 0),
+            blake3: None,
+            is_paused: false,
+            pause_said: false,
+            saying: None,
+            part: Vec::new(),
+            farewell: None,
+            outcome: None,
+        };
+        outlay.add_rail(home);
+        outlay
+    }
+
+    /// A connection of this number may carry blocks from now on.
+    ///
+    /// # Panics
+    ///
+    /// When there was one of this number before, or the number is none of a rail's.
+    pub(crate) fn add_rail(&mut self, rail: u16) {
+        assert!(rail < RAILS_MAX, "rail {rail}");
+        let at = usize::from(rail);
+        if self.rails.len() <= at {
+            self.rails.resize(at + 1, Rail::default());
+        }
+        let it = &mut self.rails[at];
+        assert!(
+            !it.is_live && !it.is_lost,
+            "the number of a rail is used once"
+        );
+        it.is_live = true;
+    }
+
+    fn rail(&self, rail: u16) -> Rail {
+        let rail = self.rails.get(usize::from(rail));
+        rail.copied().unwrap_or_default()
+    }
+
+    /// The connection is gone. What it carried last may not have arrived; the peer will say so.
+    pub(crate) fn on_rail_lost(&mut self, rail: u16) {
+        let Some(it) = self.rails.get_mut(usize::from(rail)) else {
+            return;
+        };
+        (it.is_live, it.is_lost) = (false, true);
+        self.saying = None;
+        let is_accepted = self.state == State::Sending || self.state == State::Over;
+        if rail == self.home && !is_accepted {
+            // How much of the opening arrived is not known: it is begun anew, as another stream, or not at all.
+            let reason = "its connection was lost before the stream was accepted";
+            self.give_up(RefusalCode::LOST, reason);
         }
     }
 
-    pub(crate) fn is_accepted(&self) -> bool {
-        self.awaited == Some(0)
+    /// Whether there is a connection at all.
+    pub(crate) fn has_rails(&self) -> bool {
+        self.rails.iter().any(|rail| rail.is_live)
     }
 
-    pub(crate) fn is_complete(&self) -> bool {
-        self.complete
-    }
+    // ---- what is to be sent ----------------------------------------------------------------------------------------
 
-    pub(crate) fn written(&self) -> u64 {
-        self.written
-    }
-
-    pub(crate) fn damaged(&self) -> u64 {
-        self.damaged
-    }
-
+    /// The first block from `from` on that is to be sent and that nobody has taken. Nothing before the peer has said what it has.
     pub(crate) fn first_wanted(&self, from: u64) -> Option<u64> {
-        self.gone.next_missing(from)
-    }
-
-    pub(crate) fn take(&mut self, index: u64) -> bool {
-        self.gone.insert(index)
-    }
-
-    /// It was not sent, or may not have arrived.
-    pub(crate) fn give_back(&mut self, index: u64) {
-        if index < self.plan.blocks() {
-            self.gone.remove(index);
+        match self.state {
+            State::Sending => self.wanted.next(from),
+            _ => None,
         }
     }
 
-    pub(crate) fn may_send(&self) -> bool {
-        self.sent < self.granted
+    /// Whether this block is to be sent and nobody has taken it.
+    pub(crate) fn wants(&self, index: u64) -> bool {
+        self.state == State::Sending && self.wanted.contains(index)
     }
 
-    pub(crate) fn header(&self, block: Block, crc: u32) -> BlockHeader {
+    /// Somebody reads this block, or has it to be sent. Whether it was wanted.
+    pub(crate) fn take(&mut self, index: u64) -> bool {
+        let is_wanted = self.wants(index);
+        if is_wanted {
+            self.wanted.remove(index);
+            self.taken.insert(index);
+        }
+        is_wanted
+    }
+
+    /// A block that was taken is not going to be sent, for now.
+    pub(crate) fn give_back(&mut self, index: u64) {
+        if self.taken.contains(index) {
+            self.taken.remove(index);
+            self.wanted.insert(index);
+        }
+    }
+
+    /// Whether the peer has room for a block, and it is to have it now.
+    pub(crate) fn may_send(&self) -> bool {
+        let is_open = self.state == State::Sending && !self.is_cut_short && !self.is_sealed;
+        is_open && !self.is_paused && self.room() > 0
+    }
+
+    /// Blocks that the peer has room for.
+    pub(crate) fn room(&self) -> u64 {
+        self.granted.saturating_sub(self.sent)
+    }
+
+    /// What stands in front of a block.
+    pub(crate) fn header(&self, block: &Block, crc: u32) -> BlockHeader {
         BlockHeader {
             stream: self.open.stream,
             index: block.index,
@@ -94,113 +266,489 @@ impl Outlay {
         }
     }
 
-    pub(crate) fn on_sent(&mut self, rail: u16, block: Block, crc: u32) {
+    /// A block has been given to the endpoint, whatever becomes of it there.
+    ///
+    /// # Panics
+    ///
+    /// When it was not to be sent: not taken, beyond the credit, or on no rail.
+    pub(crate) fn on_sent(&mut self, rail: u16, block: &Block, crc: u32) {
+        assert!(
+            self.taken.remove(block.index),
+            "a block is taken before it is sent"
+        );
+        assert!(self.room() > 0, "a block is sent on credit");
+        assert!(self.rail(rail).is_live, "a block is sent on a rail");
         self.sent += 1;
-        *self.sent_on.entry(rail).or_default() += 1;
-        if self.summed.insert(block.index) {
-            self.digest.add(block.index, block.len, crc);
+        self.rails[usize::from(rail)].sent += 1;
+        match self.counted.insert(block.index) {
+            true => self.digest.add(block.index, block.len, crc),
+            false => self.resent += 1,
+        }
+        if self.resent > self.resent_max {
+            self.give_up(RefusalCode::DAMAGED, "too many blocks had to be sent again");
         }
     }
 
-    pub(crate) fn on_rail_lost(&mut self, rail: u16) -> RailLost {
-        RailLost {
-            stream: self.open.stream,
-            rail,
-            sent_there: self.sent_on.get(&rail).copied().unwrap_or(0),
-        }
+    /// The BLAKE3 of the content, once all of it was read; before the last block is sent, if the peer is to compare.
+    pub(crate) fn set_blake3(&mut self, hash: [u8; HASH_LEN]) {
+        self.blake3 = Some(hash);
     }
 
-    /// None: nothing was ever sent there, and others say it.
-    pub(crate) fn finish(&mut self, rail: u16) -> Option<Finish> {
-        Some(Finish {
-            stream: self.open.stream,
-            lap: self.lap,
-            sent_here: self.sent_on.get(&rail).copied().unwrap_or(0),
-            sent: self.sent,
-            digest: self.digest.digest(),
-            blake3: None,
+    /// Nothing has moved for a while though there is something to send: the lap ends here, and the peer says what it lacks. It can't grant room for
+    /// blocks that it does not know to be lost; over connections that keep what they are given, it never comes to this.
+    pub(crate) fn inquire(&mut self) {
+        let is_stuck = self.state == State::Sending && self.room() == 0 && self.sent > 0;
+        self.is_cut_short |= is_stuck && !self.is_sealed;
+    }
+
+    /// All was sent, and the engine vouches for the source: `Finish` may be said. To be said anew in each lap.
+    pub(crate) fn allow_finish(&mut self) {
+        self.may_finish = true;
+    }
+
+    /// Whether the peer is being asked for its verdict. Not any more, once it has said what is missing.
+    pub(crate) fn is_finishing(&self) -> bool {
+        self.state == State::Sending && (self.may_finish || self.is_cut_short)
+    }
+
+    /// Whether all was sent, and the peer has to say whether it has it.
+    fn is_lap_over(&self) -> bool {
+        let is_sent = self.wanted.is_empty() && self.taken.is_empty();
+        self.state == State::Sending && (is_sent || self.is_cut_short)
+    }
+
+    // ---- what is to be said ----------------------------------------------------------------------------------------
+
+    /// The next message for this rail, besides blocks; its payload has at most `room` bytes. It is the same again until
+    /// [`on_said`](Self::on_said) says that it went out. `manifest` is what was opened.
+    pub(crate) fn next_to_say(
+        &mut self,
+        rail: u16,
+        room: usize,
+        manifest: &Manifest,
+    ) -> Option<Message<'_>> {
+        self.saying = self.choose(rail);
+        let stream = self.open.stream;
+        Some(match self.saying? {
+            Saying::Cancel => {
+                let (code, reason) = self.farewell.as_ref()?;
+                let (code, reason) = (*code, Reason::new(reason));
+                Message::Cancel(Cancel {
+                    stream,
+                    code,
+                    reason,
+                })
+            }
+            Saying::Open => Message::Open(self.open),
+            Saying::Part { next: first } => {
+                let (part, next) = manifest.encode_part(first, room);
+                self.part = part;
+                self.saying = Some(Saying::Part { next });
+                Message::Manifest(ManifestPart {
+                    stream,
+                    first: first as u64,
+                    entries: &self.part,
+                })
+            }
+            Saying::RailLost(lost) => Message::RailLost(RailLost {
+                stream,
+                rail: lost,
+                sent_there: self.rail(lost).sent,
+            }),
+            Saying::Finish => Message::Finish(Finish {
+                stream,
+                lap: self.lap,
+                sent_here: self.rail(rail).sent,
+                sent: self.sent,
+                digest: self.digest.digest(),
+                blake3: self.blake3,
+            }),
+            Saying::Pause(on) => Message::Pause(Pause { stream, on }),
         })
     }
 
-    pub(crate) fn on_message(
-        &mut self,
-        _rail: u16,
-        message: &Message<'_>,
-    ) -> Result<(), StreamError> {
-        let count = |what, value| StreamError::from(StreamViolation::Count { what, value });
+    fn choose(&self, rail: u16) -> Option<Saying> {
+        if !self.rail(rail).is_live {
+            return None;
+        }
+        if self.farewell.is_some() {
+            return Some(Saying::Cancel);
+        }
+        match self.state {
+            State::Opening { .. } if rail != self.home => None,
+            State::Opening { is_open: false, .. } => Some(Saying::Open),
+            State::Opening { next, .. } => Some(Saying::Part { next }),
+            State::Sending => self.choose_sending(rail),
+            State::Opened | State::Having { .. } | State::Over => None,
+        }
+    }
+
+    fn choose_sending(&self, rail: u16) -> Option<Saying> {
+        if self.is_paused != self.pause_said {
+            return Some(Saying::Pause(self.is_paused));
+        }
+        let lost = self.rails.iter().position(|it| {
+            let is_said = it.lost_said_on.is_some_and(|on| self.rail(on).is_live);
+            it.is_lost && it.sent > 0 && !is_said
+        });
+        if let Some(lost) = lost {
+            return Some(Saying::RailLost(lost as u16));
+        }
+        let may_finish = self.may_finish || self.is_cut_short;
+        (may_finish && self.is_lap_over() && self.finishes_on(rail)).then_some(Saying::Finish)
+    }
+
+    /// A lap is finished on each rail that carried blocks, or on one, if none of them is left.
+    fn finishes_on(&self, rail: u16) -> bool {
+        let it = self.rail(rail);
+        if it.finished == Some(self.lap) {
+            return false;
+        }
+        let mut live = self.rails.iter().filter(|rail| rail.is_live);
+        let has_carried = live.any(|rail| rail.sent > 0);
+        let first = self.rails.iter().position(|rail| rail.is_live);
+        it.sent > 0 || !has_carried && first == Some(usize::from(rail))
+    }
+
+    /// What [`next_to_say`](Self::next_to_say) gave for this rail has been given to the endpoint.
+    ///
+    /// # Panics
+    ///
+    /// When nothing was to be said.
+    pub(crate) fn on_said(&mut self, rail: u16) {
+        match self.saying.take().expect("something was to be said") {
+            Saying::Open => self.opened_up_to(0),
+            Saying::Part { next } => self.opened_up_to(next),
+            Saying::Finish => {
+                self.is_sealed = true;
+                self.rails[usize::from(rail)].finished = Some(self.lap);
+            }
+            Saying::RailLost(lost) => {
+                self.rails[usize::from(lost)].lost_said_on = Some(rail);
+            }
+            Saying::Pause(on) => self.pause_said = on,
+            Saying::Cancel => self.farewell = None,
+        }
+    }
+
+    fn opened_up_to(&mut self, next: usize) {
+        self.state = match next as u64 == self.open.entries {
+            true => State::Opened,
+            false => State::Opening {
+                is_open: true,
+                next,
+            },
+        };
+    }
+
+    // ---- what the peer says ----------------------------------------------------------------------------------------
+
+    /// Takes what the peer says of this stream.
+    ///
+    /// # Errors
+    ///
+    /// The peer does not keep to the protocol: the stream is over then, and the peer is told.
+    pub(crate) fn on_message(&mut self, message: &Message<'_>) -> Result<(), StreamViolation> {
+        if self.state == State::Over {
+            // What was under way when it ended.
+            return Ok(());
+        }
+        let result = self.read(message);
+        if let Err(violation) = &result {
+            self.state = State::Over;
+            self.outcome = Some(Err(StreamError::Violation(*violation)));
+            self.farewell = Some((RefusalCode::MALFORMED, violation.to_string()));
+        }
+        result
+    }
+
+    fn read(&mut self, message: &Message<'_>) -> Result<(), StreamViolation> {
         match message {
-            Message::Accept(accept) if self.awaited.is_none() => {
-                self.awaited = Some(accept.have_ranges);
-                self.granted = accept.granted;
-                self.digest.add_part(accept.have_digest);
-            }
-            Message::Have(list) if self.awaited.is_some_and(|left| left > 0) => {
-                let came = list.ranges.len() as u64;
-                let left = self.awaited.unwrap_or(0);
-                self.awaited = Some(
-                    left.checked_sub(came)
-                        .ok_or_else(|| count("have_ranges", came))?,
-                );
-                for range in list.ranges.iter() {
-                    if range.end > self.plan.blocks() {
-                        return Err(count("have", range.end));
-                    }
-                    for index in range.clone() {
-                        self.summed.insert(index);
-                        self.written +=
-                            self.plan.get(index).map_or(0, |block| u64::from(block.len));
-                    }
-                    self.gone.insert_range(range);
-                }
-            }
-            Message::Credit(credit) => self.granted = self.granted.max(credit.granted),
-            Message::Written(written) => self.written = self.written.max(written.bytes),
-            Message::Damaged(damaged) if damaged.index < self.plan.blocks() => {
-                self.damaged += 1;
-                self.gone.remove(damaged.index);
-            }
-            Message::Missing(list) => {
-                for range in list.ranges.iter() {
-                    if range.end > self.plan.blocks() {
-                        return Err(count("missing", range.end));
-                    }
-                    for index in range {
-                        self.gone.remove(index);
-                    }
-                }
-                if list.more == 0 {
-                    self.lap += 1;
-                }
-            }
-            Message::Complete(complete) => {
-                if complete.digest != self.digest.digest() {
-                    return Err(StreamError::GivenUp {
-                        code: super::RefusalCode::DIGEST,
-                        reason: String::new(),
-                    });
-                }
-                self.complete = true;
-            }
+            Message::Accept(accept) => self.on_accept(accept),
+            Message::Have(list) => self.on_have(list),
+            Message::Credit(credit) => self.on_credit(credit.granted),
+            Message::Written(written) => self.on_written(written.blocks, written.bytes),
+            Message::Damaged(damaged) => self.on_damaged(damaged.index),
+            Message::Missing(list) => self.on_missing(list),
+            Message::Complete(complete) => self.on_complete(complete),
             Message::Refuse(refuse) => {
-                return Err(StreamError::Refused {
+                let is_early = matches!(self.state, State::Opening { .. } | State::Opened);
+                let error = StreamError::Refused {
                     code: refuse.code,
                     details: refuse.details,
                     reason: refuse.reason.to_string(),
-                });
+                };
+                self.expect(is_early, message)
+                    .map(|()| self.end(Err(error)))
             }
             Message::Failed(failed) => {
-                return Err(StreamError::Failed {
+                self.end(Err(StreamError::Failed {
                     code: failed.code,
                     block: failed.block,
                     reason: failed.reason.to_string(),
-                });
+                }));
+                Ok(())
             }
-            other => {
-                let kind = other.kind().0;
-                let state = "a stream was sent";
-                return Err(StreamViolation::Unexpected { kind, state }.into());
+            Message::Cancel(cancel) => {
+                self.end(Err(StreamError::Failed {
+                    code: cancel.code,
+                    block: None,
+                    reason: cancel.reason.to_string(),
+                }));
+                Ok(())
+            }
+            // Slots are the engine's: it looks at these before.
+            Message::Window(_) | Message::Freed(_)
+                if self.open.flags.contains(OpenFlags::BY_WRITE) =>
+            {
+                Ok(())
+            }
+            _ => self.expect(false, message),
+        }
+    }
+
+    fn expect(&self, is_right: bool, message: &Message<'_>) -> Result<(), StreamViolation> {
+        match is_right {
+            true => Ok(()),
+            false => Err(StreamViolation::Unexpected {
+                kind: message.kind().0,
+                state: self.state.text(),
+            }),
+        }
+    }
+
+    fn on_accept(&mut self, accept: &Accept) -> Result<(), StreamViolation> {
+        self.expect(self.state == State::Opened, &Message::Accept(*accept))?;
+        let count = |what, value| Err(StreamViolation::Count { what, value });
+        let may_have = match self.open.flags.contains(OpenFlags::RESTART) {
+            true => 0,
+            false => self.plan.blocks(),
+        };
+        if accept.have_blocks > may_have {
+            return count("the number of blocks that the peer has", accept.have_blocks);
+        }
+        if (accept.slots > 0) != self.open.flags.contains(OpenFlags::BY_WRITE) {
+            return count("the number of slots", accept.slots.into());
+        }
+        self.on_credit(accept.granted)?;
+        self.digest.add_part(accept.have_digest);
+        self.had.0 = accept.have_blocks;
+        self.state = match accept.have_blocks {
+            0 => State::Sending,
+            blocks => State::Having { blocks, from: 0 },
+        };
+        Ok(())
+    }
+
+    fn on_have(&mut self, list: &RangeList<'_>) -> Result<(), StreamViolation> {
+        let State::Having {
+            mut blocks,
+            mut from,
+        } = self.state
+        else {
+            return self.expect(false, &Message::Have(*list));
+        };
+        for range in list.ranges.iter() {
+            let len = range.end - range.start;
+            if range.end > self.plan.blocks() || range.start < from {
+                return Err(StreamViolation::NoSuchBlock { index: range.start });
+            }
+            if len > blocks {
+                let what = "a range of more blocks than were announced";
+                return Err(StreamViolation::Count { what, value: len });
+            }
+            (blocks, from) = (blocks - len, range.end);
+            self.counted.insert_range(range.clone());
+            for index in range {
+                self.wanted.remove(index);
+                let block = self.plan.get(index);
+                self.had.1 += block.map_or(0, |block| u64::from(block.len));
             }
         }
+        self.written = self.had;
+        // Each message brings some, and the last one the rest.
+        if list.more == (blocks == 0) || list.ranges.len() == 0 {
+            let what = "the number of blocks that are said to be there";
+            return Err(StreamViolation::Count {
+                what,
+                value: blocks,
+            });
+        }
+        self.state = match blocks {
+            0 => State::Sending,
+            _ => State::Having { blocks, from },
+        };
         Ok(())
+    }
+
+    /// Counts are said anew when a connection was lost: one that is not above the last is old.
+    fn on_credit(&mut self, granted: u64) -> Result<(), StreamViolation> {
+        if granted.saturating_sub(self.sent) > CREDIT_WINDOW_MAX {
+            let what = "the number of blocks that are granted";
+            return Err(StreamViolation::Count {
+                what,
+                value: granted,
+            });
+        }
+        self.granted = self.granted.max(granted);
+        Ok(())
+    }
+
+    fn on_written(&mut self, blocks: u64, bytes: u64) -> Result<(), StreamViolation> {
+        if blocks > self.plan.blocks() || bytes > self.plan.bytes() {
+            let what = "the number of blocks that are written";
+            return Err(StreamViolation::Count {
+                what,
+                value: blocks,
+            });
+        }
+        self.written = (self.written.0.max(blocks), self.written.1.max(bytes));
+        Ok(())
+    }
+
+    fn on_damaged(&mut self, index: u64) -> Result<(), StreamViolation> {
+        if !self.counted.contains(index) {
+            return Err(StreamViolation::NoSuchBlock { index });
+        }
+        self.damaged += 1;
+        // Behind the `Finish` of a lap it is among what is missing.
+        if self.state == State::Sending && !self.is_sealed && !self.taken.contains(index) {
+            self.wanted.insert(index);
+        }
+        Ok(())
+    }
+
+    fn on_missing(&mut self, list: &RangeList<'_>) -> Result<(), StreamViolation> {
+        if list.lap < self.lap {
+            // Said anew, because a connection was lost.
+            return Ok(());
+        }
+        let is_right = self.state == State::Sending && self.is_sealed && list.lap == self.lap;
+        self.expect(is_right, &Message::Missing(*list))?;
+        for range in list.ranges.iter() {
+            if range.end > self.plan.blocks() {
+                return Err(StreamViolation::NoSuchBlock { index: range.start });
+            }
+            for index in range {
+                // What is about to be sent is not wanted a second time.
+                if !self.taken.contains(index) {
+                    self.wanted.insert(index);
+                }
+            }
+        }
+        if !list.more {
+            self.lap += 1;
+            self.is_sealed = false;
+            self.is_cut_short = false;
+            self.may_finish = false;
+        }
+        Ok(())
+    }
+
+    fn on_complete(&mut self, complete: &Complete) -> Result<(), StreamViolation> {
+        let is_right = self.state == State::Sending && self.is_sealed;
+        self.expect(is_right, &Message::Complete(*complete))?;
+        let flags = self.open.flags;
+        let asked = [
+            (OpenFlags::CRC32C, Checks::CRC32C),
+            (OpenFlags::BLAKE3, Checks::BLAKE3),
+            (OpenFlags::SYNC, Checks::SYNC),
+            (OpenFlags::READ_BACK, Checks::READ_BACK),
+        ];
+        let lacking = asked
+            .iter()
+            .find(|(flag, check)| flags.contains(*flag) && !complete.checks.contains(*check));
+        if let Some((flag, _)) = lacking {
+            let what = "the checks: one that was asked for was not done";
+            let value = flag.bits().into();
+            return Err(StreamViolation::Count { what, value });
+        }
+        let is_same = complete.digest == self.digest.digest()
+            && complete.blocks == self.plan.blocks()
+            && complete.bytes == self.plan.bytes()
+            && self
+                .blake3
+                .is_none_or(|hash| complete.blake3.is_none_or(|theirs| theirs == hash));
+        if is_same {
+            self.written = (complete.blocks, complete.bytes);
+            self.end(Ok(*complete));
+        } else {
+            self.give_up(
+                RefusalCode::DIGEST,
+                "what the receiver has is not what was sent",
+            );
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, outcome: Result<Complete, StreamError>) {
+        self.state = State::Over;
+        self.outcome.get_or_insert(outcome);
+    }
+
+    /// How many blocks may have to be sent again before the stream is given up; as many as there are, and 64, if nothing else is said.
+    pub(crate) fn allow_resent(&mut self, blocks: u64) {
+        self.resent_max = blocks;
+    }
+
+    // ---- control and outcome ---------------------------------------------------------------------------------------
+
+    /// Ends the stream; the peer is told.
+    pub(crate) fn give_up(&mut self, code: RefusalCode, reason: &str) {
+        if self.state == State::Over {
+            return;
+        }
+        // A peer that was told nothing need not be told that it is over.
+        let is_known = !matches!(self.state, State::Opening { is_open: false, .. });
+        let reason = reason.to_owned();
+        if is_known {
+            self.farewell = Some((code, reason.clone()));
+        }
+        self.end(Err(StreamError::GivenUp { code, reason }));
+    }
+
+    /// Stops sending, or goes on; the peer is told, so that it waits.
+    pub(crate) fn pause(&mut self, on: bool) {
+        self.is_paused = on;
+    }
+
+    /// How it ended, if it did: what the receiver has checked, or why it has not.
+    pub(crate) fn outcome(&self) -> Option<&Result<Complete, StreamError>> {
+        self.outcome.as_ref()
+    }
+
+    /// Whether the peer has taken the stream, and said what it has.
+    pub(crate) fn is_accepted(&self) -> bool {
+        self.state == State::Sending
+    }
+
+    /// Whether the peer was asked for its verdict.
+    pub(crate) fn is_sealed(&self) -> bool {
+        self.is_sealed && self.state == State::Sending
+    }
+
+    /// Blocks and bytes that the peer's sink had when it last said so.
+    pub(crate) fn written(&self) -> (u64, u64) {
+        self.written
+    }
+
+    /// Blocks that came damaged, as the peer says.
+    pub(crate) fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    /// Blocks and bytes that the peer had before the stream began.
+    pub(crate) fn had(&self) -> (u64, u64) {
+        self.had
+    }
+
+    /// Blocks that were sent, those that were sent again included, and how many of them were sent again.
+    pub(crate) fn sent(&self) -> (u64, u64) {
+        (self.sent, self.resent)
+    }
+
+    /// What was opened.
+    pub(crate) fn open(&self) -> &Open {
+        &self.open
     }
 }

@@ -348,10 +348,8 @@ pub(crate) struct Accept {
     pub(crate) stream: u32,
     /// Blocks that may be sent, since the stream began.
     pub(crate) granted: u64,
-    /// Blocks that it has.
+    /// Blocks that it has. If it has any, [`Message::Have`] follows and says which.
     pub(crate) have_blocks: u64,
-    /// In how many ranges; they follow, in `Have`.
-    pub(crate) have_ranges: u64,
     /// The part that those blocks have in the digest of the stream.
     pub(crate) have_digest: u32,
     /// RMA: slots of the window.
@@ -364,8 +362,8 @@ pub(crate) struct RangeList<'a> {
     pub(crate) stream: u32,
     /// `Missing`: the lap whose `Finish` is answered. `Have`: 0.
     pub(crate) lap: u32,
-    /// Ranges that are still to come in further messages.
-    pub(crate) more: u64,
+    /// There are further ranges, in another message.
+    pub(crate) more: bool,
     pub(crate) ranges: Ranges<'a>,
 }
 

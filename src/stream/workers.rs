@@ -5,8 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use crate::Error;
+
+/// How often the end of threads is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Threads that take jobs from one queue, which has a bound.
 #[derive(Debug)]
@@ -57,10 +61,21 @@ impl<J: Send + 'static> Workers<J> {
         })
     }
 
-    /// Waits until every job that was given is done, and the threads have ended.
-    pub(super) fn finish(mut self) {
+    /// Waits until every job that was given is done, and the threads have ended, or until then: a thread that a file holds for longer ends by
+    /// itself when it is let go.
+    pub(super) fn finish(mut self, by: Instant) {
         drop(self.jobs.take());
+        while !self.threads.iter().all(JoinHandle::is_finished) && Instant::now() < by {
+            std::thread::sleep(LOOK_EVERY);
+        }
         for thread in self.threads.drain(..) {
+            if !thread.is_finished() {
+                tracing::warn!(
+                    name = thread.thread().name(),
+                    "a file holds a thread of a stream"
+                );
+                continue;
+            }
             // What a job says of its panic, it said to whoever gave it.
             let _ = thread.join();
         }
@@ -111,7 +126,7 @@ mod tests {
         for _ in 0..taken {
             go.send(()).expect("it waits");
         }
-        workers.finish();
+        workers.finish(Instant::now() + Duration::from_secs(60));
         assert_eq!(results.iter().collect::<Vec<_>>(), [0, 1, 2]);
     }
 

@@ -10,7 +10,7 @@ use fabricast::Region;
 use fabricast::buffer::{
     DeviceBufferManager, Payload, RingConfig, RingRegion, SharedBufferConfig, SharedBufferManager,
 };
-use fabricast::cuda::{Device, Stream};
+use fabricast::cuda::{Device, MemoryKind, Stream};
 use fabricast::memory::{MemoryError, RegionKind};
 
 use crate::fake_cuda::{Fake, on_a_gpu, over_the_fake};
@@ -197,7 +197,8 @@ fn memory_of_others_is_what_it_is() {
         let refused = unsafe { Region::external_device(plain.address(), 1 << 40, Box::new(())) };
         assert!(
             matches!(refused, Err(MemoryError::NotDevice { .. })),
-            "{refused:?}"
+            "{:?}: {refused:?}",
+            MemoryKind::of(plain.address())
         );
         let local = 0_u8;
         // SAFETY: refused, since CUDA does not know it.

@@ -242,3 +242,36 @@ fn a_receiver_that_lies_or_stalls_ends_in_a_clear_error() {
     assert!(matches!(error, StreamError::Deadline { .. }), "{error:?}");
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
+
+#[test]
+fn a_link_in_the_directory_leads_nobody_out_of_it() {
+    over_both(|domain| {
+        let (from, outer) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let inner = outer.path().join("inner");
+        fs::create_dir_all(&inner).unwrap();
+        std::os::unix::fs::symlink("..", inner.join("up")).unwrap();
+        std::os::unix::fs::symlink("../victim", inner.join("file")).unwrap();
+        fs::write(outer.path().join("victim"), b"untouched").unwrap();
+        fs::create_dir(from.path().join("up")).unwrap();
+        fs::write(from.path().join("up/escaped"), b"out").unwrap();
+        fs::write(from.path().join("file"), b"whole").unwrap();
+        let receiver = listen(domain, receiver_config(DirectorySink::new(&inner).unwrap()));
+        let attempt = |source| {
+            let outcomes = send(
+                domain,
+                source,
+                &[receiver.local_addr()],
+                SendOptions::default(),
+            );
+            outcomes[0].result.clone()
+        };
+        // A directory that is a link at the receiver: refused, and nothing is outside.
+        attempt(FileSource::tree(from.path().join("up")).unwrap()).unwrap_err();
+        assert!(!outer.path().join("escaped").exists());
+        // A file that is a link at the receiver: the link itself is replaced.
+        attempt(FileSource::file(from.path().join("file")).unwrap()).unwrap();
+        assert_eq!(fs::read(outer.path().join("victim")).unwrap(), b"untouched");
+        assert_same(&from.path().join("file"), &inner.join("file"));
+        receiver.stop(by());
+    });
+}

@@ -8,6 +8,7 @@ mod common;
 mod control;
 mod fan_out;
 mod hostile;
+mod large;
 mod resume;
 mod transfers;
 mod world;

@@ -12,6 +12,7 @@ pub(crate) mod fake;
 pub(crate) mod fd_limit;
 mod half_open;
 pub(crate) mod iov;
+mod letter;
 mod peer_book;
 pub(crate) mod provider;
 pub(crate) mod rdm;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  hello ─► take_hello ─► Request ─► prepare_accept ─► RdmConn {index, number}     messages name the index
-//!                            └─► reject ─► a refusal, injected; tried again until its deadline
+//!                            └─► reject ─► a refusal, injected, or sent as a letter; tried again until its deadline
 //! ```
 
 #![allow(unsafe_code)]
@@ -21,6 +21,7 @@ use libfabric_sys as sys;
 use smallvec::SmallVec;
 
 use crate::Error;
+use crate::endpoint::link::letter::Letter;
 use crate::endpoint::link::peer_book::PeerBook;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
@@ -75,6 +76,8 @@ pub(crate) struct RdmLink {
     live: HashMap<PeerAddr, Life>,
     events: VecDeque<CmEvent<RdmRequest>>,
     refusals: VecDeque<Refusing>,
+    /// For refusals of a provider that injects nothing; made with the first one.
+    letter: Option<Box<Letter<Refusing>>>,
     book: PeerBook,
     /// Completions that were read while the endpoint was closed.
     last: Completions,
@@ -179,6 +182,7 @@ impl RdmLink {
             live: HashMap::new(),
             events: VecDeque::new(),
             refusals: VecDeque::new(),
+            letter: None,
             book: PeerBook::default(),
             last: Completions::new(),
             local: end.local,
@@ -256,6 +260,33 @@ impl RdmLink {
         }
     }
 
+    /// Whether so many bytes can be sent without an operation of the core's.
+    fn can_refuse(&mut self, data: &[u8]) -> bool {
+        if data.len() <= self.inject_size {
+            return true;
+        }
+        // A cell would have to live as long as the operation: no provider that wants some has asked for it yet.
+        if self.limits.contexts == ContextKind::Cells {
+            return false;
+        }
+        if self.letter.is_none() {
+            self.letter = Letter::new(&self.domain).map(Box::new);
+        }
+        self.letter.is_some()
+    }
+
+    /// Takes the completion of a refusal out of what was read behind that place.
+    #[cold]
+    fn on_letter(&mut self, out: &mut Completions, from: usize) {
+        let done = self
+            .letter
+            .as_mut()
+            .and_then(|it| it.take_completion(out, from));
+        if let Some(refusing) = done {
+            self.book.give_back(refusing.peer, Instant::now());
+        }
+    }
+
     /// Offers the refusals to the provider again.
     fn send_refusals(&mut self, now: Instant) {
         for _ in 0..self.refusals.len() {
@@ -263,6 +294,20 @@ impl RdmLink {
                 return;
             };
             let mark = wire::cq_data(ControlKind::REFUSAL, refusing.index);
+            if refusing.data.as_slice().len() > self.inject_size {
+                let Some(letter) = &mut self.letter else {
+                    return self.book.give_back(refusing.peer, now);
+                };
+                let (to, data) = ((refusing.number, mark), refusing.data);
+                match letter.send(ep, to, data.as_slice(), refusing) {
+                    Err((PostRefused::Again, refusing)) if now < refusing.deadline => {
+                        self.refusals.push_back(refusing);
+                    }
+                    Err((_, refusing)) => self.book.give_back(refusing.peer, now),
+                    Ok(()) => {}
+                }
+                continue;
+            }
             let sent = ep.inject(refusing.number, mark, refusing.data.as_slice());
             if sent == Err(PostRefused::Again) && now < refusing.deadline {
                 self.refusals.push_back(refusing);
@@ -426,7 +471,7 @@ impl Link for RdmLink {
         let now = Instant::now();
         let too_many =
             self.refusals.len() >= REFUSALS_MAX || self.book.lingering() >= LINGERING_MAX;
-        if too_many || data.len() > self.inject_size {
+        if too_many || !self.can_refuse(data) {
             return;
         }
         let (av, peer) = (&self.av, request.peer);
@@ -468,6 +513,12 @@ impl Link for RdmLink {
         self.refusals.clear();
         self.settle();
         let closed = self.ep.take().map_or(Ok(()), Ep::close);
+        if let Some(letter) = &mut self.letter {
+            match closed {
+                Ok(()) => drop(letter.end()),
+                Err(_) => letter.leak(),
+            }
+        }
         closed.map_err(|code| CloseFailed(FabricErrno::new(code)))
     }
 
@@ -528,12 +579,19 @@ impl Link for RdmLink {
 
     #[inline]
     fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {
-        if !self.last.is_empty() {
+        let from = out.len();
+        let mut read = if self.last.is_empty() {
+            self.cq.read(out)?
+        } else {
             let read = self.last.len().min(COMPLETION_BATCH);
             out.extend(self.last.drain(..read));
-            return Ok(read);
+            read
+        };
+        if self.letter.is_some() {
+            self.on_letter(out, from);
+            read = out.len() - from;
         }
-        self.cq.read(out)
+        Ok(read)
     }
 
     fn poll_cm(&mut self) -> Result<Option<CmEvent<RdmRequest>>, Error> {

@@ -15,6 +15,7 @@ use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived, ReceiveEven
 use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
 use crate::stream::handshake::Then;
 use crate::stream::outbox::Pumped;
+use crate::stream::receiving::Refusal;
 use crate::stream::wire::{BlockHeader, Kind, Message, Reason, Refuse};
 use crate::stream::{RefusalCode, StreamError, StreamViolation};
 use crate::{Error, PeerAddr};
@@ -24,6 +25,9 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// How long goodbyes may take.
 pub(super) const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How long a sink may hold a thread when the receiver ends.
+const LAST_WRITES: Duration = Duration::from_secs(30);
 
 /// What the receiver's handle asks for.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub(super) enum Command {
 pub(super) struct Port {
     pub(super) endpoint: DuplexEndpoint,
     token: Token,
+    /// It can't be used any more, which was said.
+    failed: bool,
 }
 
 /// What guests and sessions use of the engine.
@@ -83,7 +89,11 @@ impl Engine {
         let mut ports = Vec::new();
         for endpoint in endpoints {
             let token = event_loop.add_endpoint(&endpoint)?;
-            ports.push(Port { endpoint, token });
+            ports.push(Port {
+                endpoint,
+                token,
+                failed: false,
+            });
         }
         event_loop.add_timer(TICK, Some(TICK));
         let waker = event_loop.waker();
@@ -145,7 +155,7 @@ impl Engine {
         self.pump();
         // What is written goes on being written: sinks are told that it is over by the last of their jobs.
         if let Some(writers) = self.tools.writers.take() {
-            writers.finish();
+            writers.finish(Instant::now() + LAST_WRITES);
         }
         let ended = self.tools.ports.into_iter();
         ended.for_each(|port| drop(port.endpoint.close(Instant::now() + GOODBYE)));
@@ -154,7 +164,10 @@ impl Engine {
                 session.on_last(done);
             }
         }
-        self.sessions.values().for_each(Session::abandon_now);
+        for session in self.sessions.values_mut() {
+            session.abandon_now();
+            session.tell_cut(&mut self.tools.news);
+        }
     }
 
     fn turn(&mut self, ready: &[Token]) -> bool {
@@ -192,7 +205,10 @@ impl Engine {
             }
             let mut events = Vec::new();
             if let Err(error) = port.endpoint.poll(&mut events) {
-                tracing::error!(%error, "an endpoint of a stream receiver failed");
+                // For good: it says so at each poll.
+                if !std::mem::replace(&mut port.failed, true) {
+                    tracing::error!(%error, "an endpoint of a stream receiver failed");
+                }
             }
             any |= !events.is_empty();
             for event in events {
@@ -229,7 +245,7 @@ impl Engine {
             return;
         };
         guest.last_heard = self.tools.now;
-        let session = guest.session;
+        let (session, rail) = (guest.session, guest.rail);
         // The path of nearly all messages: nothing but the header is looked at here.
         if let Some(id) = session
             && Kind::peek(arrived.header()) == Some(Kind::BLOCK)
@@ -239,7 +255,10 @@ impl Engine {
             };
             let taken = BlockHeader::parse(arrived.header(), arrived.payload().len())
                 .map_err(StreamViolation::from)
-                .and_then(|header| session.on_block(guest.rail, &header, arrived, &mut self.tools));
+                .and_then(|header| {
+                    let (guests, tools) = (&mut self.guests, &mut self.tools);
+                    session.on_block(rail, &header, arrived, guests, tools)
+                });
             if let Err(violation) = taken {
                 self.on_violation(connection, violation);
             }
@@ -300,7 +319,7 @@ impl Engine {
         };
         guest.session = Some(id);
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.on_rail(connection);
+            session.on_rail(connection, guest.rail);
         }
     }
 
@@ -338,7 +357,8 @@ impl Engine {
                 }
                 if let Some(session) = self.sessions.get_mut(&id) {
                     let (guests, tools) = (&mut self.guests, &mut self.tools);
-                    session.refuse(open.stream, RefusalCode::ALREADY, "", guests, tools);
+                    let refusal = Refusal::new(RefusalCode::ALREADY, "");
+                    session.refuse(open.stream, &refusal, guests, tools);
                 }
                 return Ok(());
             }
@@ -346,8 +366,11 @@ impl Engine {
         let Some(rail) = self.guests.get(&connection).map(|guest| guest.rail) else {
             return Ok(());
         };
+        let used: u64 = self.sessions.values().map(Session::memory).sum();
+        let left = self.tools.config.limits.memory.saturating_sub(used);
+        let (guests, tools) = (&mut self.guests, &mut self.tools);
         match self.sessions.get_mut(&id) {
-            Some(session) => session.on_message(rail, message, &mut self.guests, &mut self.tools),
+            Some(session) => session.on_message(rail, message, left, guests, tools),
             None => Ok(()),
         }
     }

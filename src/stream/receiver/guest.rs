@@ -10,6 +10,11 @@ use crate::stream::handshake::{AnswerSettings, Answering, Then};
 use crate::stream::outbox::Outbox;
 use crate::stream::wire::{Features, PAYLOAD_ROOM_MIN};
 
+/// What a receiver can do.
+pub(super) const FEATURES: Features = Features::RAILS
+    .union(Features::RESUME)
+    .union(Features::READ_BACK);
+
 pub(super) struct Guest {
     pub(super) port: usize,
     pub(super) peer: Who,
@@ -31,7 +36,7 @@ impl Guest {
         let config = &tools.config;
         let by = tools.now + config.handshake_timeout;
         let handshake = Answering::new(AnswerSettings {
-            features: Features::RAILS | Features::RESUME | Features::READ_BACK,
+            features: FEATURES,
             streams: 1,
             payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
             key: config.key.clone(),

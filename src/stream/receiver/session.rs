@@ -5,18 +5,23 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::{GOODBYE, Tools, Who};
-use super::guest::Guest;
-use super::news::{Arrival, StreamNews};
+use super::guest::{FEATURES, Guest};
+use super::news::{Arrival, News, StreamNews};
 use super::writing::{Damage, Did, What, WriteDone, WriteJob};
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
-use crate::stream::receiving::{Intake, Taken};
+use crate::stream::block_set::BlockSet;
+use crate::stream::digest::StreamDigest;
+use crate::stream::receiving::{self, Intake, IntakeSettings, Refusal};
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sink::{BlockSink, Kept, SinkError, Stop, StreamOffer};
-use crate::stream::wire::{BlockHeader, Checks, Failed, Message, OpenFlags, Reason, Refuse};
+use crate::stream::wire::{BlockHeader, Checks, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// What the sink does at the end may take so many times as long as the rest.
 const LONG_WORK: u32 = 10;
+
+/// Control messages that wait on a connection at once.
+const WAITING: usize = 8;
 
 /// How often a sender is told what is written.
 const TOLD_EVERY: Duration = Duration::from_millis(100);
@@ -42,8 +47,8 @@ pub(super) struct Session {
     id: u64,
     name: [u8; 16],
     peer: Who,
-    /// Connections, by their number in the session.
-    rails: Vec<ConnectionId>,
+    /// Connections, and the number that each has in the session.
+    rails: Vec<(ConnectionId, u16)>,
     stage: Stage,
     intake: Option<Intake>,
     offer: Option<StreamOffer>,
@@ -56,6 +61,8 @@ pub(super) struct Session {
     told_at: Instant,
     stalls: StallClock,
     report: StreamReport,
+    /// What the application is told once the sink is done.
+    cut: Option<StreamNews>,
 }
 
 impl Session {
@@ -76,6 +83,7 @@ impl Session {
             told_at: now,
             stalls: StallClock::new(now),
             report: StreamReport::default(),
+            cut: None,
         }
     }
 
@@ -88,7 +96,7 @@ impl Session {
     }
 
     pub(super) fn rails(&self) -> impl Iterator<Item = ConnectionId> + '_ {
-        self.rails.iter().copied()
+        self.rails.iter().map(|(rail, _)| *rail)
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -109,15 +117,78 @@ impl Session {
         }
     }
 
-    pub(super) fn on_rail(&mut self, connection: ConnectionId) {
-        self.rails.push(connection);
+    pub(super) fn on_rail(&mut self, connection: ConnectionId, number: u16) {
+        self.rails.push((connection, number));
     }
 
-    fn say(&self, message: &Message<'_>, guests: &mut HashMap<ConnectionId, Guest>) {
-        let rail = self.rails.iter().find(|rail| guests.contains_key(rail));
-        if let Some(guest) = rail.and_then(|rail| guests.get_mut(rail)) {
-            guest.outbox.push(message);
+    /// Bytes of memory that its account takes.
+    pub(super) fn memory(&self) -> u64 {
+        self.intake.as_ref().map_or(0, Intake::memory)
+    }
+
+    /// Puts into the outbox what the sender is to hear, unless that is still full of the last.
+    fn say(&mut self, guests: &mut HashMap<ConnectionId, Guest>) {
+        let Some(intake) = &mut self.intake else {
+            return;
+        };
+        let live = |rail: &&(ConnectionId, u16)| guests.contains_key(&rail.0);
+        if intake.home().is_none()
+            && let Some((_, number)) = self.rails.iter().find(live)
+        {
+            intake.set_home(*number);
         }
+        let home = intake.home();
+        let rail = self.rails.iter().find(|(_, number)| home == Some(*number));
+        let Some(guest) = rail.and_then(|(rail, _)| guests.get_mut(rail)) else {
+            return;
+        };
+        // The last word is not put off: the connection is closed behind it.
+        while (guest.outbox.len() < WAITING || intake.outcome().is_some())
+            && let Some(message) = intake.next_to_say()
+        {
+            guest.outbox.push(&message);
+            intake.on_said();
+        }
+    }
+
+    /// What becomes of it when its account says that it is over, and it did not end well.
+    fn look(&mut self, guests: &mut HashMap<ConnectionId, Guest>, tools: &mut Tools) {
+        if matches!(self.stage, Stage::Leaving | Stage::Over) {
+            return;
+        }
+        let outcome = self.intake.as_ref().and_then(Intake::outcome);
+        let Some(Err(error)) = outcome else { return };
+        let error = error.clone();
+        self.say(guests);
+        self.say_goodbye(guests, tools.now);
+        match (self.stage, &error) {
+            (Stage::Opening, StreamError::GivenUp { code, reason }) => {
+                tools.news.refused(self.peer, *code, reason);
+                self.stage = Stage::Over;
+            }
+            _ => self.leave(error, tools),
+        }
+    }
+
+    /// A stream begins, if it is one that is taken.
+    fn open(
+        &mut self,
+        rail: u16,
+        open: &Open,
+        memory_left: u64,
+        tools: &Tools,
+    ) -> Result<(), Refusal> {
+        let config = &tools.config;
+        let settings = IntakeSettings {
+            limits: config.limits,
+            memory_left,
+            features: FEATURES,
+            payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
+            window: config.window.into(),
+            slots: 0,
+        };
+        self.intake = Some(Intake::new(rail, *open, settings)?);
+        Ok(())
     }
 
     // ---- the beginning -------------------------------------------------------------------------------------------
@@ -126,6 +197,7 @@ impl Session {
         &mut self,
         rail: u16,
         message: &Message<'_>,
+        memory_left: u64,
         guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
     ) -> Result<(), StreamViolation> {
@@ -133,25 +205,19 @@ impl Session {
         if matches!(self.stage, Stage::Leaving | Stage::Over) {
             return Ok(());
         }
-        if let Message::Cancel(cancel) = message {
-            let error = StreamError::Failed {
-                code: cancel.code,
-                block: None,
-                reason: cancel.reason.to_string(),
-            };
-            self.leave(error, tools);
-            return Ok(());
-        }
         match (message, &mut self.intake) {
-            (Message::Open(open), None) => match Intake::new(*open, &tools.config.limits) {
-                Ok(intake) => self.intake = Some(intake),
-                Err((code, text)) => {
-                    self.refuse(open.stream, code, &text, guests, tools);
+            (Message::Open(open), None) => {
+                if let Err(refusal) = self.open(rail, open, memory_left, tools) {
+                    self.refuse(open.stream, &refusal, guests, tools);
                     return Ok(());
                 }
-            },
-            (Message::Manifest(part), Some(intake)) => intake.on_manifest(part)?,
-            (_, Some(intake)) => intake.on_message(rail, message)?,
+            }
+            (_, Some(intake)) => {
+                if let receiving::Arrival::CloseRail(lost) = intake.on_message(rail, message)? {
+                    self.close_rail(lost, guests, tools);
+                }
+                self.look(guests, tools);
+            }
             (_, None) => {
                 let kind = message.kind().0;
                 let state = "no stream is open";
@@ -162,6 +228,17 @@ impl Session {
         Ok(())
     }
 
+    /// The sender has lost this connection: whatever still came on it was sent again.
+    fn close_rail(&self, lost: u16, guests: &HashMap<ConnectionId, Guest>, tools: &mut Tools) {
+        let rail = self.rails.iter().find(|(_, number)| *number == lost);
+        if let Some((connection, _)) = rail
+            && let Some(guest) = guests.get(connection)
+        {
+            let endpoint = &mut tools.ports[guest.port].endpoint;
+            endpoint.abort_connection(*connection);
+        }
+    }
+
     /// The manifest is whole: the sink is asked what it has.
     fn prove(&mut self, guests: &mut HashMap<ConnectionId, Guest>, tools: &mut Tools) {
         let Some(intake) = &self.intake else { return };
@@ -169,8 +246,8 @@ impl Session {
         let has = |flag| open.flags.contains(flag);
         let offer = StreamOffer {
             identity: open.identity,
-            manifest: intake.manifest(),
-            plan: intake.plan(),
+            manifest: Arc::clone(intake.manifest()),
+            plan: Arc::clone(intake.plan()),
             crc32c: has(OpenFlags::CRC32C),
             sync: has(OpenFlags::SYNC),
             read_back: has(OpenFlags::READ_BACK),
@@ -185,7 +262,8 @@ impl Session {
             }
             Err(error) => {
                 let (code, text) = told(&error);
-                self.refuse(open.stream, code, &text, guests, tools);
+                let refusal = Refusal::new(code, text);
+                self.refuse(open.stream, &refusal, guests, tools);
             }
         }
     }
@@ -205,25 +283,33 @@ impl Session {
     pub(super) fn refuse(
         &mut self,
         stream: u32,
-        code: RefusalCode,
-        text: &str,
+        refusal: &Refusal,
         guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
     ) {
-        let refuse = Message::Refuse(Refuse {
-            stream,
-            code,
-            details: [0, 0],
-            reason: Reason::new(text),
-        });
-        self.say(&refuse, guests);
+        match &mut self.intake {
+            Some(intake) => {
+                intake.refuse(refusal.clone());
+                self.say(guests);
+            }
+            None => self.tell(&refusal.message(stream), guests),
+        }
+        let (code, text) = (refusal.code, &refusal.reason);
         tools.news.refused(self.peer, code, text);
         self.stage = Stage::Over;
         self.say_goodbye(guests, tools.now);
     }
 
+    /// Where there is no account that would.
+    fn tell(&self, message: &Message<'_>, guests: &mut HashMap<ConnectionId, Guest>) {
+        let rail = self.rails().find(|rail| guests.contains_key(rail));
+        if let Some(guest) = rail.and_then(|rail| guests.get_mut(&rail)) {
+            guest.outbox.push(message);
+        }
+    }
+
     fn say_goodbye(&self, guests: &mut HashMap<ConnectionId, Guest>, now: Instant) {
-        for rail in &self.rails {
+        for (rail, _) in &self.rails {
             if let Some(guest) = guests.get_mut(rail) {
                 guest.leave_by = Some(now + GOODBYE);
             }
@@ -237,6 +323,7 @@ impl Session {
         rail: u16,
         header: &BlockHeader,
         arrived: Arrived,
+        guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
     ) -> Result<(), StreamViolation> {
         self.last_moved = tools.now;
@@ -250,13 +337,16 @@ impl Session {
         let Some(intake) = &mut self.intake else {
             return Ok(());
         };
-        match intake.on_block(rail, header)? {
-            Taken::New(block) => {
-                let crc = intake.has_crc().then_some(header.crc);
+        match intake.on_message(rail, &Message::Block(*header))? {
+            receiving::Arrival::Block(block) => {
+                let has_crc = intake.open().flags.contains(OpenFlags::CRC32C);
+                let crc = has_crc.then_some(header.crc);
                 self.give(What::Write(block, crc, arrived), tools);
             }
-            Taken::Twice => self.report.doubled += 1,
+            receiving::Arrival::Twice => self.report.doubled += 1,
+            _ => {}
         }
+        self.look(guests, tools);
         Ok(())
     }
 
@@ -273,6 +363,7 @@ impl Session {
         let failed = match done.did {
             Did::Abandoned => {
                 self.stage = Stage::Over;
+                self.tell_cut(&mut tools.news);
                 self.say_goodbye(guests, tools.now);
                 return;
             }
@@ -288,16 +379,20 @@ impl Session {
                     .map_or(0, |intake| intake.open().stream);
                 let (code, text) = told(&error);
                 self.sink = None;
-                return self.refuse(stream, code, &text, guests, tools);
+                let refusal = Refusal::new(code, text);
+                return self.refuse(stream, &refusal, guests, tools);
             }
             Did::Written(block, Ok(crc)) => {
                 self.report.write_time += done.took;
                 if let Some(intake) = &mut self.intake {
-                    intake.on_written(block.index, crc);
+                    intake.on_written(&block, crc);
                 }
                 None
             }
-            Did::Written(block, Err(Damage::Crc(found))) => self.on_damaged(block, found),
+            Did::Written(block, Err(Damage::Crc(found))) => {
+                self.on_damaged(block, found);
+                None
+            }
             Did::Written(block, Err(Damage::Sink(error))) => Some((error, Some(block.index))),
             Did::Finished(Ok(read_back)) => {
                 self.complete(read_back, guests, tools);
@@ -313,17 +408,19 @@ impl Session {
             };
             self.fail((code, &text), block, reason, guests, tools);
         }
+        self.look(guests, tools);
         self.advance(guests, tools);
     }
 
-    fn on_damaged(&mut self, block: Block, found: u32) -> Option<(SinkError, Option<u64>)> {
+    fn on_damaged(&mut self, block: Block, found: u32) {
         self.report.damaged += 1;
-        let intake = self.intake.as_mut()?;
-        intake.on_damaged(block.index, found);
-        (self.report.damaged > DAMAGED_MAX).then(|| {
-            let text = "blocks came damaged again and again".to_owned();
-            (SinkError::Other(text), Some(block.index))
-        })
+        if let Some(intake) = &mut self.intake {
+            intake.on_damaged(&block, found);
+            if self.report.damaged > DAMAGED_MAX {
+                let text = "blocks came damaged again and again";
+                intake.fail(RefusalCode::DAMAGED, Some(block.index), text);
+            }
+        }
     }
 
     fn accept(
@@ -335,8 +432,18 @@ impl Session {
         let Some(intake) = &mut self.intake else {
             return;
         };
-        intake.accept(&kept.blocks, tools.config.window);
-        self.report.resumed_bytes = intake.written_bytes();
+        let plan = intake.plan();
+        let mut have = BlockSet::new(plan.blocks());
+        let mut digest = StreamDigest::new(plan.blocks());
+        for (index, crc) in &kept.blocks {
+            if let Some(block) = plan.get(*index)
+                && have.insert(*index)
+            {
+                digest.add(*index, block.len, *crc);
+            }
+        }
+        intake.accept(have, digest.part());
+        self.report.resumed_bytes = intake.bytes();
         self.stage = Stage::Receiving;
         let arrival = self.arrival();
         tools.news.tell(StreamNews::Began(arrival));
@@ -359,7 +466,7 @@ impl Session {
     fn advance(&mut self, guests: &mut HashMap<ConnectionId, Guest>, tools: &mut Tools) {
         let Some(intake) = &self.intake else { return };
         match self.stage {
-            Stage::Opening if intake.is_described() => self.prove(guests, tools),
+            Stage::Opening if intake.is_announced() => self.prove(guests, tools),
             Stage::Receiving if intake.is_whole() && self.jobs == 0 => {
                 self.stage = Stage::Finishing;
                 self.give(What::Finish(self.stop.clone()), tools);
@@ -375,15 +482,14 @@ impl Session {
         guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
     ) {
-        let (Some(intake), Some(offer)) = (&self.intake, &self.offer) else {
+        let (Some(intake), Some(offer)) = (&mut self.intake, &self.offer) else {
             return;
         };
         let mut checks = Checks::empty();
         checks.set(Checks::CRC32C, offer.crc32c);
         checks.set(Checks::SYNC, offer.sync);
         checks.set(Checks::READ_BACK, offer.read_back);
-        let complete = intake.complete(checks);
-        self.say(&Message::Complete(complete), guests);
+        intake.complete(checks, None);
         self.report.bytes = offer.manifest.bytes();
         self.report.blocks = offer.plan.blocks();
         self.report.read_back_bytes = read_back;
@@ -394,6 +500,7 @@ impl Session {
             .tell(StreamNews::Complete(self.arrival(), report));
         self.sink = None;
         self.stage = Stage::Over;
+        self.say(guests);
         self.say_goodbye(guests, tools.now);
     }
 
@@ -417,24 +524,13 @@ impl Session {
         if matches!(self.stage, Stage::Leaving | Stage::Over) {
             return;
         }
-        let stream = self.intake.as_ref().map(|intake| intake.open().stream);
-        let message = match stream {
-            Some(stream) if !matches!(self.stage, Stage::Opening | Stage::Proving) => {
-                Message::Failed(Failed {
-                    stream,
-                    code,
-                    block,
-                    reason: Reason::new(text),
-                })
+        match &mut self.intake {
+            Some(intake) => {
+                intake.fail(code, block, text);
+                self.say(guests);
             }
-            stream => Message::Refuse(Refuse {
-                stream: stream.unwrap_or(0),
-                code,
-                details: [0, 0],
-                reason: Reason::new(text),
-            }),
-        };
-        self.say(&message, guests);
+            None => self.tell(&Refusal::new(code, text).message(0), guests),
+        }
         self.say_goodbye(guests, tools.now);
         self.leave(error, tools);
     }
@@ -443,17 +539,25 @@ impl Session {
     fn leave(&mut self, error: StreamError, tools: &mut Tools) {
         self.stop.set();
         self.close_report(tools.now);
-        self.report.bytes = self.intake.as_ref().map_or(0, Intake::written_bytes);
+        self.report.bytes = self.intake.as_ref().map_or(0, Intake::bytes);
         if self.offer.is_some() {
-            let cut = StreamNews::Cut(self.arrival(), error, self.report.clone());
-            tools.news.tell(cut);
+            self.cut = Some(StreamNews::Cut(self.arrival(), error, self.report.clone()));
         }
         self.stage = match self.sink {
             Some(_) => Stage::Leaving,
             None => Stage::Over,
         };
-        if self.stage == Stage::Leaving && self.jobs == 0 {
-            self.give(What::Abandon, tools);
+        match self.stage {
+            Stage::Leaving if self.jobs == 0 => self.give(What::Abandon, tools),
+            Stage::Leaving => {}
+            _ => self.tell_cut(&mut tools.news),
+        }
+    }
+
+    /// Not before the sink has put down what it keeps: whoever hears of it may look for that, or go on with it.
+    pub(super) fn tell_cut(&mut self, news: &mut News) {
+        if let Some(cut) = self.cut.take() {
+            news.tell(cut);
         }
     }
 
@@ -464,8 +568,12 @@ impl Session {
         guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
     ) {
-        self.rails.retain(|rail| *rail != connection);
-        let others = self.rails.iter().any(|rail| guests.contains_key(rail));
+        let gone = self.rails.iter().find(|(rail, _)| *rail == connection);
+        if let (Some((_, number)), Some(intake)) = (gone, &mut self.intake) {
+            intake.on_rail_gone(*number);
+        }
+        self.rails.retain(|(rail, _)| *rail != connection);
+        let others = self.rails().any(|rail| guests.contains_key(&rail));
         if !others && !matches!(self.stage, Stage::Leaving | Stage::Over) {
             self.leave(StreamError::Lost(reason), tools);
         }
@@ -495,7 +603,7 @@ impl Session {
         self.stalls.turn(stall, tools.now);
     }
 
-    /// Puts into the outbox what the sender is to hear, unless that is still full of the last.
+    /// Tells the sender what it is to hear.
     pub(super) fn speak(&mut self, guests: &mut HashMap<ConnectionId, Guest>, now: Instant) {
         let Some(intake) = &mut self.intake else {
             return;
@@ -503,19 +611,11 @@ impl Session {
         if !matches!(self.stage, Stage::Receiving | Stage::Finishing) {
             return;
         }
-        let rail = self.rails.iter().find(|rail| guests.contains_key(rail));
-        let Some(guest) = rail.and_then(|rail| guests.get_mut(rail)) else {
-            return;
-        };
-        let progress = now.saturating_duration_since(self.told_at) >= TOLD_EVERY;
-        if progress {
+        if now.saturating_duration_since(self.told_at) >= TOLD_EVERY {
             self.told_at = now;
+            intake.want_progress();
         }
-        while guest.outbox.len() < 8 {
-            if !intake.say_next(progress, &mut guest.outbox) {
-                break;
-            }
-        }
+        self.say(guests);
     }
 
     // ---- the receiver ends ---------------------------------------------------------------------------------------

@@ -83,9 +83,9 @@ impl Writers {
         workers.give(job).is_ok()
     }
 
-    pub(super) fn finish(self) {
-        self.blocks.finish();
-        self.long.finish();
+    pub(super) fn finish(self, by: Instant) {
+        self.blocks.finish(by);
+        self.long.finish(by);
     }
 }
 

@@ -31,6 +31,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// How long goodbyes may take when a transfer is over.
 const GOODBYE: Duration = Duration::from_secs(2);
 
+/// How long a file may hold a thread when the sender ends.
+const LAST_READS: Duration = Duration::from_secs(10);
+
 /// What the sender's handles ask for.
 #[derive(Debug)]
 pub(super) enum Command {
@@ -58,6 +61,8 @@ pub(super) struct Port {
     token: Token,
     /// It is there for one connection, and goes with it.
     single: bool,
+    /// It can't be used any more, which was said.
+    failed: bool,
 }
 
 /// How connections are made from one domain.
@@ -111,6 +116,18 @@ impl Tools {
         Ok((at, connection))
     }
 
+    /// Which way bytes take.
+    pub(super) fn path(&self) -> String {
+        let reports = self.docks.iter().map(|dock| dock.domain.report());
+        let paths = reports.map(|report| {
+            let (provider, copies) = (&report.provider, &report.copies);
+            format!("host memory, registered; {provider}: {copies}")
+        });
+        let mut paths: Vec<_> = paths.collect();
+        paths.dedup();
+        paths.join(", ")
+    }
+
     fn add_port(&mut self, endpoint: DuplexEndpoint, single: bool) -> Result<usize, Error> {
         let token = self.event_loop.add_endpoint(&endpoint)?;
         let at = self.next_port;
@@ -119,6 +136,7 @@ impl Tools {
             endpoint,
             token,
             single,
+            failed: false,
         };
         self.ports.insert(at, port);
         Ok(at)
@@ -259,7 +277,7 @@ impl Engine {
         }
         // Nobody waits for a room in the queue of what was read: it has one for each job.
         if let Some(readers) = self.readers.take() {
-            readers.finish();
+            readers.finish(Instant::now() + LAST_READS);
         }
         for port in self.tools.ports.into_values() {
             let _ = port.endpoint.close(Instant::now() + GOODBYE);
@@ -327,7 +345,10 @@ impl Engine {
             }
             let polled = port.endpoint.poll(&mut events);
             if let Err(error) = polled {
-                tracing::error!(%error, "an endpoint of a stream sender failed");
+                // For good: it says so at each poll.
+                if !std::mem::replace(&mut port.failed, true) {
+                    tracing::error!(%error, "an endpoint of a stream sender failed");
+                }
             }
         }
         let any = !events.is_empty();

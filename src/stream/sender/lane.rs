@@ -15,16 +15,17 @@ use crate::random::random_u64;
 use crate::stream::outbox::{CONTROL_KEY, Pumped};
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sending::Outlay;
-use crate::stream::wire::{
-    Cancel, HEADER_LEN, ManifestPart, Message, Open, OpenFlags, Pause, Reason,
-};
+use crate::stream::wire::{HEADER_LEN, Message, Open, OpenFlags};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// The only stream of a session: each transfer makes a session of its own with each peer.
 const STREAM: u32 = 1;
 
-/// Messages of the manifest that wait at once.
-const PARTS_WAITING: usize = 4;
+/// Control messages that wait on a rail at once: a tree has a long manifest.
+const WAITING: usize = 4;
+
+/// A peer that grants nothing and says nothing for so long is asked what it has.
+const INQUIRE_AFTER: Duration = Duration::from_secs(1);
 
 /// The first wait before a new attempt to connect, and the longest.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -47,10 +48,8 @@ enum Stage {
     Connecting,
     /// Until the size of blocks is known.
     Ready,
-    /// Open was said; the entries from this one on were not.
-    Opening {
-        next_entry: usize,
-    },
+    /// Until the peer has accepted, and said what it has.
+    Opening,
     Sending,
     /// Finish was said.
     Finishing,
@@ -189,16 +188,25 @@ impl Lane {
 
     pub(super) fn tell_paused(&mut self, on: bool, now: Instant) {
         self.last_moved = now;
-        if matches!(self.stage, Stage::Sending | Stage::Opening { .. }) {
-            let pause = Message::Pause(Pause { stream: STREAM, on });
-            self.say(&pause);
+        if let Some(outlay) = &mut self.outlay {
+            outlay.pause(on);
         }
     }
 
-    /// On the first rail that stands.
-    fn say(&mut self, message: &Message<'_>) {
-        if let Some(rail) = self.rails.iter_mut().find(|rail| rail.is_ready()) {
-            rail.outbox.push(message);
+    /// Puts into the outboxes what the peer is to hear, as far as there is room.
+    fn speak(&mut self, shipment: &Shipment) {
+        let Some(outlay) = &mut self.outlay else {
+            return;
+        };
+        let manifest = shipment.source.manifest();
+        for rail in self.rails.iter_mut().filter(|rail| rail.is_ready()) {
+            let room = rail.control_room();
+            while rail.outbox.len() < WAITING
+                && let Some(message) = outlay.next_to_say(rail.number, room, manifest)
+            {
+                rail.outbox.push(&message);
+                outlay.on_said(rail.number);
+            }
         }
     }
 
@@ -276,14 +284,10 @@ impl Lane {
         if self.is_over() {
             return;
         }
-        let (code, text) = told(&error);
-        let cancel = Message::Cancel(Cancel {
-            stream: STREAM,
-            code,
-            reason: Reason::new(&text),
-        });
-        if self.outlay.is_some() {
-            self.say(&cancel);
+        if let Some(outlay) = &mut self.outlay {
+            let (code, text) = told(&error);
+            outlay.give_up(code, &text);
+            self.speak(shipment);
             for rail in &mut self.rails {
                 rail.pump(tools);
             }
@@ -295,8 +299,9 @@ impl Lane {
         if self.is_over() {
             return;
         }
-        let written = self.outlay.as_ref().map_or(0, Outlay::written);
+        let written = self.written_bytes();
         self.stalls.turn(Stall::None, tools.now);
+        self.report.path = tools.path();
         self.report.stalls = self.stalls.totals();
         self.report.took = tools.now - self.began;
         self.report.sent_bytes = self.sent_bytes;
@@ -340,10 +345,8 @@ impl Lane {
                 self.failures = 0;
             }
             ReceiveEvent::Failed { key, .. } if key != CONTROL_KEY => {
+                // Whether it arrived is not known; the peer says what it lacks.
                 self.rails[rail].in_flight -= 1;
-                if let Some(outlay) = &mut self.outlay {
-                    outlay.give_back(key);
-                }
             }
             ReceiveEvent::Disconnected { reason, .. } => {
                 self.on_disconnected(rail, reason, shipment, tools);
@@ -377,13 +380,9 @@ impl Lane {
             return self.on_lost(StreamError::Lost(reason), shipment, tools);
         }
         if was_ready && let Some(outlay) = &mut self.outlay {
-            // What was on the way there comes back wanted; what was reported as sent, the receiver may miss.
+            // What was on the way there may have arrived: the receiver says what it lacks.
             self.report.rails_lost += 1;
-            let lost = outlay.on_rail_lost(number);
-            self.say(&Message::RailLost(lost));
-            if self.stage == Stage::Finishing {
-                self.stage = Stage::Sending;
-            }
+            outlay.on_rail_lost(number);
         }
     }
 
@@ -419,9 +418,12 @@ impl Lane {
     ) -> Result<(), StreamError> {
         self.last_moved = tools.now;
         if !self.rails[rail].is_ready() {
-            let was_first = self.rails[rail].number == 0;
-            if self.rails[rail].on_handshake(arrived, tools.now)? && was_first {
-                self.stage = Stage::Ready;
+            if self.rails[rail].on_handshake(arrived, tools.now)? {
+                let number = self.rails[rail].number;
+                match &mut self.outlay {
+                    Some(outlay) => outlay.add_rail(number),
+                    None => self.stage = Stage::Ready,
+                }
             }
             return Ok(());
         }
@@ -432,17 +434,13 @@ impl Lane {
             let state = "no stream is open";
             return Err(StreamViolation::Unexpected { kind, state }.into());
         };
-        let number = self.rails[rail].number;
-        outlay.on_message(number, &message)?;
-        if let Stage::Opening { .. } = self.stage
-            && outlay.is_accepted()
-        {
+        outlay.on_message(&message)?;
+        if self.stage == Stage::Opening && outlay.is_accepted() {
             self.stage = Stage::Sending;
-            self.report.resumed_bytes = outlay.written();
+            (_, self.report.resumed_bytes) = outlay.had();
             self.more_rails(shipment, tools);
         }
-        self.after_message(shipment, tools);
-        Ok(())
+        self.after_message(shipment, tools)
     }
 
     /// The others, now that the receiver knows the session.
@@ -455,18 +453,29 @@ impl Lane {
         }
     }
 
-    fn after_message(&mut self, shipment: &Shipment, tools: &mut Tools) {
-        let Some(outlay) = &self.outlay else { return };
-        shipment
-            .shared
-            .tell(self.number, outlay.written(), self.sent_bytes);
-        if outlay.is_complete() {
-            self.report.damaged = outlay.damaged();
-            return self.end(Ok(()), shipment, tools);
+    fn after_message(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
+        let written = self.written_bytes();
+        shipment.shared.tell(self.number, written, self.sent_bytes);
+        let Some(outlay) = &self.outlay else {
+            return Ok(());
+        };
+        self.report.damaged = outlay.damaged();
+        match outlay.outcome() {
+            Some(Ok(_)) => self.end(Ok(()), shipment, tools),
+            Some(Err(error)) => return Err(error.clone()),
+            // Something is missing: another lap.
+            None if self.stage == Stage::Finishing && !outlay.is_finishing() => {
+                self.stage = Stage::Sending;
+            }
+            None => {}
         }
-        if self.stage == Stage::Finishing && outlay.first_wanted(0).is_some() {
-            self.stage = Stage::Sending;
-        }
+        Ok(())
+    }
+
+    /// Bytes that the peer's sink has.
+    fn written_bytes(&self) -> u64 {
+        let written = self.outlay.as_ref().map(Outlay::written);
+        written.map_or(0, |(_, bytes)| bytes)
     }
 
     // ---- time ----------------------------------------------------------------------------------------------------
@@ -481,6 +490,11 @@ impl Lane {
         }
         let stalled = shipment.options.stalled_after;
         let silent = now.saturating_duration_since(self.last_moved);
+        if silent > INQUIRE_AFTER
+            && let Some(outlay) = &mut self.outlay
+        {
+            outlay.inquire();
+        }
         match self.stage {
             Stage::Resting { until } if now >= until => self.connect(shipment, tools),
             Stage::Resting { .. } | Stage::Over | Stage::Ready => {}
@@ -490,11 +504,11 @@ impl Lane {
                 self.on_lost(StreamError::Deadline { what }, shipment, tools);
             }
             Stage::Connecting => {}
-            Stage::Opening { .. } | Stage::Finishing if silent > stalled * LONG_WORK => {
+            Stage::Opening | Stage::Finishing if silent > stalled * LONG_WORK => {
                 let what = "the peer's answer";
                 self.give_up(StreamError::Deadline { what }, shipment, tools);
             }
-            Stage::Opening { .. } | Stage::Finishing => {}
+            Stage::Opening | Stage::Finishing => {}
             Stage::Sending if shipment.paused || self.held() == self.assigned.len() => {
                 // It is not the peer that is waited for.
                 self.last_moved = now;
@@ -513,7 +527,7 @@ impl Lane {
         if self.stage == Stage::Ready && shipment.plan.is_some() {
             self.open(shipment);
         }
-        self.feed_manifest(shipment);
+        self.speak(shipment);
         for rail in &mut self.rails {
             if rail.pump(tools) == Pumped::Dead
                 && let (Some(connection), Some(endpoint)) =
@@ -526,14 +540,16 @@ impl Lane {
         while self.is_sending() && self.send_next(shipment, tools) {
             any = true;
         }
-        if self.waits_for_check() && shipment.checked {
-            self.finish();
+        if self.waits_for_check()
+            && shipment.checked
+            && let Some(outlay) = &mut self.outlay
+        {
+            outlay.allow_finish();
+            self.stage = Stage::Finishing;
             any = true;
         }
-        if any && let Some(outlay) = &self.outlay {
-            shipment
-                .shared
-                .tell(self.number, outlay.written(), self.sent_bytes);
+        if any && let Err(error) = self.after_message(shipment, tools) {
+            self.on_refused(error, shipment, tools);
         }
         self.account(shipment, tools.now);
         any
@@ -559,31 +575,11 @@ impl Lane {
             blocks: plan.blocks.blocks(),
             identity: plan.identity,
         };
-        self.outlay = Some(Outlay::new(open, plan.blocks.clone()));
-        self.say(&Message::Open(open));
-        self.stage = Stage::Opening { next_entry: 0 };
-    }
-
-    /// A few parts at a time: a tree has many.
-    fn feed_manifest(&mut self, shipment: &Shipment) {
-        let Stage::Opening { mut next_entry } = self.stage else {
-            return;
-        };
-        let manifest = shipment.source.manifest();
-        let Some(rail) = self.rails.iter_mut().find(|rail| rail.is_ready()) else {
-            return;
-        };
-        let room = rail.control_room();
-        while next_entry < manifest.len() && rail.outbox.len() < PARTS_WAITING {
-            let (entries, next) = manifest.encode_part(next_entry, room);
-            rail.outbox.push(&Message::Manifest(ManifestPart {
-                stream: STREAM,
-                first: next_entry as u64,
-                entries: &entries,
-            }));
-            next_entry = next;
-        }
-        self.stage = Stage::Opening { next_entry };
+        let home = self.rails.first().map_or(0, |rail| rail.number);
+        let mut outlay = Outlay::new(open, plan.blocks.clone(), home);
+        outlay.pause(shipment.paused);
+        self.outlay = Some(outlay);
+        self.stage = Stage::Opening;
     }
 
     /// Sends the next block, by whichever rail has the most room. False: not now.
@@ -610,11 +606,11 @@ impl Lane {
         };
         let (block, crc) = (next.block, next.crc);
         let mut header = [0; HEADER_LEN];
-        outlay.header(block, crc).encode(&mut header);
+        outlay.header(&block, crc).encode(&mut header);
         let payload = next.bytes.clone().into();
         match endpoint.send(connection, payload, &header, block.index) {
             Ok(()) => {
-                outlay.on_sent(rail.number, block, crc);
+                outlay.on_sent(rail.number, &block, crc);
                 rail.in_flight += 1;
                 let len = u64::from(block.len);
                 shipment.rate.take(len, now);
@@ -631,30 +627,18 @@ impl Lane {
         }
     }
 
-    fn finish(&mut self) {
-        let Some(outlay) = &mut self.outlay else {
-            return;
-        };
-        for rail in self.rails.iter_mut().filter(|rail| rail.is_ready()) {
-            if let Some(finish) = outlay.finish(rail.number) {
-                rail.outbox.push(&Message::Finish(finish));
-            }
-        }
-        self.stage = Stage::Finishing;
-    }
-
     /// What it waits for, from now on.
     fn account(&mut self, shipment: &Shipment, now: Instant) {
         let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
         let may = self.outlay.as_ref().is_some_and(Outlay::may_send);
         let stall = match self.stage {
-            Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::None,
+            Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::Limit,
             Stage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,
             Stage::Sending if self.queue.is_empty() => Stall::None,
             Stage::Sending if !may && in_flight == 0 => Stall::Sink,
             Stage::Sending if !may => Stall::Credits,
             Stage::Sending => Stall::Wire,
-            Stage::Finishing | Stage::Opening { .. } => Stall::Sink,
+            Stage::Finishing | Stage::Opening => Stall::Sink,
             _ => Stall::None,
         };
         self.stalls.turn(stall, now);

@@ -13,6 +13,7 @@ mod partials;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps};
@@ -56,6 +57,7 @@ impl SinkFactory for DirectorySink {
             directory: Arc::clone(&self.0),
             offer: offer.clone(),
             work: Mutex::new(None),
+            any: AtomicBool::new(false),
         }))
     }
 }
@@ -67,6 +69,8 @@ struct Receiving {
     offer: StreamOffer,
     /// None: not open, or over.
     work: Mutex<Option<Arc<Partials>>>,
+    /// Something was written or kept that a later stream can go on from.
+    any: AtomicBool,
 }
 
 impl Receiving {
@@ -102,6 +106,12 @@ impl Receiving {
             Err(Errno::WOULDBLOCK) => Err(SinkError::Busy),
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// The hidden directory goes. What is in the way stays, and hurts nobody.
+    fn remove(&self, partials: &Partials) {
+        partials.remove();
+        let _ = rustix::fs::unlinkat(self.directory.fd(), self.work_name(), AtFlags::REMOVEDIR);
     }
 
     /// Puts one entry where it belongs.
@@ -169,13 +179,17 @@ impl BlockSink for Receiving {
     fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
         let partials = Partials::open(self.open_work()?, &self.offer)?;
         let have = partials.prove(stop)?;
+        self.any
+            .fetch_or(!have.blocks.is_empty(), Ordering::Relaxed);
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = Some(Arc::new(partials));
         Ok(have)
     }
 
     fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
-        self.partials()?.write(block, crc, bytes)
+        self.partials()?.write(block, crc, bytes)?;
+        self.any.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn finish(&self, stop: &Stop) -> Result<u64, SinkError> {
@@ -197,15 +211,16 @@ impl BlockSink for Receiving {
         }
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = None;
-        partials.remove();
-        // What is in the way stays, and hurts nobody: the files are where they belong.
-        let _ = rustix::fs::unlinkat(self.directory.fd(), self.work_name(), AtFlags::REMOVEDIR);
+        self.remove(&partials);
         Ok(read_back)
     }
 
     fn abandon(&self) {
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(partials) = work.take() {
+            if !self.any.load(Ordering::Relaxed) {
+                return self.remove(&partials);
+            }
             // What is lost with the journal's last lines is only sent again.
             let _ = partials.flush();
         }

@@ -182,19 +182,17 @@ pub(super) struct RailLostWire {
 pub(super) struct AcceptWire {
     pub(super) granted: U64,
     pub(super) have_blocks: U64,
-    pub(super) have_ranges: U64,
     pub(super) have_digest: U32,
     pub(super) slots: U32,
-    pub(super) reserved: [u8; 16],
+    pub(super) reserved: [u8; 24],
 }
 
 /// Of `Have` and `Missing`.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RangesWire {
-    pub(super) more: U64,
     pub(super) lap: U32,
-    pub(super) reserved: [u8; 36],
+    pub(super) reserved: [u8; 44],
 }
 
 /// Of `Refuse`, `Cancel` and `Failed`.

@@ -26,11 +26,11 @@ pub(crate) struct Ranges<'a> {
 impl<'a> Ranges<'a> {
     /// # Errors
     ///
-    /// [`WireError::PayloadLen`] when it is no whole number of ranges, none, or more than a message may have; [`WireError::Ranges`] when one is empty,
+    /// [`WireError::PayloadLen`] when it is no whole number of ranges, or more than a message may have; [`WireError::Ranges`] when one is empty,
     /// ends beyond the last number that there is, or does not begin behind the end of the one before, with a gap.
     pub(super) fn parse(kind: u8, bytes: &'a [u8]) -> Result<Self, WireError> {
         let whole = bytes.len() / RANGE_LEN * RANGE_LEN;
-        if bytes.is_empty() || whole != bytes.len() || bytes.len() > CONTROL_PAYLOAD_MAX {
+        if whole != bytes.len() || bytes.len() > CONTROL_PAYLOAD_MAX {
             return Err(WireError::PayloadLen {
                 kind,
                 said: CONTROL_PAYLOAD_MAX as u64,
@@ -106,12 +106,7 @@ impl RangesBuilder {
     }
 
     /// What a message says.
-    ///
-    /// # Panics
-    ///
-    /// When there is none: such a message is not sent.
     pub(crate) fn ranges(&self) -> Ranges<'_> {
-        assert!(!self.bytes.is_empty(), "a list of no ranges is not sent");
         Ranges { bytes: &self.bytes }
     }
 }

@@ -10,6 +10,8 @@ use super::*;
 pub(super) const NEEDS_PROOF: u8 = 1;
 /// Flag of a `Pause`: it begins.
 pub(super) const PAUSED: u8 = 1;
+/// Flag of `Have` and `Missing`: there are further ranges.
+pub(super) const MORE: u8 = 1;
 /// What stands for no block.
 pub(super) const NO_BLOCK: u64 = u64::MAX;
 
@@ -245,20 +247,13 @@ fn rail_lost(wire: &HeaderWire, payload: &[u8]) -> Result<RailLost, WireError> {
 fn accept(wire: &HeaderWire, payload: &[u8]) -> Result<Accept, WireError> {
     nothing(wire, payload)?;
     let body: AcceptWire = wire.body();
-    let accept = Accept {
+    Ok(Accept {
         stream: wire.stream.get(),
         granted: body.granted.get(),
         have_blocks: body.have_blocks.get(),
-        have_ranges: body.have_ranges.get(),
         have_digest: body.have_digest.get(),
         slots: body.slots.get(),
-    };
-    let (blocks, ranges) = (accept.have_blocks, accept.have_ranges);
-    // Each range has a block.
-    if ranges > blocks || (ranges == 0) != (blocks == 0) {
-        return Err(field("have_ranges", ranges));
-    }
-    Ok(accept)
+    })
 }
 
 fn range_list<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<RangeList<'a>, WireError> {
@@ -271,7 +266,7 @@ fn range_list<'a>(wire: &HeaderWire, payload: &'a [u8]) -> Result<RangeList<'a>,
     Ok(RangeList {
         stream: wire.stream.get(),
         lap,
-        more: body.more.get(),
+        more: wire.flags & MORE != 0,
         ranges: Ranges::parse(wire.kind, payload)?,
     })
 }

@@ -113,13 +113,12 @@ fn opening_has_these_bytes() {
         stream: STREAM,
         granted: 0x11,
         have_blocks: 0x22,
-        have_ranges: 0x21,
         have_digest: 0x0403_0201,
         slots: 0x44,
     };
     let body: &[&[u8]] = &[
         &[0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0],
-        &[0x21, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 0x44, 0, 0, 0],
+        &[1, 2, 3, 4, 0x44, 0, 0, 0],
     ];
     golden(Message::Accept(accept), bytes(18, 0, S, 0, body), b"");
 }
@@ -201,17 +200,17 @@ fn what_a_receiver_reports_has_these_bytes() {
     let list = RangeList {
         stream: STREAM,
         lap: 0,
-        more: 4,
+        more: true,
         ranges: builder.ranges(),
     };
     let mut payload = [0; 32];
     (payload[0], payload[8], payload[16], payload[24]) = (1, 2, 5, 1);
-    golden(Message::Have(list), bytes(19, 0, S, 32, &[&[4]]), &payload);
+    golden(Message::Have(list), bytes(19, 1, S, 32, &[]), &payload);
     let missing = RangeList { lap: 3, ..list };
-    let body: &[&[u8]] = &[&[4, 0, 0, 0, 0, 0, 0, 0, 3]];
+    let body: &[&[u8]] = &[&[3]];
     golden(
         Message::Missing(missing),
-        bytes(24, 0, S, 32, body),
+        bytes(24, 1, S, 32, body),
         &payload,
     );
     assert_eq!(list.ranges.iter().collect::<Vec<_>>(), [1..3, 5..6]);
@@ -320,7 +319,7 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
     let list = RangeList {
         stream,
         lap: 0,
-        more: 0,
+        more: false,
         ranges: builder.ranges(),
     };
     let code = RefusalCode::SINK;
@@ -385,7 +384,6 @@ fn samples() -> Vec<([u8; HEADER_LEN], Vec<u8>)> {
             stream,
             granted: 4,
             have_blocks: 2,
-            have_ranges: 1,
             have_digest: 7,
             slots: 0,
         }),
@@ -532,10 +530,7 @@ fn ranges_are_in_order_and_apart() {
         Ranges::parse(19, &bytes).map(|ranges| ranges.iter().collect::<Vec<_>>())
     };
     assert_eq!(parse(&[(0, 1), (2, 1)]), Ok(vec![0..1, 2..3]));
-    assert_eq!(
-        parse(&[(u64::MAX - 1, 1)]),
-        Ok(vec![u64::MAX - 1..u64::MAX])
-    );
+    assert!(parse(&[(u64::MAX - 1, 1)]).is_ok_and(|ranges| ranges[0].end == u64::MAX));
     for (ranges, index) in [
         (&[(0, 0)][..], 0),
         (&[(0, 1), (1, 1)], 1),
@@ -545,7 +540,7 @@ fn ranges_are_in_order_and_apart() {
     ] {
         assert_eq!(parse(ranges), Err(WireError::Ranges { index }));
     }
-    assert!(parse(&[]).is_err());
+    assert_eq!(parse(&[]), Ok(vec![]));
     let most: Vec<(u64, u64)> = (0..RangesBuilder::ROOM as u64)
         .map(|n| (2 * n, 1))
         .collect();

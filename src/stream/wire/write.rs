@@ -6,7 +6,7 @@ use super::layout::{
     AcceptWire, BlockWire, Body, CompleteWire, CountsWire, FinishWire, HeaderWire, HelloAckWire,
     HelloWire, ManifestWire, OpenWire, RailLostWire, RangesWire, ReasonWire, WindowWire,
 };
-use super::read::{NEEDS_PROOF, NO_BLOCK, PAUSED};
+use super::read::{MORE, NEEDS_PROOF, NO_BLOCK, PAUSED};
 use super::*;
 
 pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN]) -> &'s [u8] {
@@ -47,11 +47,12 @@ pub(super) fn message<'s>(message: &'s Message<'_>, header: &mut [u8; HEADER_LEN
             ..zeroed()
         }),
         Message::Accept(it) => new(0).with(&accept(it)),
-        Message::Have(it) | Message::Missing(it) => new(0).with(&RangesWire {
-            more: it.more.into(),
-            lap: it.lap.into(),
-            ..zeroed()
-        }),
+        Message::Have(it) | Message::Missing(it) => {
+            new(if it.more { MORE } else { 0 }).with(&RangesWire {
+                lap: it.lap.into(),
+                ..zeroed()
+            })
+        }
         Message::Credit(it) => new(0).with(&counts(it.granted, 0, 0)),
         Message::Written(it) => new(0).with(&counts(it.blocks, it.bytes, 0)),
         Message::Damaged(it) => new(0).with(&counts(it.index, 0, it.crc)),
@@ -161,7 +162,6 @@ fn accept(accept: &Accept) -> AcceptWire {
     AcceptWire {
         granted: accept.granted.into(),
         have_blocks: accept.have_blocks.into(),
-        have_ranges: accept.have_ranges.into(),
         have_digest: accept.have_digest.into(),
         slots: accept.slots.into(),
         ..zeroed()

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,14 +16,15 @@ use crate::stream::Block;
 use crate::stream::Entry;
 use crate::stream::block_set::BlockSet;
 use crate::stream::digest::crc32c;
-use crate::stream::journal::{Journal, JournalHeader, JournalRecord};
+use crate::stream::journal::{
+    self, Claims, JOURNAL_HEADER_LEN, JournalError, JournalHeader, JournalReader,
+};
 use crate::stream::sink::{Kept, SinkError, Stop, StreamOffer};
 
 const JOURNAL: &str = "journal";
 
-/// Bytes that are read of a journal, at most, for each block and beside: a block has one record, and few have a second.
-const JOURNAL_PER_BLOCK: u64 = 64;
-const JOURNAL_BASE: u64 = 1 << 20;
+/// Bytes of a journal that are read at once.
+const JOURNAL_PIECE: usize = 64 << 10;
 
 /// Files that are held open for the next block of theirs.
 const OPEN_MAX: usize = 32;
@@ -38,6 +39,8 @@ const WRITTEN_EVERY: Duration = Duration::from_millis(100);
 pub(super) struct Partials {
     work: OwnedFd,
     offer: StreamOffer,
+    /// What the records of its journal begin from.
+    seal: u32,
     open: Mutex<VecDeque<(usize, Arc<File>)>>,
     journal: Mutex<Writer>,
 }
@@ -55,19 +58,12 @@ struct Writer {
 impl Partials {
     /// Finds what an earlier stream left, or begins anew.
     pub(super) fn open(work: OwnedFd, offer: &StreamOffer) -> Result<Self, SinkError> {
-        let header = JournalHeader {
-            identity: offer.identity,
-            block_bytes: offer.plan.block_bytes(),
-            blocks: offer.plan.blocks(),
-        };
-        let known = match read_journal(work.as_fd(), offer)? {
-            Some(known) if known.header == header && !offer.restart => Some(known.valid_len),
-            Some(known)
-                if known.header.identity.stamp != offer.identity.stamp && !offer.restart =>
-            {
-                return Err(SinkError::SourceChanged);
-            }
-            _ => None,
+        let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
+        let known = match read_journal(work.as_fd(), &header)? {
+            _ if offer.restart => None,
+            Ok((_, end)) => Some(end),
+            Err(JournalError::SourceChanged) => return Err(SinkError::SourceChanged),
+            Err(_) => None,
         };
         if known.is_none() {
             clear(work.as_fd()).map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
@@ -76,6 +72,7 @@ impl Partials {
         Ok(Self {
             work,
             offer: offer.clone(),
+            seal: header.seal(),
             open: Mutex::new(VecDeque::new()),
             journal: Mutex::new(Writer {
                 file,
@@ -93,21 +90,18 @@ impl Partials {
 
     /// Which of the blocks that the journal names are there, byte for byte.
     pub(super) fn prove(&self, stop: &Stop) -> Result<Kept, SinkError> {
-        let mut have = BlockSet::new(self.offer.plan.blocks());
         let mut kept = Kept::default();
-        let Some(known) = read_journal(self.work.as_fd(), &self.offer)? else {
+        let offer = &self.offer;
+        let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
+        let Ok((claims, _)) = read_journal(self.work.as_fd(), &header)? else {
             return Ok(kept);
         };
         let mut buffer = Vec::new();
-        for JournalRecord { index, crc } in known.records {
+        for index in claims.blocks().ranges(0).flatten() {
             stop.check()?;
-            if have.contains(index) {
-                continue;
-            }
-            if let Some(place) = self.offer.plan.get(index)
+            if let (Some(place), Some(crc)) = (offer.plan.get(index), claims.crc(index))
                 && self.reads_as(place, crc, &mut buffer).unwrap_or(false)
             {
-                have.insert(index);
                 kept.blocks.push((index, crc));
             }
         }
@@ -131,12 +125,9 @@ impl Partials {
         if !self.offer.crc32c {
             return Ok(());
         }
-        let record = JournalRecord {
-            index: place.index,
-            crc,
-        };
+        let record = journal::record(self.seal, place.index, crc);
         let mut journal = self.journal();
-        journal.unwritten.extend_from_slice(&record.encode());
+        journal.unwritten.extend_from_slice(&record);
         journal.records += 1;
         journal.bytes += bytes.len() as u64;
         if journal.records >= RECORDS_MAX
@@ -250,7 +241,7 @@ impl Partials {
         {
             return Ok(());
         }
-        match rustix::fs::fallocate(file, FallocateFlags::KEEP_SIZE, 0, size) {
+        match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -268,19 +259,40 @@ impl Writer {
     }
 }
 
-/// What an earlier stream wrote of itself; none where there is nothing, or nothing that can be understood.
-fn read_journal(work: BorrowedFd<'_>, offer: &StreamOffer) -> Result<Option<Journal>, SinkError> {
+/// What an earlier stream wrote of itself, and where its whole records end; or why that is of no use for the stream of `wanted`.
+fn read_journal(
+    work: BorrowedFd<'_>,
+    wanted: &JournalHeader,
+) -> Result<Result<(Claims, u64), JournalError>, SinkError> {
     let failed = |error: io::Error| SinkError::os(JOURNAL.as_bytes(), error);
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let file = match rustix::fs::openat(work, JOURNAL, flags, Mode::empty()) {
+    let mut file = match rustix::fs::openat(work, JOURNAL, flags, Mode::empty()) {
         Ok(fd) => File::from(fd),
-        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::NOENT) => return Ok(Err(JournalError::Header)),
         Err(error) => return Err(failed(error.into())),
     };
-    let most = JOURNAL_PER_BLOCK * offer.plan.blocks() + JOURNAL_BASE;
-    let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, most), &mut bytes).map_err(failed)?;
-    Ok(Journal::parse(&bytes))
+    let mut header = [0; JOURNAL_HEADER_LEN];
+    match file.read_exact(&mut header) {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            return Ok(Err(JournalError::Header));
+        }
+        read => read.map_err(failed)?,
+    }
+    let checked = JournalHeader::parse(&header).and_then(|known| known.check(wanted));
+    if let Err(error) = checked {
+        return Ok(Err(error));
+    }
+    let mut reader = JournalReader::new(wanted);
+    let mut piece = vec![0; JOURNAL_PIECE];
+    loop {
+        let len = file.read(&mut piece).map_err(failed)?;
+        if len == 0 {
+            return Ok(Ok(reader.finish()));
+        }
+        if let Err(error) = reader.feed(&piece[..len]) {
+            return Ok(Err(error));
+        }
+    }
 }
 
 /// The journal, with its header, to be written at its end; what is behind the last whole record goes.

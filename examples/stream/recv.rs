@@ -1,0 +1,105 @@
+//! The receiving side.
+
+use std::time::{Duration, Instant};
+
+use fabricast::stream::{
+    DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, StreamNews, StreamReceiver,
+};
+
+use crate::args::RecvArgs;
+use crate::failure::{Failure, socket_addr};
+use crate::{open_domain, say};
+
+/// How long goodbyes may take.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// Receives streams until the process is ended, or with `--once` until one is over.
+pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
+    let mut places = Vec::new();
+    let config = config(args)?;
+    for addr in &args.listen {
+        let domain = open_domain(&args.common, socket_addr(addr)?.ip())?;
+        places.push((domain, *addr));
+    }
+    let receiver = StreamReceiver::listen_at(&places, config).map_err(Failure::of)?;
+    let addrs = receiver.local_addrs().iter().map(ToString::to_string);
+    say(format_args!(
+        "listening on {}",
+        addrs.collect::<Vec<_>>().join(",")
+    ));
+    loop {
+        let Some(news) = receiver.next(Duration::from_secs(3600)) else {
+            continue;
+        };
+        let ended = tell(args, &news);
+        if args.once
+            && let Some(result) = ended
+        {
+            receiver.stop(Instant::now() + GOODBYE);
+            return result;
+        }
+        if let Some(Err(failure)) = ended {
+            eprintln!("stream: {failure}");
+        }
+    }
+}
+
+/// What happened, for people; and if a stream is over, how it ended.
+fn tell(args: &RecvArgs, news: &StreamNews) -> Option<Result<(), Failure>> {
+    match news {
+        StreamNews::Complete(stream, report) => {
+            match args.common.json {
+                true => say(report.to_json()),
+                false => {
+                    let entries = stream.manifest.iter();
+                    let first = entries.map(|entry| entry.name.to_string()).next();
+                    let first = first.unwrap_or_default();
+                    let files = stream.manifest.len();
+                    say(format_args!(
+                        "received {first:?} and {} more: {report}",
+                        files.saturating_sub(1)
+                    ));
+                }
+            }
+            Some(Ok(()))
+        }
+        StreamNews::Cut(_, error, report) => {
+            let text = format!("a stream ended after {} bytes: {error}", report.bytes);
+            Some(Err(Failure::new(text)))
+        }
+        StreamNews::Refused { code, reason, .. } => {
+            let text = match reason.is_empty() {
+                true => format!("refused: {code}"),
+                false => format!("refused: {code}: {reason}"),
+            };
+            Some(Err(Failure::new(text)))
+        }
+        _ => None,
+    }
+}
+
+fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
+    let base = match args.discard {
+        true => ReceiverConfig::new(DiscardSink),
+        false => {
+            let sink = DirectorySink::new(&args.dir);
+            ReceiverConfig::new(sink.map_err(|error| Failure::file(&args.dir, &error))?)
+        }
+    };
+    let limits = Limits::default()
+        .bytes(args.max_size)
+        .entries(args.max_files)
+        .block_bytes(1 << 28);
+    let mut config = base
+        .block_bytes(args.common.block)
+        .buffers(2 * args.common.buffers)
+        .window(args.common.buffers)
+        .connections(args.peers)
+        .writers(args.writers)
+        .stalled_after(args.common.patience())
+        .limits(limits);
+    if let Some(path) = &args.common.key {
+        config = config.key(PresharedKey::from_file(path).map_err(Failure::of)?);
+    }
+    Ok(config)
+}

@@ -1,0 +1,315 @@
+//! Bytes of a peer that says anything at any time, for every reader and every account of a stream. The fuzz target `stream_wire` and the tests run it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::auth::PresharedKey;
+use super::block_set::BlockSet;
+use super::blocks::{Block, BlockPlan};
+use super::handshake::{AnswerSettings, Answering, DialSettings, Dialing, Then};
+use super::journal;
+use super::limits::Limits;
+use super::manifest::{
+    Announced, Entry, EntryKind, Manifest, ManifestLimits, ManifestParser, Modified,
+};
+use super::name::RelativeName;
+use super::receiving::{Arrival, Intake, IntakeSettings};
+use super::sending::Outlay;
+use super::wire::{self, Checks, Features, HEADER_LEN, Message, Open, OpenFlags, StreamIdentity};
+
+/// The bytes, read once; behind their end everything is 0.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> u8 {
+        self.slice(1).first().copied().unwrap_or(0)
+    }
+
+    fn slice(&mut self, len: usize) -> &'a [u8] {
+        let (these, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        these
+    }
+
+    /// A small number mostly, any at times.
+    fn number(&mut self) -> u64 {
+        match self.byte() {
+            small @ 0..=247 => u64::from(small % 12),
+            _ => {
+                let mut bytes = [0; 8];
+                let these = self.slice(8);
+                bytes[..these.len()].copy_from_slice(these);
+                u64::from_le_bytes(bytes)
+            }
+        }
+    }
+
+    /// A header that is right as far as any header must be, of the kind that the bytes say, and a payload.
+    fn message(&mut self) -> ([u8; HEADER_LEN], Vec<u8>) {
+        let mut header = [0; HEADER_LEN];
+        header[..4].copy_from_slice(b"FCS2");
+        header[4] = self.byte() % 30;
+        header[5] = self.byte() & 3;
+        header[8] = 1;
+        for at in 0..6 {
+            header[16 + at * 8..][..8].copy_from_slice(&self.number().to_le_bytes());
+        }
+        let len = match self.byte() {
+            short @ 0..=63 => usize::from(short),
+            64..=128 => 16,
+            129..=192 => 32,
+            _ => 0,
+        };
+        let payload = self.slice(len).to_vec();
+        header[12..16].copy_from_slice(&(payload.len() as u32).to_le_bytes());
+        (header, payload)
+    }
+}
+
+/// Runs the bytes.
+///
+/// # Panics
+///
+/// When something breaks a promise.
+pub(crate) fn exercise(bytes: &[u8]) {
+    let (header, payload) = bytes.split_at(HEADER_LEN.min(bytes.len()));
+    wire::exercise(header, payload);
+    journal::exercise(bytes);
+    read_manifest(bytes);
+    shake_hands(&mut Input(bytes));
+    send_to(&mut Input(bytes));
+    receive_from(&mut Input(bytes));
+}
+
+fn read_manifest(bytes: &[u8]) {
+    let limits = ManifestLimits {
+        entries: 1000,
+        name_bytes: 1 << 20,
+        bytes: u64::MAX,
+    };
+    let announced = Announced {
+        entries: 1000,
+        manifest_bytes: 1 << 20,
+        bytes: u64::MAX,
+    };
+    let mut parser = ManifestParser::new(announced, &limits).expect("this is within the limits");
+    let _ = parser.feed(0, bytes);
+}
+
+fn shake_hands(input: &mut Input<'_>) {
+    let now = Instant::now();
+    let key = (input.byte() & 1 != 0)
+        .then(|| PresharedKey::from_bytes(&[1; 32]).expect("32 bytes are a key"));
+    let deadline = now + Duration::from_secs(1);
+    let (mut dialing, _) = Dialing::new(DialSettings {
+        session: [0; 16],
+        rail: 0,
+        rails: 1,
+        features: Features::all(),
+        key: key.clone(),
+        nonce: [1; 32],
+        deadline,
+    });
+    let mut answering = Answering::new(AnswerSettings {
+        features: Features::all(),
+        streams: 1,
+        payload_max: 1 << 20,
+        key: key.clone(),
+        nonce: [2; 32],
+        deadline,
+    });
+    for _ in 0..4 {
+        let (header, payload) = input.message();
+        let steps = [
+            dialing.on_message(&header, &payload, now),
+            answering.on_message(&header, &payload, now),
+        ];
+        for step in steps {
+            let is_ready = matches!(step.then, Then::Ready(_));
+            assert!(!(is_ready && key.is_some()), "nobody guesses a proof");
+        }
+    }
+}
+
+/// Three files of 100, 0 and 33 bytes, in blocks of 16.
+fn files() -> Manifest {
+    let entry = |name: &'static [u8], size| Entry {
+        name: RelativeName::new(name).expect("these are names"),
+        kind: EntryKind::File,
+        mode: 0o644,
+        size,
+        modified: Modified::default(),
+    };
+    let entries = [entry(b"a", 100), entry(b"b/c", 0), entry(b"d", 33)];
+    Manifest::new(entries).expect("this is a manifest")
+}
+
+fn open(manifest: &Manifest, plan: &BlockPlan, flags: OpenFlags) -> Open {
+    Open {
+        stream: 1,
+        flags,
+        block_bytes: plan.block_bytes(),
+        entries: manifest.len() as u64,
+        manifest_bytes: manifest.encoded_len(),
+        bytes: plan.bytes(),
+        blocks: plan.blocks(),
+        identity: StreamIdentity::default(),
+    }
+}
+
+/// An honest sender, and a receiver that is the bytes.
+fn send_to(input: &mut Input<'_>) {
+    let manifest = files();
+    let plan = Arc::new(BlockPlan::new(&manifest, 16));
+    let flags = OpenFlags::from_bits_truncate(input.byte() & 0x11);
+    let mut outlay = Outlay::new(open(&manifest, &plan, flags), Arc::clone(&plan), 0);
+    outlay.add_rail(1);
+    let mut lost = [false; 2];
+    while !input.0.is_empty() {
+        let rail = u16::from(input.byte() & 1);
+        match input.byte() % 8 {
+            0..=2 => {
+                let (header, payload) = input.message();
+                if let Ok(message) = Message::parse(&header, &payload) {
+                    let _ = outlay.on_message(&message);
+                }
+            }
+            3 | 4 => {
+                if outlay.next_to_say(rail, 8192, &manifest).is_some() {
+                    outlay.on_said(rail);
+                }
+            }
+            5 | 6 => {
+                let index = outlay.first_wanted(input.number());
+                if let Some(index) = index
+                    && !lost[usize::from(rail)]
+                    && outlay.may_send()
+                {
+                    assert!(outlay.take(index));
+                    let block = plan.get(index).expect("it wants what there is");
+                    outlay.on_sent(rail, &block, 7);
+                }
+            }
+            _ if input.byte() == 1 => {
+                lost[usize::from(rail)] = true;
+                outlay.on_rail_lost(rail);
+            }
+            _ if input.byte() & 1 == 0 => outlay.allow_finish(),
+            _ => outlay.inquire(),
+        }
+        if let Some(Ok(complete)) = outlay.outcome() {
+            assert_eq!(
+                (complete.blocks, complete.bytes),
+                (plan.blocks(), plan.bytes())
+            );
+            assert_eq!(
+                outlay.first_wanted(0),
+                None,
+                "all was sent before it was complete"
+            );
+        }
+    }
+}
+
+/// An honest receiver, and a sender that is the bytes.
+fn receive_from(input: &mut Input<'_>) {
+    let settings = IntakeSettings {
+        limits: Limits::default().resent(20),
+        memory_left: 1 << 20,
+        features: Features::all(),
+        payload_max: 1 << 20,
+        window: 4,
+        slots: 4,
+    };
+    let mut writing: Vec<Block> = Vec::new();
+    let Some(mut intake) = begin(input, settings) else {
+        return;
+    };
+    while !input.0.is_empty() {
+        let rail = u16::from(input.byte() & 1);
+        match input.byte() % 8 {
+            0..=3 => {
+                let (header, payload) = input.message();
+                let message = Message::parse(&header, &payload);
+                if let Ok(message) = message
+                    && let Ok(Arrival::Block(block)) = intake.on_message(rail, &message)
+                {
+                    assert!(!writing.contains(&block), "no block is written twice");
+                    assert_eq!(intake.plan().get(block.index), Some(block));
+                    writing.push(block);
+                }
+            }
+            4 => {
+                if intake.next_to_say().is_some() {
+                    intake.on_said();
+                }
+            }
+            5 => {
+                if let Some(block) = writing.pop() {
+                    intake.on_written(&block, 7);
+                }
+            }
+            6 => {
+                if let Some(block) = writing.pop() {
+                    intake.on_damaged(&block, 8);
+                }
+            }
+            _ => {
+                intake.on_rail_gone(rail);
+                intake.set_home(1 - rail);
+            }
+        }
+        if intake.is_whole() {
+            assert!(intake.have().is_full() && writing.is_empty());
+            intake.complete(Checks::all(), Some([1; 32]));
+        }
+        if intake.is_announced() {
+            intake.accept(BlockSet::new(intake.plan().blocks()), 0);
+        }
+    }
+}
+
+/// A stream that the bytes open; else one that is opened honestly, up to where blocks may come.
+fn begin(input: &mut Input<'_>, settings: IntakeSettings) -> Option<Intake> {
+    if input.byte() & 1 == 0 {
+        let (header, payload) = input.message();
+        return match Message::parse(&header, &payload) {
+            Ok(Message::Open(open)) => Intake::new(0, open, settings).ok(),
+            _ => None,
+        };
+    }
+    let manifest = files();
+    let plan = BlockPlan::new(&manifest, 16);
+    let open = open(&manifest, &plan, OpenFlags::CRC32C);
+    let mut intake = Intake::new(0, open, settings).ok()?;
+    let (entries, _) = manifest.encode_part(0, 8192);
+    let part = wire::ManifestPart {
+        stream: 1,
+        first: 0,
+        entries: &entries,
+    };
+    let arrival = intake.on_message(0, &Message::Manifest(part));
+    assert_eq!(arrival, Ok(Arrival::Announced));
+    let mut have = BlockSet::new(plan.blocks());
+    if input.byte() & 1 != 0 {
+        have.insert(3);
+    }
+    intake.accept(have, 5);
+    Some(intake)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+
+        #[test]
+        fn nothing_breaks(bytes in proptest::collection::vec(prop_oneof![0..40_u8, any::<u8>()], 0..1500)) {
+            exercise(&bytes);
+        }
+    }
+}

@@ -1,0 +1,639 @@
+//! An [`Outlay`] and an [`Intake`] over connections that lose, double, damage and reorder blocks, and that break. Whatever happens, the sink ends up with
+//! exactly the source, or both sides know that it did not; and neither ever waits for the other for nothing.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::block_set::BlockSet;
+use super::blocks::{Block, BlockPlan};
+use super::digest::{StreamDigest, crc32c};
+use super::error::{RefusalCode, StreamError};
+use super::limits::Limits;
+use super::manifest::{Entry, EntryKind, Manifest, Modified};
+use super::name::RelativeName;
+use super::receiving::{Arrival, Intake, IntakeSettings};
+use super::sending::Outlay;
+use super::wire::{Checks, Features, HEADER_LEN, Message, Open, OpenFlags, StreamIdentity};
+
+/// Where all choices come from: a list, then a simple generator.
+struct Dice(u64);
+
+impl Dice {
+    /// A number below `n`.
+    fn roll(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        n > 0 && self.roll(n) == 0
+    }
+}
+
+/// How often things go wrong: one in so many; 0 never.
+#[derive(Debug, Clone, Copy)]
+struct Faults {
+    drop: u64,
+    double: u64,
+    damage: u64,
+    swap: u64,
+    cut: u64,
+}
+
+const NO_FAULTS: Faults = Faults {
+    drop: 0,
+    double: 0,
+    damage: 0,
+    swap: 0,
+    cut: 0,
+};
+
+/// A message on its way, as bytes.
+#[derive(Debug, Clone)]
+struct Packet {
+    header: [u8; HEADER_LEN],
+    payload: Vec<u8>,
+}
+
+impl Packet {
+    fn new(message: &Message<'_>) -> Self {
+        let mut header = [0; HEADER_LEN];
+        let payload = message.encode(&mut header).to_vec();
+        Self { header, payload }
+    }
+
+    fn is_block(&self) -> bool {
+        self.header[4] == 5
+    }
+}
+
+/// One connection. What is under way is lost with it.
+#[derive(Default)]
+struct Wire {
+    to_receiver: VecDeque<Packet>,
+    to_sender: VecDeque<Packet>,
+    is_cut: bool,
+    /// Each side learns of the end in its own time.
+    sender_knows: bool,
+    receiver_knows: bool,
+}
+
+struct World {
+    dice: Dice,
+    faults: Faults,
+    source: Vec<Vec<u8>>,
+    sink: Vec<Vec<u8>>,
+    manifest: Manifest,
+    plan: Arc<BlockPlan>,
+    outlay: Outlay,
+    intake: Option<Intake>,
+    settings: IntakeSettings,
+    /// What the sink has from before.
+    before: BlockSet,
+    wires: Vec<Wire>,
+    /// Blocks that the sender has read and the network has not taken.
+    read: VecDeque<Block>,
+    /// Blocks that are being checked and written.
+    writing: Vec<(Block, u32, Vec<u8>)>,
+    idle: u32,
+}
+
+impl World {
+    fn bytes_of(&self, block: &Block) -> Vec<u8> {
+        let begin = block.offset as usize;
+        self.source[block.entry][begin..begin + block.len as usize].to_vec()
+    }
+
+    fn step(&mut self) {
+        let moved = match self.dice.roll(8) {
+            0 => self.read_one(),
+            1 | 2 => self.send_one(),
+            3 => self.say_sender(),
+            4 => self.say_receiver(),
+            5 => self.deliver(true) | self.deliver(true),
+            6 => self.deliver(false),
+            _ => self.write_one() | self.break_one(),
+        };
+        self.idle = if moved { 0 } else { self.idle + 1 };
+        if self.idle == 500 {
+            self.outlay.inquire();
+        }
+    }
+
+    fn read_one(&mut self) -> bool {
+        if self.outlay.first_wanted(0).is_none() && self.read.is_empty() && self.dice.one_in(2) {
+            self.outlay.allow_finish();
+        }
+        if self.read.len() >= 4 {
+            return false;
+        }
+        let from = self.dice.roll(self.plan.blocks().max(1));
+        let wanted = self.outlay.first_wanted(from);
+        let Some(index) = wanted.or_else(|| self.outlay.first_wanted(0)) else {
+            return false;
+        };
+        assert!(self.outlay.take(index) && !self.outlay.take(index));
+        if self.dice.one_in(20) {
+            self.outlay.give_back(index);
+            return true;
+        }
+        self.read.push_back(self.plan.get(index).unwrap());
+        true
+    }
+
+    fn live_rail(&mut self) -> Option<u16> {
+        let live: Vec<usize> = (0..self.wires.len())
+            .filter(|rail| !self.wires[*rail].sender_knows)
+            .collect();
+        let at = self.dice.roll(live.len().max(1) as u64) as usize;
+        live.get(at).map(|rail| *rail as u16)
+    }
+
+    fn send_one(&mut self) -> bool {
+        let Some(rail) = self.live_rail() else {
+            return false;
+        };
+        if !self.outlay.may_send() {
+            return false;
+        }
+        let Some(block) = self.read.pop_front() else {
+            return false;
+        };
+        let bytes = self.bytes_of(&block);
+        let crc = crc32c(&bytes);
+        let header = self.outlay.header(&block, crc);
+        self.outlay.on_sent(rail, &block, crc);
+        let mut packet = Packet::new(&Message::Block(header));
+        packet.payload = bytes;
+        self.carry(rail, packet);
+        true
+    }
+
+    /// Puts a block on its way, or does with it what networks do in this test.
+    fn carry(&mut self, rail: u16, mut packet: Packet) {
+        let (dice, faults) = (&mut self.dice, self.faults);
+        let queue = &mut self.wires[usize::from(rail)].to_receiver;
+        if dice.one_in(faults.drop) {
+            return;
+        }
+        if dice.one_in(faults.double) {
+            queue.push_back(packet.clone());
+        }
+        if dice.one_in(faults.damage) {
+            let at = dice.roll(packet.payload.len() as u64) as usize;
+            packet.payload[at] ^= 1 << dice.roll(8);
+        }
+        queue.push_back(packet);
+        if dice.one_in(faults.swap) && queue.len() >= 2 {
+            let last = queue.len() - 1;
+            if queue[last - 1].is_block() {
+                queue.swap(last - 1, last);
+            }
+        }
+    }
+
+    fn say_sender(&mut self) -> bool {
+        let Some(rail) = self.live_rail() else {
+            return false;
+        };
+        let Some(message) = self.outlay.next_to_say(rail, 8192, &self.manifest) else {
+            return false;
+        };
+        let packet = Packet::new(&message);
+        if self.dice.one_in(4) {
+            // The endpoint has no room now.
+            return true;
+        }
+        self.outlay.on_said(rail);
+        self.wires[usize::from(rail)].to_receiver.push_back(packet);
+        true
+    }
+
+    fn say_receiver(&mut self) -> bool {
+        let Some(intake) = &mut self.intake else {
+            return false;
+        };
+        if intake.home().is_none() {
+            let live = (0..self.wires.len()).find(|rail| !self.wires[*rail].receiver_knows);
+            match live {
+                Some(rail) => intake.set_home(rail as u16),
+                None => return false,
+            }
+        }
+        let rail = intake.home().unwrap();
+        if self.dice.one_in(10) {
+            intake.want_progress();
+        }
+        let Some(message) = intake.next_to_say() else {
+            return false;
+        };
+        let packet = Packet::new(&message);
+        if self.dice.one_in(4) {
+            return true;
+        }
+        intake.on_said();
+        self.wires[usize::from(rail)].to_sender.push_back(packet);
+        true
+    }
+
+    fn deliver(&mut self, to_receiver: bool) -> bool {
+        let rail = self.dice.roll(self.wires.len() as u64) as usize;
+        let wire = &mut self.wires[rail];
+        let (queue, knows) = match to_receiver {
+            true => (&mut wire.to_receiver, wire.receiver_knows),
+            false => (&mut wire.to_sender, wire.sender_knows),
+        };
+        if knows {
+            return false;
+        }
+        let Some(packet) = queue.pop_front() else {
+            return false;
+        };
+        let message = Message::parse(&packet.header, &packet.payload).unwrap();
+        match to_receiver {
+            true => self.on_receiver(rail as u16, &message, &packet.payload),
+            false => self
+                .outlay
+                .on_message(&message)
+                .expect("an honest receiver keeps to the protocol"),
+        }
+        true
+    }
+
+    fn on_receiver(&mut self, rail: u16, message: &Message<'_>, payload: &[u8]) {
+        if let Message::Open(open) = message {
+            let intake = Intake::new(rail, *open, self.settings.clone()).expect("it is admitted");
+            self.intake = Some(intake);
+            self.decide();
+            return;
+        }
+        let intake = self.intake.as_mut().expect("the first message opens");
+        let arrival = intake
+            .on_message(rail, message)
+            .expect("an honest sender keeps to the protocol");
+        match (arrival, message) {
+            (Arrival::Announced, _) => self.decide(),
+            (Arrival::Block(block), Message::Block(header)) => {
+                let written = self
+                    .writing
+                    .iter()
+                    .any(|(other, _, _)| other.index == block.index);
+                assert!(
+                    !written && !intake.have().contains(block.index),
+                    "no block is written twice"
+                );
+                self.writing.push((block, header.crc, payload.to_vec()));
+            }
+            (Arrival::CloseRail(rail), _) => {
+                let wire = &mut self.wires[usize::from(rail)];
+                wire.receiver_knows = true;
+                assert!(wire.is_cut, "the sender only gives up what is lost");
+            }
+            _ => {}
+        }
+    }
+
+    fn decide(&mut self) {
+        let intake = self.intake.as_mut().unwrap();
+        if !intake.is_announced() {
+            return;
+        }
+        let sizes: Vec<usize> = intake
+            .manifest()
+            .iter()
+            .map(|entry| entry.size as usize)
+            .collect();
+        assert_eq!(sizes, self.source.iter().map(Vec::len).collect::<Vec<_>>());
+        let mut digest = StreamDigest::new(self.plan.blocks());
+        for index in self.before.ranges(0).flatten() {
+            let block = self.plan.get(index).unwrap();
+            let begin = block.offset as usize;
+            let bytes = &self.sink[block.entry][begin..begin + block.len as usize];
+            digest.add(index, block.len, crc32c(bytes));
+        }
+        intake.accept(self.before.clone(), digest.part());
+    }
+
+    fn write_one(&mut self) -> bool {
+        let Some(intake) = &mut self.intake else {
+            return false;
+        };
+        if intake.is_whole() {
+            intake.complete(Checks::CRC32C, None);
+            return true;
+        }
+        if self.writing.is_empty() {
+            return false;
+        }
+        let at = self.dice.roll(self.writing.len() as u64) as usize;
+        let (block, said, bytes) = self.writing.swap_remove(at);
+        let crc = crc32c(&bytes);
+        if crc != said {
+            intake.on_damaged(&block, crc);
+            return true;
+        }
+        let begin = block.offset as usize;
+        self.sink[block.entry][begin..begin + bytes.len()].copy_from_slice(&bytes);
+        intake.on_written(&block, crc);
+        true
+    }
+
+    /// Cuts a connection, brings the news to one of its ends, or makes a new one.
+    fn break_one(&mut self) -> bool {
+        let rail = self.dice.roll(self.wires.len() as u64) as usize;
+        let may_cut = self.outlay.is_accepted() && self.wires.len() < 12;
+        if may_cut && !self.wires[rail].is_cut && self.dice.one_in(self.faults.cut) {
+            let wire = &mut self.wires[rail];
+            wire.is_cut = true;
+            // What was under way arrives up to some point.
+            let keep = self.dice.roll(wire.to_receiver.len() as u64 + 1) as usize;
+            wire.to_receiver.truncate(keep);
+            let keep = self.dice.roll(wire.to_sender.len() as u64 + 1) as usize;
+            wire.to_sender.truncate(keep);
+            let number = self.wires.len() as u16;
+            self.wires.push(Wire::default());
+            self.outlay.add_rail(number);
+            return true;
+        }
+        let wire = &mut self.wires[rail];
+        if !wire.is_cut {
+            return false;
+        }
+        if !wire.sender_knows && wire.to_sender.is_empty() {
+            wire.sender_knows = true;
+            self.outlay.on_rail_lost(rail as u16);
+            return true;
+        }
+        if !wire.receiver_knows && wire.to_receiver.is_empty() {
+            wire.receiver_knows = true;
+            if let Some(intake) = &mut self.intake {
+                intake.on_rail_gone(rail as u16);
+            }
+            return true;
+        }
+        false
+    }
+
+    /// Runs until both sides know how it ended.
+    fn run(&mut self) {
+        for _ in 0..400_000 {
+            self.step();
+            let is_over = self
+                .intake
+                .as_ref()
+                .is_some_and(|it| it.outcome().is_some());
+            if is_over && self.outlay.outcome().is_some() {
+                return;
+            }
+            assert!(
+                self.idle < 20_000,
+                "both wait for nothing: {:#?} {:#?}",
+                self.outlay,
+                self.intake
+            );
+        }
+        panic!("it does not end: {:#?} {:#?}", self.outlay, self.intake);
+    }
+}
+
+fn manifest(source: &[Vec<u8>]) -> Manifest {
+    let names: Vec<String> = (0..source.len()).map(|n| format!("file {n:04}")).collect();
+    Manifest::new(names.iter().zip(source).map(|(name, bytes)| Entry {
+        name: RelativeName::new(name.as_bytes()).unwrap(),
+        kind: EntryKind::File,
+        mode: 0o644,
+        size: bytes.len() as u64,
+        modified: Modified::default(),
+    }))
+    .unwrap()
+}
+
+fn open(manifest: &Manifest, plan: &BlockPlan) -> Open {
+    Open {
+        stream: 1,
+        flags: OpenFlags::CRC32C,
+        block_bytes: plan.block_bytes(),
+        entries: manifest.len() as u64,
+        manifest_bytes: manifest.encoded_len(),
+        bytes: plan.bytes(),
+        blocks: plan.blocks(),
+        identity: StreamIdentity::default(),
+    }
+}
+
+fn settings(window: u64) -> IntakeSettings {
+    IntakeSettings {
+        limits: Limits::default(),
+        memory_left: 1 << 20,
+        features: Features::empty(),
+        payload_max: 1 << 20,
+        window,
+        slots: 0,
+    }
+}
+
+fn world(
+    sizes: &[usize],
+    had: &[bool],
+    window: u64,
+    rails: u16,
+    faults: Faults,
+    seed: u64,
+) -> World {
+    let mut dice = Dice(seed | 1);
+    let source: Vec<Vec<u8>> = sizes
+        .iter()
+        .map(|len| (0..*len).map(|_| dice.roll(256) as u8).collect())
+        .collect();
+    let manifest = manifest(&source);
+    let plan = Arc::new(BlockPlan::new(&manifest, 16));
+    let mut before = BlockSet::new(plan.blocks());
+    let mut sink: Vec<Vec<u8>> = source.iter().map(|bytes| vec![0; bytes.len()]).collect();
+    for (block, had) in plan.iter().zip(had.iter().cycle()) {
+        if *had {
+            before.insert(block.index);
+            let begin = block.offset as usize;
+            let range = begin..begin + block.len as usize;
+            sink[block.entry][range.clone()].copy_from_slice(&source[block.entry][range]);
+        }
+    }
+    let mut outlay = Outlay::new(open(&manifest, &plan), Arc::clone(&plan), 0);
+    (1..rails).for_each(|rail| outlay.add_rail(rail));
+    World {
+        dice,
+        faults,
+        source,
+        sink,
+        manifest,
+        plan,
+        outlay,
+        intake: None,
+        settings: settings(window),
+        before,
+        wires: (0..rails).map(|_| Wire::default()).collect(),
+        read: VecDeque::new(),
+        writing: Vec::new(),
+        idle: 0,
+    }
+}
+
+impl World {
+    fn check_complete(&mut self) {
+        self.run();
+        let outcome = self.outlay.outcome().unwrap();
+        let complete = outcome.as_ref().expect("an honest network gets it there");
+        assert_eq!(
+            self.intake
+                .as_ref()
+                .unwrap()
+                .outcome()
+                .unwrap()
+                .as_ref()
+                .unwrap(),
+            complete
+        );
+        assert_eq!(self.sink, self.source);
+        let mut digest = StreamDigest::new(self.plan.blocks());
+        for block in self.plan.iter() {
+            digest.add(block.index, block.len, crc32c(&self.bytes_of(&block)));
+        }
+        assert_eq!(complete.digest, digest.digest());
+        assert_eq!(
+            self.outlay.written(),
+            (self.plan.blocks(), self.plan.bytes())
+        );
+    }
+}
+
+#[test]
+fn without_faults_each_block_is_sent_once() {
+    for sizes in [&[][..], &[0], &[1], &[0, 5000, 0, 16, 17]] {
+        let mut world = world(sizes, &[false], 4, 1, NO_FAULTS, 5);
+        world.check_complete();
+        assert_eq!(world.outlay.sent(), (world.plan.blocks(), 0));
+        assert_eq!(world.intake.unwrap().arrived(), (world.plan.blocks(), 0));
+    }
+}
+
+#[test]
+fn what_the_sink_has_is_not_sent() {
+    let mut world = world(&[16 * 5000], &[true, false], 8, 1, NO_FAULTS, 6);
+    world.check_complete();
+    assert_eq!(world.outlay.had(), (2500, 16 * 2500));
+    assert_eq!(world.outlay.sent(), (2500, 0));
+    let mut all = world_all_there();
+    all.check_complete();
+    assert_eq!(all.outlay.sent(), (0, 0));
+}
+
+fn world_all_there() -> World {
+    world(&[100, 100], &[true], 8, 2, NO_FAULTS, 7)
+}
+
+#[test]
+fn a_source_that_changes_under_way_is_found_out() {
+    let faults = Faults {
+        drop: 4,
+        ..NO_FAULTS
+    };
+    let mut world = world(&[4000], &[false], 8, 1, faults, 8);
+    for _ in 0..500_000 {
+        world.step();
+        // Each time that a block is read, it is another.
+        world.source[0]
+            .iter_mut()
+            .for_each(|byte| *byte = byte.wrapping_add(1));
+        if world.outlay.outcome().is_some() {
+            break;
+        }
+    }
+    match world.outlay.outcome() {
+        Some(Err(StreamError::Failed { code, .. })) => assert_eq!(*code, RefusalCode::DIGEST),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_sender_that_gives_up_is_understood() {
+    let mut world = world(&[4000], &[false], 8, 2, NO_FAULTS, 9);
+    while world
+        .intake
+        .as_ref()
+        .is_none_or(|intake| intake.bytes() < 1000)
+    {
+        world.step();
+    }
+    world.outlay.give_up(RefusalCode::CANCELLED, "enough");
+    world.run();
+    match world.intake.unwrap().outcome() {
+        Some(Err(StreamError::Failed { code, reason, .. })) => {
+            assert_eq!((*code, reason.as_str()), (RefusalCode::CANCELLED, "enough"));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_sink_that_fails_is_understood() {
+    let mut world = world(&[4000], &[false], 8, 2, NO_FAULTS, 10);
+    while world
+        .intake
+        .as_ref()
+        .is_none_or(|intake| intake.bytes() < 1000)
+    {
+        world.step();
+    }
+    let intake = world.intake.as_mut().unwrap();
+    intake.fail(RefusalCode::SPACE, Some(7), "no space left on device");
+    world.run();
+    match world.outlay.outcome() {
+        Some(Err(StreamError::Failed { code, block, .. })) => {
+            assert_eq!((*code, *block), (RefusalCode::SPACE, Some(7)));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn blocks_that_are_always_damaged_end_it() {
+    let faults = Faults {
+        damage: 1,
+        ..NO_FAULTS
+    };
+    let mut world = world(&[400], &[false], 8, 1, faults, 11);
+    world.settings.limits.resent = 50;
+    world.run();
+    assert!(world.outlay.outcome().unwrap().is_err());
+    assert!(world.intake.unwrap().outcome().unwrap().is_err());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_the_network_does_the_content_is_exact(
+        sizes in proptest::collection::vec(0..700_usize, 0..5),
+        had in proptest::collection::vec(any::<bool>(), 1..6),
+        window in 1..12_u64,
+        rails in 1..4_u16,
+        faults in (0..12_u64, 0..12_u64, 0..12_u64, 0..6_u64, 0..30_u64),
+        seed in any::<u64>(),
+    ) {
+        let one_in = |n: u64| if n < 3 { 0 } else { n };
+        let faults = Faults {
+            drop: one_in(faults.0),
+            double: one_in(faults.1),
+            damage: one_in(faults.2),
+            swap: one_in(faults.3),
+            cut: one_in(faults.4),
+        };
+        let mut world = world(&sizes, &had, window, rails, faults, seed);
+        // The world's faults hit each block several times in a row at times.
+        world.outlay.allow_resent(1 << 20);
+        world.check_complete();
+    }
+}
