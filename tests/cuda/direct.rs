@@ -194,7 +194,7 @@ impl Listener {
             .max_message(LARGEST + 4 * KIB)
             .slots(8)
             .depth(2)
-            .max_connections(2)
+            .max_connections(1)
             .windows(4);
         let at = "any".parse().expect("an address");
         Self {
