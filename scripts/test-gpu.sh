@@ -3,6 +3,7 @@
 #
 #   FABRICAST_TEST_BINARIES   a folder with the tests' programs (cuda, cufile, ...) that another machine has built; else cargo builds them
 #   FABRICAST_TEST_FAKES      a folder with libfake_cuda.so, for a machine without a C compiler
+#   FABRICAST_LIBFABRIC_CUDA  a libfabric that was built with CUDA, for the test of two processes; its libcudart.so may lie beside it
 #   FABRICAST_TEST_DIR        where files are made; a disk that cuFile knows
 #   SANITIZER=1               the suite once more under compute-sanitizer, where it is installed
 set -uo pipefail

@@ -55,9 +55,9 @@ fn direct(
     let mut refused = Vec::new();
     for by in [DirectBy::DmaBuf, DirectBy::Interface] {
         let attempt = || {
-            may(domain, allocation, by)?;
+            may(domain, allocation, rights, by)?;
             domain.probed(allocation, by, || probe::run(domain, memory, by))?;
-            registration(domain, memory, rights, by)
+            registration(domain, memory, rights, by, flags(domain))
         };
         match attempt() {
             Ok(registration) => {
@@ -71,10 +71,16 @@ fn direct(
 }
 
 /// Whether it can be tried at all.
-fn may(domain: &Domain, allocation: DeviceAllocation, by: DirectBy) -> Result<(), String> {
+fn may(
+    domain: &Domain,
+    allocation: DeviceAllocation,
+    rights: Option<Access>,
+    by: DirectBy,
+) -> Result<(), String> {
     let negotiated = domain.fabric().info().library().negotiated();
+    let provider = domain.fabric().provider();
     // Whatever it is told of the memory, it is by IPC that the bytes go.
-    if domain.fabric().provider().cuda_ipc && allocation != DeviceAllocation::Plain {
+    if provider.cuda_ipc && allocation != DeviceAllocation::Plain {
         return Err(format!("CUDA IPC does not take {allocation}"));
     }
     match by {
@@ -82,7 +88,22 @@ fn may(domain: &Domain, allocation: DeviceAllocation, by: DirectBy) -> Result<()
             "libfabric {} has no FI_MR_DMABUF, which came with 1.20",
             sys::version_text(negotiated)
         )),
+        // libfabric, up to 2.6, takes the descriptor for the address that a window begins at; a peer's write then goes nowhere, and is
+        // reported as done.
+        DirectBy::DmaBuf if rights.is_some() && provider.offset_windows => {
+            Err("the provider does not know where a window in a dmabuf begins".to_owned())
+        }
         _ => Ok(()),
+    }
+}
+
+/// What a provider is told besides. `shm` opens memory by CUDA IPC only where it knows that the host can't touch it; other memory it copies
+/// through shared memory of the host.
+fn flags(domain: &Domain) -> u64 {
+    if domain.fabric().provider().cuda_ipc {
+        sys::FI_HMEM_DEVICE_ONLY
+    } else {
+        0
     }
 }
 
@@ -92,10 +113,11 @@ pub(super) fn registration(
     memory: &DeviceRange,
     rights: Option<Access>,
     by: DirectBy,
+    flags: u64,
 ) -> Result<RawRegistration, String> {
     match by {
-        DirectBy::DmaBuf => by_dma_buf(domain, memory, rights),
-        DirectBy::Interface => by_interface(domain, memory, rights),
+        DirectBy::DmaBuf => by_dma_buf(domain, memory, rights, flags),
+        DirectBy::Interface => by_interface(domain, memory, rights, flags),
     }
 }
 
@@ -103,6 +125,7 @@ fn by_dma_buf(
     domain: &Arc<Domain>,
     memory: &DeviceRange,
     rights: Option<Access>,
+    flags: u64,
 ) -> Result<RawRegistration, String> {
     let exported = DmaBuf::export(memory.address, memory.len).map_err(|error| error.to_string())?;
     let range = sys::fi_mr_dmabuf {
@@ -120,7 +143,7 @@ fn by_dma_buf(
         mr::register_attr(
             domain,
             attr(memory, named),
-            sys::FI_MR_DMABUF,
+            sys::FI_MR_DMABUF | flags,
             rights,
             memory.len,
         )
@@ -132,6 +155,7 @@ fn by_interface(
     domain: &Arc<Domain>,
     memory: &DeviceRange,
     rights: Option<Access>,
+    flags: u64,
 ) -> Result<RawRegistration, String> {
     let segment = libc::iovec {
         iov_base: ptr::without_provenance_mut(memory.address as usize),
@@ -146,7 +170,7 @@ fn by_interface(
         .enter_device(memory.device.ordinal())
         .map_err(|error| error.to_string())?;
     // SAFETY: `segment` outlives the call; the memory outlives the registration, as its region does.
-    unsafe { mr::register_attr(domain, attr(memory, named), 0, rights, memory.len) }
+    unsafe { mr::register_attr(domain, attr(memory, named), flags, rights, memory.len) }
         .map_err(|error| error.to_string())
 }
 

@@ -60,7 +60,8 @@ fn transfer(
     by: DirectBy,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let range = region.device_range().ok_or("no memory of a device")?;
-    let registration = device_memory::registration(domain, &range, None, by)?;
+    // No flags: CUDA opens no memory by IPC in the process that it comes from, so this one has to go without.
+    let registration = device_memory::registration(domain, &range, None, by, 0)?;
     let cq = Arc::new(Cq::open(domain, 16)?);
     let av = Arc::new(Av::open(domain)?);
     let mut info = domain.fabric().info().duplicate()?;

@@ -1,7 +1,11 @@
 //! CUDA: devices, streams, regions of device memory, their paths, and files into them; over a fake driver, and the same over the real one with
 //! `FABRICAST_TEST_GPU=real` (`make test-gpu`).
 
+#[path = "../common/child.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use more of it")]
+mod child;
 mod devices;
+mod direct;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
 mod files;
