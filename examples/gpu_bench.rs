@@ -3,12 +3,14 @@
 //! ```text
 //! gpu_bench                               256 KiB to 16 MiB, 15 pairs of runs each
 //! gpu_bench --size 256K,1M --runs 5
+//! gpu_bench --set 0                       the same few payloads again and again: the host's come out of the cache
 //! ```
 //!
 //! Two processes on this machine. A pair is a run from host to host and a run from GPU to GPU, which begins first taking turns; both with the
 //! same message size, depth and number of messages, timed from the first send until the receiver has handed out the last. What is
 //! printed is the median of the ratios of the pairs and its 95 % interval, and how many copies out of the GPU ran behind earlier messages.
 
+use std::collections::VecDeque;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -44,6 +46,10 @@ struct Cli {
     /// Pairs of runs.
     #[arg(long, default_value_t = 15)]
     runs: usize,
+    /// Bytes that the payloads of each side lie in, at least: they are sent in turns. With less than the cache has, the host's are sent out of
+    /// the cache, as nothing is that was just made; `0`: as few as may be in flight.
+    #[arg(long, default_value = "256M")]
+    set: String,
     /// Bytes of one run.
     #[arg(long, default_value = "2G")]
     bytes: String,
@@ -102,10 +108,9 @@ fn measure(cli: &Cli, size: usize) -> Result<(), Failure> {
         slot_bytes: size,
         ..StagingConfig::default()
     })?;
-    let (host, device) = (
-        payloads(&domain, size, None)?,
-        payloads(&domain, size, Some(cli.device))?,
-    );
+    let count = (parse(&cli.set)? / size).max(DEPTH as usize);
+    let host = payloads(&domain, (count, size), None)?;
+    let device = payloads(&domain, (count, size), Some(cli.device))?;
     let mut host = Way::new(&domain, receiver.addrs[0], None, host)?;
     let mut gpu = Way::new(&domain, receiver.addrs[1], Some(&ring), device)?;
     let count = (parse(&cli.bytes)? / size).max(16) as u64;
@@ -139,13 +144,21 @@ fn measure(cli: &Cli, size: usize) -> Result<(), Failure> {
 }
 
 /// As many as may be in flight.
-fn payloads(domain: &Domain, size: usize, device: Option<u32>) -> Result<Vec<Payload>, Failure> {
-    let count = DEPTH as usize;
+fn payloads(
+    domain: &Domain,
+    (count, size): (usize, usize),
+    device: Option<u32>,
+) -> Result<VecDeque<Payload>, Failure> {
     let Some(ordinal) = device else {
-        let pool = SharedBufferManager::allocate(DEPTH, size)?;
+        let pool = SharedBufferManager::allocate(count as u32, size)?;
         pool.region().register(domain)?;
-        let buffers = (0..count).map(|_| pool.try_acquire().expect("as many as there are"));
-        return Ok(buffers.map(|buffer| buffer.freeze(size).into()).collect());
+        let mut buffers = VecDeque::new();
+        while let Some(mut buffer) = pool.try_acquire() {
+            // Else all of it would be the kernel's one page of zeros.
+            buffer.fill(1);
+            buffers.push_back(buffer.freeze(size).into());
+        }
+        return Ok(buffers);
     };
     let region = Region::device(count * size).device(ordinal).build()?;
     region.register(domain)?;
@@ -158,7 +171,8 @@ fn payloads(domain: &Domain, size: usize, device: Option<u32>) -> Result<Vec<Pay
 /// A connection, and the payloads that go by it.
 struct Way {
     sender: SendEndpointZeroCopy,
-    free: Vec<Payload>,
+    /// The longest unused one is next.
+    free: VecDeque<Payload>,
     events: Vec<SendEvent>,
 }
 
@@ -167,7 +181,7 @@ impl Way {
         domain: &Arc<Domain>,
         peer: PeerAddr,
         ring: Option<&StagingRing>,
-        free: Vec<Payload>,
+        free: VecDeque<Payload>,
     ) -> Result<Self, Failure> {
         let mut config = SendConfig::default().depth(DEPTH);
         if let Some(ring) = ring {
@@ -196,13 +210,14 @@ impl Way {
         let (mut sent, mut done) = (0, 0);
         while done < count {
             while sent < count
-                && let Some(payload) = self.free.pop()
+                && sent - done < u64::from(DEPTH)
+                && let Some(payload) = self.free.pop_front()
             {
                 let last = [u8::from(sent + 1 == count)];
                 match self.sender.send_data(payload, &last, sent) {
                     Ok(()) => sent += 1,
                     Err(refused) if refused.is_would_block() => {
-                        self.free.push(refused.payload);
+                        self.free.push_front(refused.payload);
                         break;
                     }
                     Err(refused) => return Err(refused.into()),
@@ -212,7 +227,7 @@ impl Way {
             for event in self.events.drain(..) {
                 match event {
                     SendEvent::Completed { payload, .. } => {
-                        self.free.push(payload);
+                        self.free.push_back(payload);
                         done += 1;
                     }
                     SendEvent::Writable => {}
