@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::clock::Deadline;
+use crate::deadline::Deadline;
 use crate::error::{Failure, fail};
 use crate::host;
 

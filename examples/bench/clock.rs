@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+pub(crate) use crate::deadline::Deadline;
+
 use crate::case::{Arrived, Header};
 use crate::error::{Failure, fail};
 use crate::host::cpu_seconds;
@@ -11,29 +13,6 @@ use crate::host::cpu_seconds;
 const YIELD: u32 = 64;
 /// Empty polls in a row between two looks at the clock.
 const LOOKS: u32 = 64 * YIELD;
-
-/// Until when something must have happened.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    at: Instant,
-    time: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn after(time: Duration) -> Self {
-        Self {
-            at: Instant::now() + time,
-            time,
-        }
-    }
-
-    pub(crate) fn check(&self, what: &str) -> Result<(), Failure> {
-        if Instant::now() > self.at {
-            return fail(format!("waited {:?} for {what}", self.time));
-        }
-        Ok(())
-    }
-}
 
 /// A deadline that a polling loop can afford to look at.
 #[derive(Debug)]
