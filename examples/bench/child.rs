@@ -36,6 +36,13 @@ impl Guard {
         ))
     }
 
+    /// Its standard input.
+    #[allow(dead_code, reason = "the children of `bench` take their orders by TCP")]
+    pub(crate) fn orders(&mut self) -> Result<std::process::ChildStdin, Failure> {
+        let orders = self.0.stdin.take();
+        orders.ok_or_else(|| Failure::of("no input to write to"))
+    }
+
     /// Waits for its end.
     pub(crate) fn wait(&mut self, patience: Duration) -> Result<ExitStatus, Failure> {
         let deadline = Deadline::after(patience);
