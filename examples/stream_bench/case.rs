@@ -109,7 +109,7 @@ impl Operation {
     }
 
     /// Whether the file is on the disk.
-    pub(crate) fn from_disk(self) -> bool {
+    pub(crate) fn reads_disk(self) -> bool {
         matches!(self, Self::ColdDiscard | Self::DiskTmpfs)
     }
 
@@ -186,11 +186,28 @@ pub(crate) fn name(value: impl ValueEnum) -> String {
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
+/// Shares of a stream's time in which it waited for disk, wire, credits and sink, as its sender's report says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits(pub(crate) [f64; 4]);
+
+impl Default for Waits {
+    /// Nobody said.
+    fn default() -> Self {
+        Self([f64::NAN; 4])
+    }
+}
+
+impl Waits {
+    pub(crate) const NAMES: [&'static str; 4] = ["disk", "wire", "credits", "sink"];
+}
+
 /// What a run gave.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Figures {
     pub(crate) gb_per_s: f64,
     /// Processor seconds for 10^9 bytes, of the process that sends and of the one that receives.
     pub(crate) send_cpu: f64,
     pub(crate) receive_cpu: f64,
+    /// Of ours only.
+    pub(crate) waits: Waits,
 }

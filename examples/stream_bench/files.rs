@@ -49,7 +49,7 @@ impl Files {
             source: path,
             sink: sink.as_ref().map(|sink| sink.path().to_owned()),
             sync: operation == Operation::TmpfsDisk,
-            cold: operation.from_disk(),
+            cold: operation.reads_disk(),
             _source: directory,
             _sink: sink,
         }))

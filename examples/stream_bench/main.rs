@@ -68,6 +68,9 @@ pub(crate) struct Options {
     /// Rounds of runs: each runs everything once, in an order by chance.
     #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..=1000))]
     runs: u16,
+    /// An operation ends after so many seconds, with the rounds that it has by then.
+    #[arg(long)]
+    seconds: Option<u64>,
     /// Only ours and what its bar is measured by, not what is printed beside.
     #[arg(long)]
     bars: bool,

@@ -11,7 +11,7 @@ use fabricast::stream::{
 };
 use fabricast::{Domain, Fabric, PeerAddr};
 
-use crate::case::Case;
+use crate::case::{Case, Waits};
 use crate::error::{Failure, fail};
 use crate::host::cpu_seconds;
 use crate::peer::answer;
@@ -58,7 +58,7 @@ pub(crate) fn send(
 ) -> Result<Sent, Failure> {
     let to: PeerAddr = to.parse()?;
     let options = SendOptions::default().crc32c(crc32c).sync(sync);
-    let (sent, outcomes) = timed(|| {
+    let (mut sent, outcomes) = timed(|| {
         let source = FileSource::file(path)?;
         let transfer = sender.send(source, [to], options)?;
         let outcomes = transfer.wait(Instant::now() + LIMIT);
@@ -66,6 +66,10 @@ pub(crate) fn send(
     })?;
     for outcome in outcomes {
         outcome.result?;
+        let (stalls, took) = (outcome.report.stalls, outcome.report.took);
+        let share = |time: Duration| time.as_secs_f64() / took.as_secs_f64();
+        let waits = [stalls.disk, stalls.wire, stalls.credits, stalls.sink];
+        sent.waits = Waits(waits.map(share));
     }
     Ok(sent)
 }

@@ -1,10 +1,10 @@
 //! Rounds: in each, every way runs once, in an order by chance; a ratio is that of two runs of one round.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Options;
-use crate::case::{Case, Comparison, Figures, Operation, Way};
-use crate::error::Failure;
+use crate::case::{Case, Comparison, Figures, Operation, Waits, Way};
+use crate::error::{Failure, fail};
 use crate::files::Files;
 use crate::peer::Peer;
 use crate::report::{self, Outcome};
@@ -40,7 +40,7 @@ impl Peers {
         let sink = files
             .sink
             .as_ref()
-            .map_or("-".into(), |sink| sink.to_string_lossy());
+            .map_or_else(|| "-".into(), |sink| sink.to_string_lossy());
         let source = files.source.to_string_lossy();
         let path = match way {
             Way::WriteAlone => &sink,
@@ -56,15 +56,19 @@ impl Peers {
         self.sending
             .order(&format!("{} {to} {sync} {path}", way.name()))?;
         let sent = self.sending.expect("sent")?;
-        let (seconds, cpu) = sent.split_once(' ').unwrap_or((&sent, "0"));
+        let numbers: Result<Vec<f64>, _> = sent.split(' ').map(str::parse).collect();
+        let [seconds, cpu, disk, wire, credits, sink] = numbers?[..] else {
+            return fail(format!("not what a sender says: {sent}"));
+        };
         let receive_cpu = match way.is_alone() {
             true => 0.0,
             false => self.receiving.expect("done")?.parse::<f64>()? / gb,
         };
         Ok(Figures {
-            gb_per_s: gb / seconds.parse::<f64>()?,
-            send_cpu: cpu.parse::<f64>()? / gb,
+            gb_per_s: gb / seconds,
+            send_cpu: cpu / gb,
             receive_cpu,
+            waits: Waits([disk, wire, credits, sink]),
         })
     }
 }
@@ -100,7 +104,12 @@ pub(crate) fn measure(
         peers.run(runs.way, &files, &options.case)?;
     }
     let mut chance = Chance::new();
+    let limit = options.seconds.map(Duration::from_secs);
+    let began = Instant::now();
     for _ in 0..options.runs {
+        if limit.is_some_and(|limit| began.elapsed() > limit) {
+            break;
+        }
         let mut order: Vec<usize> = (0..all.len()).collect();
         chance.shuffle(&mut order);
         for index in order {
@@ -141,6 +150,10 @@ fn medians(runs: &[Figures]) -> Figures {
         gb_per_s: of(|run| run.gb_per_s),
         send_cpu: of(|run| run.send_cpu),
         receive_cpu: of(|run| run.receive_cpu),
+        waits: Waits([0, 1, 2, 3].map(|cause| {
+            let shares = runs.iter().map(|run| run.waits.0[cause]);
+            median(&shares.collect::<Vec<_>>())
+        })),
     }
 }
 

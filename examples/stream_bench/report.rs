@@ -1,11 +1,14 @@
 //! What is printed: one JSON object a line and comparison, or a table.
 
 use crate::Options;
-use crate::case::{Case, Comparison, Figures, Operation};
+use crate::case::{Case, Comparison, Figures, Operation, Waits};
 use crate::error::Failure;
 use crate::json::{number, text};
 use crate::stats::DECIDED;
 use crate::{host, ours};
+
+/// Fewer pairs give no interval of the median.
+const PAIRS: usize = 6;
 
 /// The medians of the runs of two ways, and of the ratios of their pairs.
 pub(crate) struct Outcome {
@@ -23,6 +26,7 @@ impl Outcome {
     fn verdict(&self) -> &'static str {
         let decided = self.high - self.low <= DECIDED;
         match self.comparison.bar {
+            _ if self.pairs < PAIRS => "not decided",
             None if decided => "no bar",
             Some(bar) if self.low >= bar => "met",
             Some(bar) if self.high < bar => "missed",
@@ -80,14 +84,21 @@ pub(crate) fn print(
         high,
     } = outcome;
     let cpu = |figures: &Figures| format!("{:.3}+{:.3}", figures.send_cpu, figures.receive_cpu);
-    let bar = bar.map_or_else(String::new, |bar| format!(", bar {bar}"));
+    let of_bar = bar.map_or_else(String::new, |bar| format!(", bar {bar}"));
     println!(
-        "{:36} {:>15} {:>25}  {ratio:.3} [{low:.3}, {high:.3}] of {pairs}{bar}: {}",
+        "{:36} {:>15} {:>25}  {ratio:.3} [{low:.3}, {high:.3}] of {pairs}{of_bar}: {}",
         format!("{}: {} / {}", operation.name(), way.name(), by.name()),
         format!("{:.3} ({:.3})", figures.gb_per_s, of_by.gb_per_s),
         format!("{} ({})", cpu(figures), cpu(of_by)),
         outcome.verdict(),
     );
+    if bar.is_some() {
+        let waits = Waits::NAMES.iter().zip(figures.waits.0);
+        let waits: Vec<_> = waits
+            .map(|(cause, share)| format!("{cause} {:.0} %", share * 100.0))
+            .collect();
+        println!("{:36} ours waited for {}", "", waits.join(", "));
+    }
     Ok(())
 }
 
@@ -123,6 +134,9 @@ fn json_line(
         put("gb_per_s", figures.gb_per_s);
         put("send_cpu_s_per_gb", figures.send_cpu);
         put("receive_cpu_s_per_gb", figures.receive_cpu);
+    }
+    for (cause, share) in Waits::NAMES.iter().zip(outcome.figures.waits.0) {
+        number(&mut line, &format!("wait_{cause}"), share);
     }
     number(&mut line, "pairs", outcome.pairs as f64);
     number(&mut line, "ratio", outcome.ratio);

@@ -1,11 +1,12 @@
-//! The process that sends, or reads or writes alone. An order is `WAY ADDRESS SYNC PATH`, its answer `sent SECONDS CPU`.
+//! The process that sends, or reads or writes alone. An order is `WAY ADDRESS SYNC PATH`, its answer `sent SECONDS CPU` and four shares of
+//! the time: what ours waited for.
 
 use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
 
-use crate::case::{Case, Way};
+use crate::case::{Case, Waits, Way};
 use crate::error::{Failure, fail};
 use crate::host::cpu_seconds;
 use crate::peer::{self, answer, words};
@@ -15,6 +16,8 @@ use crate::{alone, bare, ours, socket};
 pub(crate) struct Sent {
     seconds: f64,
     cpu: f64,
+    /// What ours waited for, as shares of the time.
+    pub(crate) waits: Waits,
 }
 
 /// Measures a run that is all set up.
@@ -24,6 +27,7 @@ pub(crate) fn timed<T>(run: impl FnOnce() -> Result<T, Failure>) -> Result<(Sent
     let sent = Sent {
         seconds: began.elapsed().as_secs_f64(),
         cpu: cpu_seconds() - cpu,
+        waits: Waits::default(),
     };
     Ok((sent, result))
 }
@@ -51,6 +55,10 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
         if sent.seconds <= 0.0 {
             return fail("it took no time");
         }
-        answer(&format!("sent {} {}", sent.seconds, sent.cpu))
+        let [disk, wire, credits, sink] = sent.waits.0;
+        let (seconds, cpu) = (sent.seconds, sent.cpu);
+        answer(&format!(
+            "sent {seconds} {cpu} {disk} {wire} {credits} {sink}"
+        ))
     })
 }
