@@ -1,6 +1,6 @@
 //! The bare loop: a thread preads blocks into registered buffers, another sends them with fi_send; the receiver posts each receive again.
 //!
-//! No header, no credits, no states. Both ends poll, and offer their core to others after some polls that found nothing.
+//! No header, no credits, no states.
 
 #![allow(unsafe_code)]
 
@@ -9,21 +9,18 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender};
-use std::time::Duration;
 
 use libfabric_sys as sys;
 
-use crate::case::Case;
-use crate::deadline::Patience;
+use crate::case::{BareWait, Case};
 use crate::error::{Failure, fail};
 use crate::host::cpu_seconds;
+use crate::idle::Idle;
 use crate::net::{Ep, Memory, Net, Server, connect, post_receive};
 use crate::peer::answer;
 use crate::ring::{Filled, Slots, with_reader};
 use crate::sending::{Sent, timed};
 
-/// How long a run may take.
-const LIMIT: Duration = Duration::from_secs(120);
 /// Contexts of sends have this bit, those of receives have not.
 const SEND: usize = 1 << 32;
 /// Bytes of the receiver's word that it has everything.
@@ -44,7 +41,7 @@ pub(crate) fn send(case: &Case, to: SocketAddr, path: &Path) -> Result<Sent, Fai
             net: &net,
             ep: &ep,
             blocks: &blocks,
-            depth: case.depth,
+            case,
         };
         let blocks = case.blocks();
         with_reader(case, &file, slots, |filled, free| {
@@ -60,7 +57,7 @@ struct Sender<'a> {
     net: &'a Net,
     ep: &'a Ep,
     blocks: &'a Memory,
-    depth: usize,
+    case: &'a Case,
 }
 
 impl Sender<'_> {
@@ -70,13 +67,13 @@ impl Sender<'_> {
         filled: &Receiver<Filled>,
         free: &SyncSender<usize>,
     ) -> Result<(), Failure> {
-        let mut patience = Patience::new(LIMIT);
+        let mut idle = Idle::new(self.case, self.net)?;
         let (mut posted, mut flying, mut has_all) = (0, 0, false);
         // What the provider had no room for.
         let mut next = None;
         while !has_all {
-            while flying < self.depth && posted < blocks {
-                let Some(block) = next.take().or_else(|| filled.try_recv().ok()) else {
+            while flying < self.case.depth && posted < blocks {
+                let Some(block) = next.take().or_else(|| self.take(filled, flying)) else {
                     break;
                 };
                 let context = SEND | block.slot;
@@ -97,12 +94,21 @@ impl Sender<'_> {
                 let _ = free.send(context & !SEND);
                 Ok(())
             })?;
-            patience.on_poll(found)?;
+            idle.on_poll(found)?;
         }
         if posted < blocks {
             return fail("the receiver has more than was sent");
         }
         Ok(())
+    }
+
+    /// A block that the reader has filled. Where nothing is on its way, a loop that may sleep sleeps here.
+    #[inline]
+    fn take(&self, filled: &Receiver<Filled>, flying: usize) -> Option<Filled> {
+        match self.case.bare_wait {
+            BareWait::Fd if flying == 0 => filled.recv().ok(),
+            _ => filled.try_recv().ok(),
+        }
     }
 }
 
@@ -143,17 +149,17 @@ pub(crate) fn receive(case: &Case) -> Result<f64, Failure> {
     answer(&format!("at {}", server.addr))?;
     let ep = server.accept(&memory, case.receives)?;
     let cpu = cpu_seconds();
-    let mut patience = Patience::new(LIMIT);
+    let mut idle = Idle::new(case, net)?;
     let mut left = case.blocks();
     while left > 0 {
         let found = net.completions(|index| {
             left -= 1;
             post_receive(&ep, &memory, index)
         })?;
-        patience.on_poll(found)?;
+        idle.on_poll(found)?;
     }
     while !post(&ep, &words, 0, WORD, SEND)? {
-        patience.on_poll(net.completions(|_| Ok(()))?)?;
+        idle.on_poll(net.completions(|_| Ok(()))?)?;
     }
     let mut sent = false;
     while !sent {
@@ -161,7 +167,7 @@ pub(crate) fn receive(case: &Case) -> Result<f64, Failure> {
             sent |= context & SEND != 0;
             Ok(())
         })?;
-        patience.on_poll(found)?;
+        idle.on_poll(found)?;
     }
     Ok(cpu_seconds() - cpu)
 }

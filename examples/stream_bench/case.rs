@@ -27,6 +27,9 @@ pub(crate) struct Case {
     /// Threads of ours that take blocks from the network to the sink; a file that is written alone has one.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) writers: u32,
+    /// What the bare loop does when there is nothing to do.
+    #[arg(long, value_enum, default_value_t = BareWait::Spin)]
+    pub(crate) bare_wait: BareWait,
     /// The provider, with connections.
     #[arg(long, default_value = "tcp")]
     pub(crate) provider: String,
@@ -36,9 +39,12 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    /// What the bare loop's queues are opened with: it never sleeps.
+    /// What the bare loop's queues are opened with.
     pub(crate) fn wait_obj(&self) -> sys::fi_wait_obj {
-        sys::FI_WAIT_NONE
+        match self.bare_wait {
+            BareWait::Spin => sys::FI_WAIT_NONE,
+            BareWait::Fd => sys::FI_WAIT_FD,
+        }
     }
 
     pub(crate) fn blocks(&self) -> usize {
@@ -60,6 +66,7 @@ impl Case {
             format!("--receives={}", self.receives),
             format!("--readers={}", self.readers),
             format!("--writers={}", self.writers),
+            format!("--bare-wait={}", name(self.bare_wait)),
             format!("--provider={}", self.provider),
             format!("--node={}", self.node),
         ]
@@ -84,6 +91,15 @@ fn parse_count(text: &str) -> Result<usize, String> {
     count
         .filter(|count| (2..=256).contains(count))
         .ok_or_else(|| "a number from 2 to 256".to_owned())
+}
+
+/// What the bare loop does when there is nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BareWait {
+    /// Polls on, and offers its core to others.
+    Spin,
+    /// Sleeps after 64 empty polls, until the queue's file descriptor (FI_WAIT_FD) is ready.
+    Fd,
 }
 
 /// What is measured.

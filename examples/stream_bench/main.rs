@@ -24,6 +24,7 @@ mod error;
 mod files;
 #[path = "../bench/host.rs"]
 mod host;
+mod idle;
 #[path = "../bench/json.rs"]
 mod json;
 #[path = "../bench/bare/net.rs"]

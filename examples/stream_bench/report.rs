@@ -1,7 +1,7 @@
 //! What is printed: one JSON object a line and comparison, or a table.
 
 use crate::Options;
-use crate::case::{Case, Comparison, Figures, Operation, Waits};
+use crate::case::{Case, Comparison, Figures, Operation, Waits, name};
 use crate::error::Failure;
 use crate::json::{number, text};
 use crate::stats::DECIDED;
@@ -48,7 +48,7 @@ pub(crate) fn head(case: &Case, json: bool) -> Result<(), Failure> {
         host::cores(),
     );
     println!(
-        "{} MiB in blocks of {} KiB, {} buffers, depth {}, {} receives; of ours {} readers, {} writers",
+        "{} MiB in blocks of {} KiB, {} buffers, depth {}, {} receives; of ours {} readers, {} writers; the bare loop waits by {}",
         case.size >> 20,
         case.block >> 10,
         case.buffers,
@@ -56,6 +56,7 @@ pub(crate) fn head(case: &Case, json: bool) -> Result<(), Failure> {
         case.receives,
         case.readers,
         case.writers,
+        name(case.bare_wait),
     );
     println!(
         "{:36} {:>15} {:>25}  ratio [95 %] of pairs, bar",
@@ -117,6 +118,7 @@ fn json_line(
     text(&mut line, "libfabric", &libfabric);
     text(&mut line, "congestion", &host::congestion());
     text(&mut line, "path", path);
+    text(&mut line, "bare_wait", &name(case.bare_wait));
     number(&mut line, "cores", host::cores() as f64);
     for (name, value) in [
         ("size_bytes", case.size),
