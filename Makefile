@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test test-gpu info models conformance fuzz soak bench bench-file fmt clippy doc clean
+.PHONY: help setup demo readout test test-gpu info models conformance fuzz soak bench bench-file bench-stream fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -71,6 +71,11 @@ bench-file: ## files beside plain pread, pwrite and io_uring: on disk and in mem
 	@cargo build --release --example file_bench
 	@cargo run -q --release --example file_bench -- --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
 	@cargo run -q --release --example file_bench -- --runs $(BENCH_RUNS) --dir /dev/shm
+
+bench-stream: ## streams beside bare libfabric, sendfile and the disk alone (BENCH_DIR=where the disk's files are, BENCH_RUNS=15)
+	@scripts/setup.sh run
+	@cargo build --release --example stream_bench
+	@cargo run -q --release --example stream_bench -- --netns reno --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
 
 fmt: ## format the code
 	cargo fmt --all

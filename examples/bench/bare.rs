@@ -5,326 +5,26 @@
 
 #![allow(unsafe_code)]
 
+mod net;
 pub(crate) mod rdm;
 pub(crate) mod rma;
 
-use std::ffi::{CString, c_void};
-use std::mem::{MaybeUninit, size_of};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::ffi::c_void;
+use std::net::SocketAddr;
 use std::ptr;
-use std::sync::Arc;
-use std::time::Duration;
 
-use fabricast::Region;
 use libfabric_sys as sys;
 
 use crate::case::{Arrived, Case, HEADER, Header, Pacer, Sent};
-use crate::clock::{Deadline, Sampler};
+use crate::clock::Sampler;
 use crate::error::{Failure, fail};
 use crate::publish::Sum;
 
-/// Completions read at once.
-const BATCH: usize = 32;
-/// Headers lie in slots of a cache line.
-const SLOT: usize = 64;
-/// How long making a connection may take.
-const CONNECT: Duration = Duration::from_secs(10);
-/// What memory is registered for: messages and one-sided operations, on either side.
-const ACCESS: u64 = sys::FI_SEND
-    | sys::FI_RECV
-    | sys::FI_READ
-    | sys::FI_WRITE
-    | sys::FI_REMOTE_READ
-    | sys::FI_REMOTE_WRITE;
+pub(crate) use net::Server;
+use net::{BATCH, Ep, Memory, Net, SLOT, check, close, connect, find, hints, post_receive};
+
 /// Contexts of sends have this bit, those of receives have not.
 const SEND: usize = 1 << 32;
-
-fn check(call: &'static str, rc: i32) -> Result<(), Failure> {
-    if rc == 0 {
-        Ok(())
-    } else {
-        fail(format!("bare loop: {call} answered {rc}"))
-    }
-}
-
-/// Fabric, domain and queues, opened once for a run.
-struct Net {
-    library: &'static sys::Library,
-    info: *mut sys::fi_info,
-    fabric: *mut sys::fid_fabric,
-    domain: *mut sys::fid_domain,
-    eq: *mut sys::fid_eq,
-    cq: *mut sys::fid_cq,
-}
-
-impl Net {
-    /// Everything that does not depend on the peer. `dest` is where a connection will go.
-    fn open(case: &Case, dest: Option<SocketAddr>, queue: usize) -> Result<Self, Failure> {
-        let library = sys::Library::load().map_err(|error| Failure(error.to_string()))?;
-        let info = find(library, case, dest)?;
-        let mut net = Self {
-            library,
-            info,
-            fabric: ptr::null_mut(),
-            domain: ptr::null_mut(),
-            eq: ptr::null_mut(),
-            cq: ptr::null_mut(),
-        };
-        // SAFETY: `info` is an answer of this library.
-        let attr = unsafe { (*info).fabric_attr };
-        // SAFETY: as above; the result is writable.
-        let rc = unsafe { library.fi_fabric(attr, &raw mut net.fabric, ptr::null_mut()) };
-        check("fi_fabric", rc)?;
-        // SAFETY: the fabric is open.
-        let rc = unsafe { sys::fi_domain(net.fabric, info, &raw mut net.domain, ptr::null_mut()) };
-        check("fi_domain", rc)?;
-        let mut attr = sys::fi_eq_attr {
-            size: 0,
-            flags: 0,
-            wait_obj: sys::FI_WAIT_NONE,
-            signaling_vector: 0,
-            wait_set: ptr::null_mut(),
-        };
-        // SAFETY: the fabric is open, the attributes are writable.
-        let rc =
-            unsafe { sys::fi_eq_open(net.fabric, &raw mut attr, &raw mut net.eq, ptr::null_mut()) };
-        check("fi_eq_open", rc)?;
-        let mut attr = sys::fi_cq_attr {
-            size: queue,
-            flags: 0,
-            format: sys::FI_CQ_FORMAT_MSG,
-            wait_obj: case.wait.wait_obj(),
-            signaling_vector: 0,
-            wait_cond: sys::FI_CQ_COND_NONE,
-            wait_set: ptr::null_mut(),
-        };
-        // SAFETY: the domain is open, the attributes are writable.
-        let rc =
-            unsafe { sys::fi_cq_open(net.domain, &raw mut attr, &raw mut net.cq, ptr::null_mut()) };
-        check("fi_cq_open", rc)?;
-        Ok(net)
-    }
-
-    /// An endpoint of `info`, bound and enabled.
-    fn endpoint(&self, info: *mut sys::fi_info) -> Result<Ep, Failure> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: the domain is open, the info is of this library.
-        let rc = unsafe { sys::fi_endpoint(self.domain, info, &raw mut raw, ptr::null_mut()) };
-        check("fi_endpoint", rc)?;
-        let ep = Ep(raw);
-        // SAFETY: both are open.
-        let rc = unsafe { sys::fi_ep_bind(raw, self.eq.cast(), 0) };
-        check("fi_ep_bind", rc)?;
-        // SAFETY: both are open.
-        let rc = unsafe { sys::fi_ep_bind(raw, self.cq.cast(), sys::FI_TRANSMIT | sys::FI_RECV) };
-        check("fi_ep_bind", rc)?;
-        // SAFETY: it is open and bound.
-        let rc = unsafe { sys::fi_enable(raw) };
-        check("fi_enable", rc)?;
-        Ok(ep)
-    }
-
-    /// Waits for an event of this kind. With a connection request comes its info.
-    fn expect(&self, kind: u32) -> Result<*mut sys::fi_info, Failure> {
-        let deadline = Deadline::after(CONNECT);
-        loop {
-            let mut got = 0;
-            let mut room = MaybeUninit::<[u64; 64]>::uninit();
-            // SAFETY: the queue is open, the room has that length.
-            let n = unsafe {
-                sys::fi_eq_read(
-                    self.eq,
-                    &raw mut got,
-                    room.as_mut_ptr().cast(),
-                    size_of::<[u64; 64]>(),
-                    0,
-                )
-            };
-            if n >= size_of::<sys::fi_eq_cm_entry>() as isize && got == kind {
-                // SAFETY: an event of connection management was written to the room, which is aligned for it.
-                let entry = unsafe { room.as_ptr().cast::<sys::fi_eq_cm_entry>().read() };
-                return Ok(entry.info);
-            }
-            if n != -(sys::FI_EAGAIN as isize) {
-                return fail(format!(
-                    "bare loop: fi_eq_read answered {n}, event {got}, waiting for {kind}"
-                ));
-            }
-            deadline.check("a bare connection")?;
-            std::thread::yield_now();
-        }
-    }
-
-    /// Reads completions into `out`; each context goes to `each`.
-    #[inline]
-    fn completions(
-        &self,
-        mut each: impl FnMut(usize) -> Result<(), Failure>,
-    ) -> Result<usize, Failure> {
-        let mut entries = [const { MaybeUninit::<sys::fi_cq_msg_entry>::uninit() }; BATCH];
-        // SAFETY: the queue is open and of this format; the array has that room.
-        let n = unsafe { sys::fi_cq_read(self.cq, entries.as_mut_ptr().cast(), BATCH) };
-        if n == -(sys::FI_EAGAIN as isize) {
-            return Ok(0);
-        }
-        if n < 0 {
-            return fail(format!("bare loop: fi_cq_read answered {n}"));
-        }
-        for entry in &entries[..n as usize] {
-            // SAFETY: the library wrote the first `n`.
-            each(unsafe { entry.assume_init() }.op_context as usize)?;
-        }
-        Ok(n as usize)
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        close(self.cq.cast());
-        close(self.eq.cast());
-        close(self.domain.cast());
-        close(self.fabric.cast());
-        // SAFETY: it is an answer of this library, and used no more.
-        unsafe { self.library.fi_freeinfo(self.info) };
-    }
-}
-
-fn close(fid: *mut sys::fid) {
-    if !fid.is_null() {
-        // SAFETY: open, and used no more; what belongs to it is closed (declaration order in each function).
-        let _ = unsafe { sys::fi_close(fid) };
-    }
-}
-
-/// An endpoint, closed when it goes.
-struct Ep(*mut sys::fid_ep);
-
-impl Drop for Ep {
-    fn drop(&mut self) {
-        close(self.0.cast());
-    }
-}
-
-/// The hints that `fabricast` gives for either kind of endpoint.
-fn hints(
-    library: &'static sys::Library,
-    case: &Case,
-    kind: sys::fi_ep_type,
-) -> Result<*mut sys::fi_info, Failure> {
-    let hints = library.allocinfo();
-    if hints.is_null() {
-        return fail("no memory for hints");
-    }
-    // SAFETY: allocated by the library, with all attributes.
-    let head = unsafe { &mut *hints };
-    head.caps = sys::FI_MSG;
-    let (ep, domain, fabric) = (head.ep_attr, head.domain_attr, head.fabric_attr);
-    // SAFETY: as above.
-    unsafe { (*ep).type_ = kind };
-    // SAFETY: as above.
-    unsafe { (*domain).threading = sys::FI_THREAD_SAFE };
-    // SAFETY: as above.
-    unsafe { (*domain).control_progress = sys::FI_PROGRESS_MANUAL };
-    // SAFETY: as above.
-    unsafe { (*domain).data_progress = sys::FI_PROGRESS_MANUAL };
-    // SAFETY: as above.
-    unsafe {
-        (*domain).mr_mode =
-            sys::FI_MR_LOCAL | sys::FI_MR_VIRT_ADDR | sys::FI_MR_ALLOCATED | sys::FI_MR_PROV_KEY;
-    }
-    let provider =
-        CString::new(case.provider.as_str()).map_err(|error| Failure(error.to_string()))?;
-    // SAFETY: a text that ends with 0.
-    let provider = unsafe { libc::strdup(provider.as_ptr()) };
-    // SAFETY: as above; the library frees the copy with the hints.
-    unsafe { (*fabric).prov_name = provider };
-    Ok(hints)
-}
-
-/// The first answer of `fi_getinfo` for connected endpoints.
-fn find(
-    library: &'static sys::Library,
-    case: &Case,
-    dest: Option<SocketAddr>,
-) -> Result<*mut sys::fi_info, Failure> {
-    let text = |text: &str| CString::new(text).map_err(|error| Failure(error.to_string()));
-    let hints = hints(library, case, sys::FI_EP_MSG)?;
-    // SAFETY: allocated by the library.
-    unsafe { (*hints).caps |= sys::FI_RMA };
-    let (node, service, flags) = match dest {
-        Some(dest) => (dest.ip().to_string(), Some(dest.port().to_string()), 0),
-        None => (case.node.clone(), Some("0".to_owned()), sys::FI_SOURCE),
-    };
-    let (node, service) = (text(&node)?, text(service.as_deref().unwrap_or("0"))?);
-    let mut info = ptr::null_mut();
-    // SAFETY: texts and hints outlive the call, the result is writable.
-    let rc = unsafe {
-        library.fi_getinfo(
-            library.negotiated(),
-            node.as_ptr(),
-            service.as_ptr(),
-            flags,
-            hints,
-            &raw mut info,
-        )
-    };
-    // SAFETY: allocated by this library, and used no more.
-    unsafe { library.fi_freeinfo(hints) };
-    check("fi_getinfo", rc)?;
-    Ok(info)
-}
-
-/// Registered memory: equal pieces.
-struct Memory {
-    region: Arc<Region>,
-    mr: *mut sys::fid_mr,
-    desc: *mut c_void,
-    stride: usize,
-}
-
-impl Memory {
-    fn new(domain: *mut sys::fid_domain, pieces: usize, bytes: usize) -> Result<Self, Failure> {
-        let stride = bytes.next_multiple_of(SLOT);
-        let region = Region::host(pieces * stride)
-            .build()
-            .map_err(|error| Failure(error.to_string()))?;
-        let mut mr = ptr::null_mut();
-        // SAFETY: the domain is open; the memory stays mapped longer than the registration (`drop`).
-        let rc = unsafe {
-            sys::fi_mr_reg(
-                domain,
-                region.as_ptr().cast(),
-                region.len(),
-                ACCESS,
-                0,
-                region.as_ptr() as u64,
-                0,
-                &raw mut mr,
-                ptr::null_mut(),
-            )
-        };
-        check("fi_mr_reg", rc)?;
-        // SAFETY: it is open.
-        let desc = unsafe { sys::fi_mr_desc(mr) };
-        Ok(Self {
-            region,
-            mr,
-            desc,
-            stride,
-        })
-    }
-
-    #[inline]
-    fn at(&self, index: usize) -> *mut u8 {
-        self.region.as_ptr().wrapping_add(index * self.stride)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        close(self.mr.cast());
-    }
-}
 
 /// The sending half of a connection.
 struct Sender<'a> {
@@ -371,102 +71,13 @@ impl Sender<'_> {
     }
 }
 
-/// Posts the first receives, as many as the provider takes.
-fn post_receives(ep: &Ep, memory: &Memory, receives: usize) -> Result<(), Failure> {
-    for index in 0..receives {
-        if !try_post_receive(ep, memory, index)? {
-            break;
-        }
-    }
-    Ok(())
-}
-
-/// Posts the receive of this index.
-#[inline]
-fn post_receive(ep: &Ep, memory: &Memory, index: usize) -> Result<(), Failure> {
-    if try_post_receive(ep, memory, index)? {
-        Ok(())
-    } else {
-        fail("bare loop: no room to post a receive again")
-    }
-}
-
-/// Posts the receive of this index; false when the provider's queue is full.
-#[inline]
-fn try_post_receive(ep: &Ep, memory: &Memory, index: usize) -> Result<bool, Failure> {
-    let base = memory.at(index).cast();
-    // SAFETY: the endpoint is open; the memory is registered and untouched until its completion was read.
-    let rc = unsafe {
-        sys::fi_recv(
-            ep.0,
-            base,
-            memory.stride,
-            memory.desc,
-            0,
-            index as *mut c_void,
-        )
-    };
-    match rc {
-        0 => Ok(true),
-        rc if rc == -(sys::FI_EAGAIN as isize) => Ok(false),
-        rc => fail(format!("bare loop: fi_recv answered {rc}")),
-    }
-}
-
 #[inline]
 fn header_at(memory: &Memory, index: usize) -> Header {
     // SAFETY: a message with a header was received there, and the receive is not posted again yet.
     Header::from_bytes(unsafe { memory.at(index).cast::<[u8; HEADER]>().read() })
 }
 
-/// A listener with its address.
-pub(crate) struct Server {
-    net: Net,
-    pep: *mut sys::fid_pep,
-    pub(crate) addr: SocketAddr,
-}
-
 impl Server {
-    pub(crate) fn listen(case: &Case) -> Result<Self, Failure> {
-        let net = Net::open(case, None, 4 * case.depth + 64)?;
-        let mut pep = ptr::null_mut();
-        // SAFETY: the fabric is open, the info is of this library.
-        let rc = unsafe { sys::fi_passive_ep(net.fabric, net.info, &raw mut pep, ptr::null_mut()) };
-        check("fi_passive_ep", rc)?;
-        // SAFETY: both are open.
-        check("fi_pep_bind", unsafe {
-            sys::fi_pep_bind(pep, net.eq.cast(), 0)
-        })?;
-        // SAFETY: it is open and bound.
-        check("fi_listen", unsafe { sys::fi_listen(pep) })?;
-        let mut name = MaybeUninit::<libc::sockaddr_in>::zeroed();
-        let mut len = size_of::<libc::sockaddr_in>();
-        // SAFETY: it is open, the room has that length.
-        let rc = unsafe { sys::fi_getname(pep.cast(), name.as_mut_ptr().cast(), &raw mut len) };
-        check("fi_getname", rc)?;
-        // SAFETY: zeroed, and any bits are valid.
-        let name = unsafe { name.assume_init() };
-        if i32::from(name.sin_family) != libc::AF_INET {
-            return fail("the bare loop speaks IPv4 only");
-        }
-        let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
-        let addr = SocketAddrV4::new(ip, u16::from_be(name.sin_port)).into();
-        Ok(Self { net, pep, addr })
-    }
-
-    fn accept(&self, memory: &Memory, receives: usize) -> Result<Ep, Failure> {
-        let info = self.net.expect(sys::FI_CONNREQ)?;
-        let ep = self.net.endpoint(info);
-        // SAFETY: the request's info is ours to free, and the endpoint has its own copy.
-        unsafe { self.net.library.fi_freeinfo(info) };
-        let ep = ep?;
-        post_receives(&ep, memory, receives)?;
-        // SAFETY: the endpoint is open and came from a request.
-        check("fi_accept", unsafe { sys::fi_accept(ep.0, ptr::null(), 0) })?;
-        self.net.expect(sys::FI_CONNECTED)?;
-        Ok(ep)
-    }
-
     /// Receives and drops until the end mark.
     pub(crate) fn receive(self, case: &Case) -> Result<Arrived, Failure> {
         let receives = case.receive_depth();
@@ -520,12 +131,6 @@ impl Server {
             sampler.on_poll(found)?;
         }
         sampler.arrived()
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        close(self.pep.cast());
     }
 }
 
@@ -622,19 +227,6 @@ fn connect_to(net: &Net, case: &Case, to: SocketAddr) -> Result<Ep, Failure> {
     // SAFETY: it is an answer of this library, and the endpoint has its own copy.
     unsafe { net.library.fi_freeinfo(info) };
     connected
-}
-
-/// Connects, with `receives` posted.
-fn connect(net: &Net, memory: &Memory, receives: usize) -> Result<Ep, Failure> {
-    let ep = net.endpoint(net.info)?;
-    post_receives(&ep, memory, receives)?;
-    // SAFETY: the endpoint is open; its info names the peer's address.
-    let dest = unsafe { (*net.info).dest_addr };
-    // SAFETY: as above.
-    let rc = unsafe { sys::fi_connect(ep.0, dest, ptr::null(), 0) };
-    check("fi_connect", rc)?;
-    net.expect(sys::FI_CONNECTED)?;
-    Ok(ep)
 }
 
 /// Sends with `depth` in flight for the time of the case. The connection stays open until the server has `arrived`.

@@ -114,6 +114,11 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// What the completion queues are opened with.
+    pub(crate) fn wait_obj(&self) -> sys::fi_wait_obj {
+        self.wait.wait_obj()
+    }
+
     /// The same with whole buffers as messages.
     pub(crate) fn of_buffers(&self) -> Self {
         Self {

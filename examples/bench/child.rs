@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::clock::Deadline;
+use crate::deadline::Deadline;
 use crate::error::{Failure, fail};
 use crate::host;
 
@@ -34,6 +34,13 @@ impl Guard {
         Ok(BufReader::new(
             out.ok_or_else(|| Failure::of("no output to read"))?,
         ))
+    }
+
+    /// Its standard input.
+    #[allow(dead_code, reason = "the children of `bench` take their orders by TCP")]
+    pub(crate) fn orders(&mut self) -> Result<std::process::ChildStdin, Failure> {
+        let orders = self.0.stdin.take();
+        orders.ok_or_else(|| Failure::of("no input to write to"))
     }
 
     /// Waits for its end.

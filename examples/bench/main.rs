@@ -18,6 +18,7 @@ mod client;
 mod clock;
 mod coalesced;
 mod control;
+mod deadline;
 mod error;
 mod host;
 mod json;

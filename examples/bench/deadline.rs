@@ -1,0 +1,67 @@
+//! `Deadline`: until when something must have happened; `Patience`: one for loops that poll. Of `stream_bench`, too.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Failure, fail};
+
+/// Empty polls in a row after which the core is offered to others: on a machine with idle cores nobody takes it, and on a busy
+/// one the peer may be who waits for it.
+const YIELD: u32 = 64;
+/// Empty polls in a row between two looks at the clock.
+const LOOKS: u32 = 64 * YIELD;
+
+/// Until when something must have happened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Instant,
+    time: Duration,
+}
+
+impl Deadline {
+    pub(crate) fn after(time: Duration) -> Self {
+        Self {
+            at: Instant::now() + time,
+            time,
+        }
+    }
+
+    pub(crate) fn check(&self, what: &str) -> Result<(), Failure> {
+        if Instant::now() > self.at {
+            return fail(format!("waited {:?} for {what}", self.time));
+        }
+        Ok(())
+    }
+}
+
+/// A deadline that a polling loop can afford to look at.
+#[derive(Debug)]
+pub(crate) struct Patience {
+    deadline: Deadline,
+    empty: u32,
+}
+
+impl Patience {
+    pub(crate) fn new(limit: Duration) -> Self {
+        Self {
+            deadline: Deadline::after(limit),
+            empty: 0,
+        }
+    }
+
+    /// After each poll: what it found.
+    #[inline]
+    pub(crate) fn on_poll(&mut self, found: usize) -> Result<(), Failure> {
+        if found > 0 {
+            self.empty = 0;
+            return Ok(());
+        }
+        self.empty = self.empty.wrapping_add(1);
+        if self.empty.is_multiple_of(YIELD) {
+            std::thread::yield_now();
+        }
+        if self.empty.is_multiple_of(LOOKS) {
+            return self.deadline.check("the peer");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! `Case`: the settings that all runs share; `Operation`: what is measured; `Way`: by what the bytes go in one run.
+
+use clap::{Args, ValueEnum};
+use libfabric_sys as sys;
+
+/// The settings of all runs, handed to both children.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Case {
+    /// Bytes of the file, with K, M or G for powers of 1024.
+    #[arg(long, default_value = "1G", value_parser = parse_size)]
+    pub(crate) size: usize,
+    /// Bytes of a block, of all sides.
+    #[arg(long, default_value = "1M", value_parser = parse_size)]
+    pub(crate) block: usize,
+    /// Buffers of a block that are filled and sent, of all sides.
+    #[arg(long, default_value_t = 16, value_parser = parse_count)]
+    pub(crate) buffers: usize,
+    /// Of them, on their way at once.
+    #[arg(long, default_value_t = 8, value_parser = parse_count)]
+    pub(crate) depth: usize,
+    /// Receives posted; of ours, the blocks that the receiver grants.
+    #[arg(long, default_value_t = 16, value_parser = parse_count)]
+    pub(crate) receives: usize,
+    /// Threads of ours that read; the bare loop and the socket loop have one. The reader alone has as many as ours.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) readers: u32,
+    /// Threads of ours that take blocks from the network to the sink; a file that is written alone has one.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) writers: u32,
+    /// What the bare loop does when there is nothing to do.
+    #[arg(long, value_enum, default_value_t = BareWait::Spin)]
+    pub(crate) bare_wait: BareWait,
+    /// The provider, with connections.
+    #[arg(long, default_value = "tcp")]
+    pub(crate) provider: String,
+    /// The address of this machine that everything goes over.
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) node: String,
+}
+
+impl Case {
+    /// What the bare loop's queues are opened with.
+    pub(crate) fn wait_obj(&self) -> sys::fi_wait_obj {
+        match self.bare_wait {
+            BareWait::Spin => sys::FI_WAIT_NONE,
+            BareWait::Fd => sys::FI_WAIT_FD,
+        }
+    }
+
+    pub(crate) fn blocks(&self) -> usize {
+        self.size.div_ceil(self.block)
+    }
+
+    /// The bytes of this block.
+    pub(crate) fn len(&self, index: usize) -> usize {
+        self.block.min(self.size - index * self.block)
+    }
+
+    /// The command line that says the same.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        vec![
+            format!("--size={}", self.size),
+            format!("--block={}", self.block),
+            format!("--buffers={}", self.buffers),
+            format!("--depth={}", self.depth),
+            format!("--receives={}", self.receives),
+            format!("--readers={}", self.readers),
+            format!("--writers={}", self.writers),
+            format!("--bare-wait={}", name(self.bare_wait)),
+            format!("--provider={}", self.provider),
+            format!("--node={}", self.node),
+        ]
+    }
+}
+
+fn parse_size(text: &str) -> Result<usize, String> {
+    let (digits, shift) = match text.chars().last() {
+        Some('k' | 'K') => (&text[..text.len() - 1], 10),
+        Some('m' | 'M') => (&text[..text.len() - 1], 20),
+        Some('g' | 'G') => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let size = digits.parse::<usize>().ok();
+    let size = size.and_then(|size| size.checked_mul(1 << shift));
+    size.filter(|size| (4096..=1 << 40).contains(size))
+        .ok_or_else(|| "a number of bytes from 4K to 1024G".to_owned())
+}
+
+fn parse_count(text: &str) -> Result<usize, String> {
+    let count = text.parse::<usize>().ok();
+    count
+        .filter(|count| (2..=256).contains(count))
+        .ok_or_else(|| "a number from 2 to 256".to_owned())
+}
+
+/// What the bare loop does when there is nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BareWait {
+    /// Polls on, and offers its core to others.
+    Spin,
+    /// Sleeps after 64 empty polls, until the queue's file descriptor (FI_WAIT_FD) is ready.
+    Fd,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Operation {
+    /// From the page cache, dropped by the receiver.
+    WarmDiscard,
+    /// From the disk (nothing of the file is in the page cache), dropped by the receiver.
+    ColdDiscard,
+    /// From the disk to a file in memory.
+    DiskTmpfs,
+    /// From a file in memory to the disk, synced.
+    TmpfsDisk,
+}
+
+impl Operation {
+    pub(crate) fn all() -> Vec<Self> {
+        Self::value_variants().to_vec()
+    }
+
+    pub(crate) fn name(self) -> String {
+        name(self)
+    }
+
+    /// Whether the file is on the disk.
+    pub(crate) fn reads_disk(self) -> bool {
+        matches!(self, Self::ColdDiscard | Self::DiskTmpfs)
+    }
+
+    /// Ratios that are printed, the one with the bar first.
+    pub(crate) fn comparisons(self) -> &'static [Comparison] {
+        use Way::{Bare, Ours, OursCrc, ReadAlone, Sendfile, Socket, Splice, WriteAlone};
+        const fn of(way: Way, by: Way, bar: Option<f64>) -> Comparison {
+            Comparison { way, by, bar }
+        }
+        match self {
+            Self::WarmDiscard => {
+                const {
+                    &[
+                        of(Ours, Bare, Some(0.97)),
+                        of(Ours, Sendfile, None),
+                        of(Ours, Splice, None),
+                        of(Ours, Socket, None),
+                        of(OursCrc, Ours, None),
+                        of(Bare, Sendfile, None),
+                        of(Socket, Sendfile, None),
+                    ]
+                }
+            }
+            Self::ColdDiscard => const { &[of(Ours, ReadAlone, Some(0.95))] },
+            Self::DiskTmpfs => const { &[of(Ours, ReadAlone, Some(0.9))] },
+            Self::TmpfsDisk => const { &[of(Ours, WriteAlone, Some(0.9))] },
+        }
+    }
+}
+
+/// The rate of one way to that of another, in the same round.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Comparison {
+    pub(crate) way: Way,
+    pub(crate) by: Way,
+    pub(crate) bar: Option<f64>,
+}
+
+/// By what the bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
+pub(crate) enum Way {
+    /// `StreamSender` and `StreamReceiver`, no checksums.
+    Ours,
+    /// The same with CRC32C.
+    OursCrc,
+    /// Double-buffered, over bare libfabric.
+    Bare,
+    /// Double-buffered, read and write over a socket.
+    Socket,
+    /// sendfile(2) to a socket.
+    Sendfile,
+    /// splice(2) from the file to a pipe, and from there to a socket.
+    Splice,
+    /// Ours' source read into memory, and nothing else.
+    ReadAlone,
+    /// A file written and synced, and nothing else.
+    WriteAlone,
+}
+
+impl Way {
+    pub(crate) fn name(self) -> String {
+        name(self)
+    }
+
+    /// Whether there is nobody to receive.
+    pub(crate) fn is_alone(self) -> bool {
+        matches!(self, Self::ReadAlone | Self::WriteAlone)
+    }
+}
+
+/// As it is written on a command line.
+pub(crate) fn name(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+/// Shares of a stream's time in which it waited for disk, wire, credits and sink, as its sender's report says.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Waits(pub(crate) [f64; 4]);
+
+impl Default for Waits {
+    /// Nobody said.
+    fn default() -> Self {
+        Self([f64::NAN; 4])
+    }
+}
+
+impl Waits {
+    pub(crate) const NAMES: [&'static str; 4] = ["disk", "wire", "credits", "sink"];
+}
+
+/// What a run gave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Figures {
+    pub(crate) gb_per_s: f64,
+    /// Processor seconds for 10^9 bytes, of the process that sends and of the one that receives.
+    pub(crate) send_cpu: f64,
+    pub(crate) receive_cpu: f64,
+    /// Of ours only.
+    pub(crate) waits: Waits,
+}

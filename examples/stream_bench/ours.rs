@@ -1,0 +1,113 @@
+//! The library's side: `StreamSender`, `StreamReceiver`. Both are opened once, as a service does; each run is a stream, with connections of its own.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fabricast::fabric::EndpointKind;
+use fabricast::stream::{
+    DirectorySink, DiscardSink, FileSource, Limits, ReceiverConfig, SendOptions, SenderConfig,
+    StreamNews, StreamReceiver, StreamSender,
+};
+use fabricast::{Domain, Fabric, PeerAddr};
+
+use crate::case::{Case, Waits};
+use crate::error::{Failure, fail};
+use crate::host::cpu_seconds;
+use crate::peer::answer;
+use crate::sending::{Sent, timed};
+
+/// How long a stream may take.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+fn fabric(case: &Case) -> Result<Arc<Fabric>, Failure> {
+    let builder = Fabric::builder().provider(&case.provider);
+    let builder = builder.endpoint_kind(EndpointKind::Msg).node(&case.node);
+    Ok(builder.open()?)
+}
+
+fn domain(case: &Case) -> Result<Arc<Domain>, Failure> {
+    Ok(fabric(case)?.open_domain()?)
+}
+
+/// Provider and library, as they say what they are.
+pub(crate) fn describe(case: &Case) -> Result<(String, String), Failure> {
+    let report = fabric(case)?.report();
+    Ok((report.provider, report.library))
+}
+
+/// How long goodbyes may take.
+pub(crate) fn goodbye() -> Instant {
+    Instant::now() + Duration::from_secs(5)
+}
+
+pub(crate) fn sender(case: &Case) -> Result<StreamSender, Failure> {
+    let config = SenderConfig::default()
+        .block_bytes(u32::try_from(case.block)?)
+        .buffers(u32::try_from(case.buffers)?)
+        .depth(u32::try_from(case.depth)?)
+        .readers(case.readers);
+    Ok(StreamSender::open(&domain(case)?, config)?)
+}
+
+pub(crate) fn send(
+    sender: &StreamSender,
+    to: &str,
+    (crc32c, sync): (bool, bool),
+    path: &Path,
+) -> Result<Sent, Failure> {
+    let to: PeerAddr = to.parse()?;
+    let options = SendOptions::default().crc32c(crc32c).sync(sync);
+    let (mut sent, outcomes) = timed(|| {
+        let source = FileSource::file(path)?;
+        let transfer = sender.send(source, [to], options)?;
+        let outcomes = transfer.wait(Instant::now() + LIMIT);
+        outcomes.ok_or_else(|| Failure::of("a stream was not done in time"))
+    })?;
+    for outcome in outcomes {
+        outcome.result?;
+        let (stalls, took) = (outcome.report.stalls, outcome.report.took);
+        let share = |time: Duration| time.as_secs_f64() / took.as_secs_f64();
+        let waits = [stalls.disk, stalls.wire, stalls.credits, stalls.sink];
+        sent.waits = Waits(waits.map(share));
+    }
+    Ok(sent)
+}
+
+/// Takes streams and drops them, or writes them to a directory.
+pub(crate) fn receiver(case: &Case, sink: Option<&Path>) -> Result<StreamReceiver, Failure> {
+    let config = match sink {
+        None => ReceiverConfig::new(DiscardSink),
+        Some(directory) => ReceiverConfig::new(DirectorySink::new(directory)?),
+    };
+    let receives = u32::try_from(case.receives)?;
+    let limits = Limits::default()
+        .bytes(2 * case.size as u64)
+        .block_bytes(1 << 28);
+    let config = config
+        .block_bytes(u32::try_from(case.block)?)
+        .window(receives)
+        .buffers(2 * receives)
+        .writers(case.writers)
+        .connections(1)
+        .limits(limits);
+    let addr = format!("{}:0", case.node).parse()?;
+    Ok(StreamReceiver::listen(&domain(case)?, addr, config)?)
+}
+
+/// Says where the receiver is, and waits for one stream; processor seconds.
+pub(crate) fn receive(receiver: &StreamReceiver) -> Result<f64, Failure> {
+    answer(&format!("at {}", receiver.local_addr()))?;
+    let cpu = cpu_seconds();
+    loop {
+        match receiver.next(LIMIT) {
+            Some(StreamNews::Complete(..)) => return Ok(cpu_seconds() - cpu),
+            Some(StreamNews::Cut(_, error, _)) => return Err(error.into()),
+            Some(StreamNews::Refused { code, reason, .. }) => {
+                return fail(format!("refused: {code}: {reason}"));
+            }
+            Some(_) => {}
+            None => return fail("no stream came"),
+        }
+    }
+}
