@@ -48,6 +48,20 @@ impl SharedBufferConfig {
             alignment: 64,
         }
     }
+
+    /// Bytes of a region that begins at a multiple of the alignment and has just this many slots.
+    pub(crate) fn region_bytes(&self, slots: u32) -> Result<usize, MemoryError> {
+        let padded = self.slot_size.checked_add(self.headroom);
+        let stride = padded.and_then(|bytes| round_up(bytes, self.alignment));
+        // The first slot's room is rounded up by itself.
+        let first = round_up(self.headroom, self.alignment);
+        stride
+            .and_then(|stride| stride.checked_mul(slots as usize))
+            .and_then(|bytes| bytes.checked_add(first?))
+            .ok_or(MemoryError::TooLarge {
+                asked_bytes: self.slot_size,
+            })
+    }
 }
 
 /// Why a waiting acquire got no slot.
@@ -155,18 +169,8 @@ impl SharedBufferManager {
             headroom,
             ..SharedBufferConfig::new(slot_size)
         };
-        let too_large = MemoryError::TooLarge {
-            asked_bytes: slot_size,
-        };
-        let padded = slot_size.checked_add(headroom);
-        let stride = padded.and_then(|bytes| round_up(bytes, config.alignment));
-        // The first slot's room is rounded up by itself.
-        let first = round_up(headroom, config.alignment);
-        let bytes = stride
-            .and_then(|stride| stride.checked_mul(slots as usize))
-            .and_then(|bytes| bytes.checked_add(first?))
-            .ok_or(too_large)?;
-        Self::new(Region::host(bytes).build()?, config)
+        let region = Region::host(config.region_bytes(slots)?).build()?;
+        Self::new(region, config)
     }
 
     fn over(region: &Arc<Region>, config: SharedBufferConfig) -> Result<Self, MemoryError> {

@@ -38,7 +38,7 @@ use crate::endpoint::windows::window::{
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
-use crate::memory::{Access, MemoryError, Region};
+use crate::memory::{Access, Region};
 use crate::process::Here;
 use crate::stats::ReceiveStats;
 
@@ -350,12 +350,7 @@ impl ReceiveConfig {
             slots: Some(self.slots),
             ..SharedBufferConfig::new(slot_size)
         };
-        let stride = slot_size.next_multiple_of(settings.alignment);
-        let bytes = stride.checked_mul(self.slots as usize);
-        let bytes = bytes.ok_or(MemoryError::TooLarge {
-            asked_bytes: slot_size,
-        })?;
-        let region = Region::pinned(bytes).build()?;
+        let region = Region::pinned(settings.region_bytes(self.slots)?).build()?;
         Ok(SharedBufferManager::new(region, settings)?)
     }
 

@@ -20,7 +20,7 @@ use super::wire::HEADER_LEN;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
 use crate::event_loop::Waker;
-use crate::{Domain, PeerAddr, Region};
+use crate::{Domain, PeerAddr};
 
 pub use config::ReceiverConfig;
 pub use news::{Arrival, StreamNews};
@@ -165,13 +165,7 @@ impl Drop for StreamReceiver {
 fn duplex(config: &ReceiverConfig) -> Result<DuplexConfig, StreamError> {
     let slots = config.buffers + RECEIVES_BESIDE * config.connections;
     let slot = config.block_bytes as usize + HEADER_LEN;
-    let region = Region::host(slot.next_multiple_of(64) * slots as usize);
-    let region = region.build().map_err(crate::Error::from)?;
-    let pool_config = crate::buffer::SharedBufferConfig {
-        slots: Some(slots),
-        ..crate::buffer::SharedBufferConfig::new(slot)
-    };
-    let pool = SharedBufferManager::new(region, pool_config).map_err(crate::Error::from)?;
+    let pool = SharedBufferManager::allocate(slots, slot).map_err(crate::Error::from)?;
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,

@@ -23,8 +23,8 @@ use crate::endpoint::duplex::DuplexConfig;
 use crate::event_loop::Waker;
 use crate::{Domain, Region};
 
-pub(super) use config::setting;
 pub use config::{Peer, SendOptions, SenderConfig, SlowPeer};
+pub(super) use config::{setting, time};
 pub use transfer::{PeerOutcome, PeerProgress, Transfer};
 
 /// Buffers for control messages; each peer uses few at a time.
@@ -200,9 +200,8 @@ pub(super) fn block_pool(
         headroom: HEADER_LEN,
         ..SharedBufferConfig::new(block_bytes as usize)
     };
-    let each = (block_bytes as usize).next_multiple_of(4096) + 4096;
-    let region = Region::host(each * slots as usize);
-    let region = region.build().map_err(crate::Error::from)?;
+    let bytes = config.region_bytes(slots).map_err(crate::Error::from)?;
+    let region = Region::host(bytes).build().map_err(crate::Error::from)?;
     for domain in domains {
         region.register(domain).map_err(crate::Error::from)?;
     }

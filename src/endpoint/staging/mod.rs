@@ -19,7 +19,7 @@ use crate::cuda::{CudaError, Device, Event, Stream};
 use crate::endpoint::limits::check_count;
 use crate::error::{Blocked, SendErrorKind};
 use crate::fabric::Domain;
-use crate::memory::{HugePages, MemoryError, Region, RegisterError, Scope};
+use crate::memory::{HugePages, Region, RegisterError, Scope};
 
 mod after;
 mod copy;
@@ -117,15 +117,7 @@ impl StagingRing {
             alignment: 4096,
             ..SharedBufferConfig::new(config.slot_bytes)
         };
-        // Each slot, and what is in front of the first, in whole pages.
-        let room = config.headroom.next_multiple_of(4096);
-        let stride = (config.slot_bytes + config.headroom).next_multiple_of(4096);
-        let bytes = stride
-            .checked_mul(config.slots as usize)
-            .and_then(|bytes| bytes.checked_add(room))
-            .ok_or(MemoryError::TooLarge {
-                asked_bytes: config.slot_bytes,
-            })?;
+        let bytes = slots.region_bytes(config.slots)?;
         let region = Region::pinned(bytes).huge_pages(HugePages::Try).build()?;
         Ok(Self(Arc::new(Inner {
             pool: SharedBufferManager::new(region, slots)?,
