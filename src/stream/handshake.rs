@@ -177,6 +177,7 @@ impl Dialing {
     }
 
     /// When [`on_time`](Self::on_time) ends it.
+    #[cfg(test)]
     pub(crate) fn deadline(&self) -> Instant {
         self.settings.deadline
     }
@@ -326,7 +327,7 @@ impl Answering {
         }
     }
 
-    /// When [`on_time`](Self::on_time) ends it.
+    /// When it is over in any case.
     pub(crate) fn deadline(&self) -> Instant {
         self.settings.deadline
     }
@@ -354,6 +355,7 @@ impl Answering {
     }
 
     /// What comes of time.
+    #[cfg(test)]
     pub(crate) fn on_time(&mut self, now: Instant) -> Option<Step> {
         let is_late = self.state != AnswerState::Over && now >= self.settings.deadline;
         is_late.then(|| self.end(late()))

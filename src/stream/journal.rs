@@ -28,7 +28,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::block_set::BlockSet;
 use super::blocks::BlockPlan;
-use super::digest::{StreamDigest, crc32c};
+use super::digest::crc32c;
 use super::manifest::Manifest;
 use super::wire::StreamIdentity;
 
@@ -177,7 +177,8 @@ impl JournalHeader {
     }
 
     /// What is appended once a block is written.
-    pub(crate) fn record(&self, index: u64, crc: u32) -> [u8; RECORD_LEN] {
+    #[cfg(test)]
+    fn record(&self, index: u64, crc: u32) -> [u8; RECORD_LEN] {
         record(self.seal(), index, crc)
     }
 
@@ -218,24 +219,6 @@ impl Claims {
     pub(crate) fn crc(&self, index: u64) -> Option<u32> {
         let is_claimed = self.blocks.contains(index);
         is_claimed.then(|| self.crcs[index as usize])
-    }
-
-    /// A block was read, and has other bytes, or none.
-    pub(crate) fn withdraw(&mut self, index: u64) {
-        if self.blocks.contains(index) {
-            self.blocks.remove(index);
-        }
-    }
-
-    /// What the blocks that are left have to do with the digest of the stream.
-    pub(crate) fn digest_part(&self, plan: &BlockPlan) -> u32 {
-        let mut digest = StreamDigest::new(plan.blocks());
-        for index in self.blocks.ranges(0).flatten() {
-            if let Some(block) = plan.get(index) {
-                digest.add(index, block.len, self.crcs[index as usize]);
-            }
-        }
-        digest.part()
     }
 }
 

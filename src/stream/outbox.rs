@@ -6,7 +6,7 @@ use super::wire::{HEADER_LEN, Message};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
 use crate::endpoint::duplex::DuplexEndpoint;
-use crate::error::{Blocked, SendErrorKind};
+use crate::error::SendErrorKind;
 
 /// The key of every control message: nobody asks which one it was.
 pub(super) const CONTROL_KEY: u64 = u64::MAX;
@@ -92,9 +92,4 @@ impl Outbox {
         }
         Pumped::Empty
     }
-}
-
-/// What a refused send of a block waits for.
-pub(super) fn waits_for_credits(blocked: &Blocked) -> bool {
-    matches!(blocked, Blocked::Credits)
 }

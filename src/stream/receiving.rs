@@ -907,6 +907,7 @@ impl Intake {
     }
 
     /// Blocks that came, and how many of them came damaged or twice.
+    #[cfg(test)]
     pub(crate) fn arrived(&self) -> (u64, u64) {
         (self.arrived, self.resent)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::stream::sender::setting;
+use crate::stream::sender::{setting, time};
 use crate::stream::sink::SinkFactory;
 use crate::stream::{Limits, PresharedKey, StreamError};
 
@@ -130,7 +130,6 @@ impl ReceiverConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), StreamError> {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let range = "8192 to 268435456 bytes";
         setting("block_bytes", self.block_bytes.into(), 8192, 1 << 28, range)?;
         setting("connections", self.connections.into(), 1, 1024, "1 to 1024")?;
@@ -138,15 +137,15 @@ impl ReceiverConfig {
         setting("window", self.window.into(), 1, 4096, "1 to 4096 blocks")?;
         setting("writers", self.writers.into(), 1, 64, "1 to 64 threads")?;
         let hour = "1 ms to 1 h";
-        setting(
+        time(
             "handshake_timeout",
-            ms(self.handshake_timeout),
+            self.handshake_timeout,
             1,
             3_600_000,
             hour,
         )?;
         let day = "10 ms to 24 h";
-        setting("stalled_after", ms(self.stalled_after), 10, 86_400_000, day)?;
-        setting("lost_after", ms(self.lost_after), 10, 86_400_000, day)
+        time("stalled_after", self.stalled_after, 10, 86_400_000, day)?;
+        time("lost_after", self.lost_after, 10, 86_400_000, day)
     }
 }

@@ -19,8 +19,6 @@ pub(super) struct Guest {
     pub(super) port: usize,
     pub(super) peer: Who,
     handshake: Answering,
-    /// By when the handshake, and the first stream, must be there.
-    by: Instant,
     /// Once the handshake is over.
     pub(super) session: Option<u64>,
     pub(super) rail: u16,
@@ -34,20 +32,18 @@ pub(super) struct Guest {
 impl Guest {
     pub(super) fn new(port: usize, peer: Who, tools: &Tools) -> Result<Self, StreamError> {
         let config = &tools.config;
-        let by = tools.now + config.handshake_timeout;
         let handshake = Answering::new(AnswerSettings {
             features: FEATURES,
             streams: 1,
             payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
             key: config.key.clone(),
             nonce: auth::nonce()?,
-            deadline: by,
+            deadline: tools.now + config.handshake_timeout,
         });
         Ok(Self {
             port,
             peer,
             handshake,
-            by,
             session: None,
             rail: 0,
             outbox: Outbox::default(),
@@ -68,8 +64,9 @@ impl Guest {
         step.then
     }
 
+    /// The handshake, and the first stream, must be there by the handshake's deadline.
     pub(super) fn is_late(&self, now: Instant) -> bool {
-        let unknown = self.session.is_none() && now >= self.by;
+        let unknown = self.session.is_none() && now >= self.handshake.deadline();
         unknown || self.leave_by.is_some_and(|by| now >= by)
     }
 }

@@ -104,7 +104,6 @@ impl SenderConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), StreamError> {
-        let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let block = "4096 to 268435456 bytes";
         setting("block_bytes", self.block_bytes.into(), 4096, 1 << 28, block)?;
         setting("buffers", self.buffers.into(), 2, 4096, "2 to 4096")?;
@@ -112,15 +111,9 @@ impl SenderConfig {
         setting("connections", self.connections.into(), 1, 4096, "1 to 4096")?;
         setting("depth", self.depth.into(), 1, 256, "1 to 256 blocks")?;
         let hour = "1 ms to 1 h";
-        setting(
-            "connect_timeout",
-            ms(self.connect_timeout),
-            1,
-            3_600_000,
-            hour,
-        )?;
+        time("connect_timeout", self.connect_timeout, 1, 3_600_000, hour)?;
         let day = "10 ms to 24 h";
-        setting("lost_after", ms(self.lost_after), 10, 86_400_000, day)
+        time("lost_after", self.lost_after, 10, 86_400_000, day)
     }
 }
 
@@ -135,6 +128,18 @@ pub(in crate::stream) fn setting(
         true => Ok(()),
         false => Err(StreamError::Setting { name, value, range }),
     }
+}
+
+/// The same for a time; the limits are milliseconds.
+pub(in crate::stream) fn time(
+    name: &'static str,
+    value: Duration,
+    least: u64,
+    most: u64,
+    range: &'static str,
+) -> Result<(), StreamError> {
+    let value = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
+    setting(name, value, least, most, range)
 }
 
 /// What happens to a peer of several that takes blocks more slowly than the others.

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 /// Rights of directories that are made on the way; the umask takes some away.
@@ -140,14 +140,15 @@ fn directory_flags() -> OFlags {
     OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC
 }
 
-/// Whether what was found is a regular file.
-pub(crate) fn is_file(stat: &Stat) -> bool {
-    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use rustix::fs::FileType;
+
     use super::*;
+
+    fn is_file(stat: &Stat) -> bool {
+        FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+    }
 
     fn with_tree(check: impl Fn(&Beneath, &Path)) {
         let outer = tempfile::tempdir().expect("a directory");
