@@ -9,14 +9,15 @@
 #![allow(unsafe_code, dead_code)]
 
 use std::ffi::{CStr, c_char, c_int};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
 
 use fabricast::cuda::Device;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::alone;
+use crate::c_library::compiled;
 
 const SOURCE: &str = include_str!("fake_cuda.c");
 /// Marks a child, which does what its parent only starts.
@@ -76,21 +77,16 @@ pub(crate) fn in_child(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
 }
 
 pub(crate) fn is_child(test: &str) -> bool {
-    std::env::var(CHILD).is_ok_and(|name| name == test)
+    alone::is_child(CHILD, test)
 }
 
 /// This program again, with one test.
 pub(crate) fn child(test: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, test)
-        .stdin(Stdio::null());
-    command
+    alone::child(CHILD, test)
 }
 
 fn run(test: &str, command: Command) {
-    let (passed, output) = finish(command);
+    let (passed, output) = alone::finish(command, LIMIT);
     assert!(passed, "the child of {test} failed:\n{output}");
     // The first line of a child has the test's name in front.
     for line in output.lines() {
@@ -100,87 +96,9 @@ fn run(test: &str, command: Command) {
     }
 }
 
-/// Waits for a child, and ends it when it takes too long.
-fn finish(mut command: Command) -> (bool, String) {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = command.spawn().expect("starts");
-    let pipes: [Box<dyn Read + Send>; 2] = [
-        Box::new(process.stdout.take().expect("piped")),
-        Box::new(process.stderr.take().expect("piped")),
-    ];
-    let readers = pipes.map(|mut pipe| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            // What a killed child did not write is not missed.
-            let _ = pipe.read_to_end(&mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    });
-    let until = Instant::now() + LIMIT;
-    let passed = loop {
-        if let Some(status) = process.try_wait().expect("our child") {
-            break status.success();
-        }
-        if Instant::now() > until {
-            process.kill().expect("our child");
-            process.wait().expect("our child");
-            break false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let output: String = readers.map(|it| it.join().expect("reads")).concat();
-    // A filter that fits no test passes, too.
-    (passed && output.contains("1 passed"), output)
-}
-
 /// The fake: the prebuilt one, or made by `cc` once for each state of its source.
 pub(crate) fn library() -> Result<PathBuf, String> {
-    if let Some(dir) = std::env::var_os("FABRICAST_TEST_FAKES") {
-        let path = Path::new(&dir).join("libfake_cuda.so");
-        let missing = format!("{} is not there", path.display());
-        return if path.exists() {
-            Ok(path)
-        } else {
-            Err(missing)
-        };
-    }
-    let mut hasher = DefaultHasher::new();
-    SOURCE.hash(&mut hasher);
-    let dir =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-cuda-{:016x}", hasher.finish()));
-    let path = dir.join("libfake_cuda.so");
-    if path.exists() {
-        return Ok(path);
-    }
-    std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let unfinished = tempfile::NamedTempFile::new_in(&dir).map_err(|error| error.to_string())?;
-    compile(unfinished.path())?;
-    // Others may do the same at the same time: whoever comes last wins, with the same.
-    std::fs::rename(unfinished.path(), &path).map_err(|error| error.to_string())?;
-    Ok(path)
-}
-
-fn compile(into: &Path) -> Result<(), String> {
-    let mut cc = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-x", "c", "-", "-o"])
-        .arg(into)
-        .arg("-lpthread")
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("cc: {error}"))?;
-    let mut input = cc.stdin.take().expect("piped");
-    input
-        .write_all(SOURCE.as_bytes())
-        .map_err(|error| error.to_string())?;
-    drop(input);
-    let output = cc.wait_with_output().map_err(|error| error.to_string())?;
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
+    compiled("libfake_cuda.so", SOURCE, &[])
 }
 
 /// The fake of this child, to steer and to ask; or the functions of the real driver.

@@ -4,21 +4,19 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_long, c_uint, c_void};
-use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+
+use crate::alone;
+use crate::c_library::compiled;
 
 const CUFILE: &str = include_str!("fake_cufile.c");
 const CUDA: &str = include_str!("../common/fake_cuda.c");
 /// Marks a child, which does what its parent only starts.
 const CHILD: &str = "FABRICAST_TEST_CUFILE_CHILD";
-/// A folder with the libraries that another machine has built, for one without a compiler.
-const PREBUILT: &str = "FABRICAST_TEST_FAKES";
 /// How long a child may take.
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -53,7 +51,7 @@ impl Build {
 /// Runs the body in a process of its own with the fakes in place: the test calls this first, under its own name, and its
 /// child comes back to the same place. What the body asserts fails the test.
 pub(crate) fn in_child(test: &str, build: Build, env: &[(&str, &str)], body: impl FnOnce()) {
-    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+    if is_child(test) {
         return body();
     }
     let fakes = cufile(build).and_then(|cufile| Ok((cufile, cuda()?)));
@@ -75,13 +73,8 @@ pub(crate) fn in_child(test: &str, build: Build, env: &[(&str, &str)], body: imp
 
 /// This program again, with one test, in a folder of its own.
 pub(crate) fn child(test: &str, dir: &Path) -> Command {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, test)
-        .env("TMPDIR", dir)
-        .current_dir(dir)
-        .stdin(Stdio::null());
+    let mut command = alone::child(CHILD, test);
+    command.env("TMPDIR", dir).current_dir(dir);
     for name in ["CUFILE_ENV_PATH_JSON", "CUFILE_FORCE_COMPAT_MODE"] {
         command.env_remove(name);
     }
@@ -90,46 +83,12 @@ pub(crate) fn child(test: &str, dir: &Path) -> Command {
 
 /// Whether this is the child of that test.
 pub(crate) fn is_child(test: &str) -> bool {
-    std::env::var(CHILD).is_ok_and(|name| name == test)
+    alone::is_child(CHILD, test)
 }
 
 /// Waits for a child, and ends it when it takes too long.
-pub(crate) fn finish(mut command: Command) -> (bool, String) {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut process = command.spawn().expect("starts");
-    let pipes: [Box<dyn Read + Send>; 2] = [
-        Box::new(process.stdout.take().expect("piped")),
-        Box::new(process.stderr.take().expect("piped")),
-    ];
-    let readers: Vec<_> = pipes
-        .into_iter()
-        .map(|mut pipe| {
-            std::thread::spawn(move || {
-                let mut bytes = Vec::new();
-                // What a killed child did not write is not missed.
-                let _ = pipe.read_to_end(&mut bytes);
-                String::from_utf8_lossy(&bytes).into_owned()
-            })
-        })
-        .collect();
-    let until = Instant::now() + LIMIT;
-    let passed = loop {
-        if let Some(status) = process.try_wait().expect("our child") {
-            break status.success();
-        }
-        if Instant::now() > until {
-            process.kill().expect("our child");
-            process.wait().expect("our child");
-            break false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let output: String = readers
-        .into_iter()
-        .map(|reader| reader.join().expect("reads"))
-        .collect();
-    // A filter that fits no test passes, too.
-    (passed && output.contains("1 passed"), output)
+pub(crate) fn finish(command: Command) -> (bool, String) {
+    alone::finish(command, LIMIT)
 }
 
 pub(crate) fn cufile(build: Build) -> Result<PathBuf, String> {
@@ -138,55 +97,6 @@ pub(crate) fn cufile(build: Build) -> Result<PathBuf, String> {
 
 pub(crate) fn cuda() -> Result<PathBuf, String> {
     compiled("libcuda.so", CUDA, &[])
-}
-
-/// The library of that name: the prebuilt one, or made by `cc` once for each state of its source.
-fn compiled(name: &str, source: &str, flags: &[String]) -> Result<PathBuf, String> {
-    if let Some(dir) = std::env::var_os(PREBUILT) {
-        let path = Path::new(&dir).join(name);
-        return match path.exists() {
-            true => Ok(path),
-            false => Err(format!("{} is not there", path.display())),
-        };
-    }
-    let mut hasher = DefaultHasher::new();
-    (source, flags).hash(&mut hasher);
-    let dir =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fakes-{:016x}", hasher.finish()));
-    let path = dir.join(name);
-    if path.exists() {
-        return Ok(path);
-    }
-    fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let unfinished = tempfile::NamedTempFile::new_in(&dir).map_err(|error| error.to_string())?;
-    compile(source, flags, unfinished.path())?;
-    // Others may do the same at the same time: whoever comes last wins, with the same.
-    fs::rename(unfinished.path(), &path).map_err(|error| error.to_string())?;
-    Ok(path)
-}
-
-fn compile(source: &str, flags: &[String], into: &Path) -> Result<(), String> {
-    let mut cc = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-x", "c", "-", "-o"])
-        .arg(into)
-        .args(flags)
-        .args(["-lpthread", "-ldl"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("cc: {error}"))?;
-    let mut input = cc.stdin.take().expect("piped");
-    input
-        .write_all(source.as_bytes())
-        .map_err(|error| error.to_string())?;
-    drop(input);
-    let output = cc.wait_with_output().map_err(|error| error.to_string())?;
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
 }
 
 /// How batches of the fake go; all 0 is well.

@@ -6,6 +6,10 @@
 //! * `FABRICAST_TEST_DIR`: where the suite over the real library puts its files.
 //! * `FABRICAST_TEST_FAKES`: a folder with the fakes, for a machine without a C compiler.
 
+#[path = "../common/alone.rs"]
+mod alone;
+#[path = "../common/c_library.rs"]
+mod c_library;
 mod costs;
 mod fake;
 mod faults;
@@ -13,6 +17,8 @@ mod files;
 mod gpu;
 mod in_flight;
 mod loading;
+#[path = "../common/pattern.rs"]
+mod pattern;
 mod settings;
 mod streams;
 mod suite;

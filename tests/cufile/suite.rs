@@ -18,23 +18,10 @@ use fabricast::storage::cufile::{
 };
 
 use crate::gpu::Gpu;
+pub(crate) use crate::pattern::pattern;
 
 pub(crate) const KIB: usize = 1024;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
-
-/// Bytes that differ from one another wherever they are cut.
-pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
 
 /// A file with these bytes, and the handle of another descriptor of it.
 pub(crate) fn file(cufile: &'static CuFile, at: &Path, bytes: &[u8], flags: i32) -> Handle {

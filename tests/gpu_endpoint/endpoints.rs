@@ -21,6 +21,7 @@ use fabricast::{
 };
 
 use crate::fake::{Count, on_gpu};
+use crate::pattern::pattern;
 
 const MIB: usize = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -35,25 +36,11 @@ fn domain() -> Option<Arc<Domain>> {
     }
 }
 
-/// Bytes that say whose they are, and where.
-fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
-}
-
 /// A slice of a device's memory with that pattern.
 fn filled(region: &Arc<Region>, at: usize, len: usize, seed: u64, stream: &Stream) -> RegionSlice {
     let slice = region.slice(at..at + len).expect("inside");
     slice
-        .copy_from_host(&pattern(seed, len), stream)
+        .copy_from_host(&pattern(len, seed), stream)
         .expect("copied");
     slice
 }
@@ -265,7 +252,7 @@ fn every_size_and_offset_arrives_as_it_was() {
                     let (got, bytes) = setup.message(&stream);
                     assert_eq!(got, key);
                     assert!(
-                        bytes == pattern(key, size),
+                        bytes == pattern(size, key),
                         "{size} bytes at {offset}: other content"
                     );
                     let (done, payload) = setup.outcomes(1).remove(0);
@@ -299,7 +286,7 @@ fn several_segments_are_one_message() {
         let pool = SharedBufferManager::allocate(1, 100).expect("a pool");
         pool.region().register(&setup.domain).expect("registered");
         let mut host = pool.try_acquire().expect("free");
-        host[..100].copy_from_slice(&pattern(3, 100));
+        host[..100].copy_from_slice(&pattern(100, 3));
         let payload: Payload = [
             filled(&region, 5, 1000, 1, &stream).into(),
             filled(&region, 3001, 999, 2, &stream).into(),
@@ -311,10 +298,10 @@ fn several_segments_are_one_message() {
         setup.send(0, payload, 9);
         let (_, bytes) = setup.message(&stream);
         let whole = [
-            pattern(1, 1000),
-            pattern(2, 999),
-            pattern(3, 100),
-            pattern(4, 1),
+            pattern(1000, 1),
+            pattern(999, 2),
+            pattern(100, 3),
+            pattern(1, 4),
         ];
         assert!(bytes == whole.concat(), "another content");
         let (_, payload) = setup.outcomes(1).remove(0);
@@ -363,7 +350,7 @@ fn several_endpoints_share_a_ring_in_both_directions() {
                 for way in &mut ways {
                     for _ in 0..2 {
                         let (key, bytes) = way.message(&stream);
-                        assert!(bytes == pattern(key, 100_003), "another content");
+                        assert!(bytes == pattern(100_003, key), "another content");
                     }
                 }
             }
@@ -406,7 +393,7 @@ fn a_message_longer_than_the_receives_goes_piece_by_piece() {
                 setup.send(0, slice, key);
                 let (got, bytes) = setup.message(&stream);
                 assert_eq!((got, bytes.len()), (key, size));
-                assert!(bytes == pattern(key, size), "{size} bytes: other content");
+                assert!(bytes == pattern(size, key), "{size} bytes: other content");
                 assert_eq!(setup.outcomes(1)[0].0, key);
             }
             assert_eq!(ring.free_slots(), 8);
@@ -465,7 +452,7 @@ fn endpoints_without_connections_stage_too() {
                             done += 1;
                         }
                         ConnectionlessEvent::Message { message, .. } => {
-                            assert!(message.payload() == pattern(5, 100_000));
+                            assert!(message.payload() == pattern(100_000, 5));
                             came += 1;
                         }
                         ConnectionlessEvent::Failed { error, .. } => panic!("{error}"),
@@ -544,7 +531,7 @@ fn a_stream_that_is_named_finds_what_arrived() {
                 // In the order of the consumer's stream, which waits by itself.
                 let (got, bytes) = setup.message(&consumer);
                 assert_eq!(got, key);
-                assert!(bytes == pattern(key, 300_000), "read before it was there");
+                assert!(bytes == pattern(300_000, key), "read before it was there");
                 setup.outcomes(1);
             }
         },
@@ -583,7 +570,7 @@ fn a_full_ring_is_back_pressure_and_says_when_it_is_over() {
             setup.send(0, slice, 1);
             for _ in 0..3 {
                 let (_, bytes) = setup.message(&stream);
-                assert!(bytes == pattern(1, 4096), "another content");
+                assert!(bytes == pattern(4096, 1), "another content");
             }
             setup.outcomes(3);
             let long = region.slice(0..8193).expect("inside");
@@ -712,7 +699,7 @@ fn a_copy_that_fails_is_the_end_of_its_send_alone() {
                 }
                 let (key, bytes) = setup.message(&stream);
                 assert_eq!(key, 2);
-                assert!(bytes == pattern(7, 1000));
+                assert!(bytes == pattern(1000, 7));
                 assert_eq!(ring.free_slots(), 4);
             }
         },
@@ -796,7 +783,7 @@ fn a_close_brings_what_was_sent() {
             for key in 0..6 {
                 let (got, bytes) = setup.message(&stream);
                 assert_eq!(got, key);
-                assert!(bytes == pattern(key, 60_000));
+                assert!(bytes == pattern(60_000, key));
             }
         },
     );

@@ -4,21 +4,17 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_long, c_void};
-use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabricast::cuda::{Device, Stream};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
+use crate::alone;
+use crate::c_library::compiled;
+
 const SOURCE: &str = include_str!("fake_cuda.c");
 /// Marks a child, which does what its parent only starts.
 const CHILD: &str = "FABRICAST_TEST_CUDA_CHILD";
-/// A folder with the library that another machine has built, for one without a compiler.
-const PREBUILT: &str = "FABRICAST_TEST_FAKES";
 /// `real`: the driver of this machine.
 const WHICH: &str = "FABRICAST_TEST_GPU";
 /// How long a child may take.
@@ -56,7 +52,7 @@ impl Gpu {
 /// its child comes back to the same place. What the body asserts fails the test.
 pub(crate) fn on_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce(&Gpu)) {
     let real = std::env::var(WHICH).is_ok_and(|which| which == "real");
-    if std::env::var(CHILD).is_ok_and(|name| name == test) {
+    if alone::is_child(CHILD, test) {
         let gpu = Gpu {
             fake: (!real).then(Fake::load),
         };
@@ -69,114 +65,25 @@ pub(crate) fn on_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce(&Gpu)) 
         }
         return run(test, &[], OsStr::new(""));
     }
-    match compiled() {
+    match compiled("libcuda-endpoints.so", SOURCE, &[]) {
         Ok(library) => run(test, env, library.as_os_str()),
         Err(why) => println!("SKIPPED: no fake libcuda: {why}"),
     }
 }
 
 fn run(test: &str, env: &[(&str, &str)], library: &OsStr) {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, test)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
+    let mut command = alone::child(CHILD, test);
     if !library.is_empty() {
         command.env("FABRICAST_CUDA", library);
     }
     for (name, value) in env {
         command.env(name, value);
     }
-    let (passed, output) = finish(command);
+    let (passed, output) = alone::finish(command, LIMIT);
     assert!(passed, "the child failed:\n{output}");
     for line in output.lines().filter(|line| line.starts_with("gpu: ")) {
         println!("{line}");
     }
-}
-
-/// Waits for a child, and ends it when it takes too long.
-fn finish(mut command: Command) -> (bool, String) {
-    let mut process = command.spawn().expect("starts");
-    let pipes: [Box<dyn Read + Send>; 2] = [
-        Box::new(process.stdout.take().expect("piped")),
-        Box::new(process.stderr.take().expect("piped")),
-    ];
-    let readers = pipes.map(|mut pipe| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            // What a killed child did not write is not missed.
-            let _ = pipe.read_to_end(&mut bytes);
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    });
-    let until = Instant::now() + LIMIT;
-    let passed = loop {
-        if let Some(status) = process.try_wait().expect("our child") {
-            break status.success();
-        }
-        if Instant::now() > until {
-            process.kill().expect("our child");
-            process.wait().expect("our child");
-            break false;
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let output: String = readers
-        .into_iter()
-        .map(|reader| reader.join().expect("reads"))
-        .collect();
-    // A filter that fits no test passes, too.
-    (passed && output.contains("1 passed"), output)
-}
-
-/// The prebuilt library, or made by `cc` once for each state of its source.
-fn compiled() -> Result<PathBuf, String> {
-    let name = "libcuda-endpoints.so";
-    if let Some(dir) = std::env::var_os(PREBUILT) {
-        let path = Path::new(&dir).join(name);
-        return match path.exists() {
-            true => Ok(path),
-            false => Err(format!("{} is not there", path.display())),
-        };
-    }
-    let mut hasher = DefaultHasher::new();
-    SOURCE.hash(&mut hasher);
-    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cuda-{:016x}", hasher.finish()));
-    let path = dir.join(name);
-    if path.exists() {
-        return Ok(path);
-    }
-    fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
-    let unfinished = tempfile::NamedTempFile::new_in(&dir).map_err(|error| error.to_string())?;
-    compile(unfinished.path())?;
-    // Others may do the same at the same time: whoever comes last wins, with the same.
-    fs::rename(unfinished.path(), &path).map_err(|error| error.to_string())?;
-    Ok(path)
-}
-
-fn compile(into: &Path) -> Result<(), String> {
-    let mut cc = Command::new("cc")
-        .args(["-shared", "-fPIC", "-O1", "-x", "c", "-", "-o"])
-        .arg(into)
-        .arg("-lpthread")
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("cc: {error}"))?;
-    let mut input = cc.stdin.take().expect("piped");
-    input
-        .write_all(SOURCE.as_bytes())
-        .map_err(|error| error.to_string())?;
-    drop(input);
-    let output = cc.wait_with_output().map_err(|error| error.to_string())?;
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    Ok(())
 }
 
 /// The fake of this child, to steer and to ask.

@@ -1,5 +1,11 @@
 //! GPU memory through endpoints: over a fake driver, whose device memory the host can't touch, and with `FABRICAST_TEST_GPU=real` over the
 //! machine's own.
 
+#[path = "../common/alone.rs"]
+mod alone;
+#[path = "../common/c_library.rs"]
+mod c_library;
 mod endpoints;
 mod fake;
+#[path = "../common/pattern.rs"]
+mod pattern;

@@ -9,6 +9,8 @@ mod control;
 mod fan_out;
 mod hostile;
 mod large;
+#[path = "../common/pattern.rs"]
+mod pattern;
 mod resume;
 mod transfers;
 mod world;

@@ -13,6 +13,8 @@ use fabricast::stream::{
 };
 use fabricast::{Domain, Fabric, PeerAddr};
 
+pub(crate) use crate::pattern::pattern as content;
+
 /// No transfer of these tests may take longer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -97,20 +99,6 @@ pub(crate) fn next_end(receiver: &StreamReceiver) -> StreamNews {
             other => return other,
         }
     }
-}
-
-/// Bytes that differ at each place, and with each seed.
-pub(crate) fn content(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(len + 8);
-    while bytes.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(len);
-    bytes
 }
 
 /// Two files, or two trees, are the same: names, bytes, rights, times.
