@@ -26,6 +26,8 @@ use fabricast::{
     SendEvent,
 };
 
+#[path = "bench/size.rs"]
+mod size;
 #[path = "bench/stats.rs"]
 #[allow(dead_code, reason = "shared with the example `bench`")]
 mod stats;
@@ -87,15 +89,7 @@ fn domain() -> Result<Arc<Domain>, Failure> {
 }
 
 fn parse(text: &str) -> Result<usize, Failure> {
-    let (digits, unit) = match text.trim_end_matches(['K', 'M', 'G']) {
-        digits if digits.len() == text.len() => (text, 1),
-        digits => match text.as_bytes()[digits.len()] {
-            b'K' => (digits, 1 << 10),
-            b'M' => (digits, 1 << 20),
-            _ => (digits, 1 << 30),
-        },
-    };
-    Ok(digits.parse::<usize>()? * unit)
+    size::parse(text).ok_or_else(|| format!("{text:?} is no number of bytes").into())
 }
 
 // ---- the half that sends -----------------------------------------------------------------------------------------

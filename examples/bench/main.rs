@@ -28,6 +28,7 @@ mod pingpong;
 mod publish;
 mod report;
 mod server;
+mod size;
 mod stats;
 
 use std::net::SocketAddr;
@@ -125,14 +126,7 @@ struct Options {
 }
 
 fn parse_size(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.chars().last() {
-        Some('k' | 'K') => (&text[..text.len() - 1], 10),
-        Some('m' | 'M') => (&text[..text.len() - 1], 20),
-        Some('g' | 'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let size = digits.parse::<usize>().ok();
-    let size = size.and_then(|size| size.checked_mul(1 << shift));
+    let size = crate::size::parse(text);
     // A receive buffer takes 1 GiB at most, header included.
     size.filter(|size| (1..=1 << 29).contains(size))
         .ok_or_else(|| "a number of bytes from 1 to 512M".to_owned())

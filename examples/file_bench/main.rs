@@ -23,6 +23,8 @@ mod pairs;
 mod plain;
 mod plain_cufile;
 mod report;
+#[path = "../bench/size.rs"]
+mod size;
 #[path = "../bench/stats.rs"]
 #[expect(dead_code, reason = "the other bench has histograms")]
 mod stats;
@@ -80,14 +82,7 @@ pub(crate) struct Options {
 }
 
 fn parse_size(text: &str) -> Result<usize, String> {
-    let (digits, shift) = match text.chars().last() {
-        Some('k' | 'K') => (&text[..text.len() - 1], 10),
-        Some('m' | 'M') => (&text[..text.len() - 1], 20),
-        Some('g' | 'G') => (&text[..text.len() - 1], 30),
-        _ => (text, 0),
-    };
-    let size = digits.parse::<usize>().ok();
-    let size = size.and_then(|size| size.checked_mul(1 << shift));
+    let size = crate::size::parse(text);
     size.filter(|size| size.is_multiple_of(4096) && (4096..=1 << 40).contains(size))
         .ok_or_else(|| "a number of bytes from 4K to 1T, a multiple of 4K".to_owned())
 }

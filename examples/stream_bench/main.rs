@@ -36,6 +36,8 @@ mod receiving;
 mod report;
 mod ring;
 mod sending;
+#[path = "../bench/size.rs"]
+mod size;
 mod socket;
 #[path = "../bench/stats.rs"]
 #[expect(dead_code, reason = "the other bench has histograms")]
