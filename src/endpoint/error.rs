@@ -1,12 +1,13 @@
 //! Why an endpoint refused something: with what was given, and what back-pressure waits for.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::protocol::close_reason::CloseReason;
 use crate::endpoint::windows::destination::Destination;
 use crate::errno::{CompletionError, FabricErrno};
-use crate::memory::{Access, RegisterError};
+use crate::memory::{Access, RegionKind, RegisterError};
 
 /// What back-pressure waits for. Every one of them passes by itself; a `Writable` event says when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,8 +123,9 @@ pub enum SendErrorKind {
         /// Which segment, from 0.
         segment: usize,
     },
-    /// A segment lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path) says why), and the endpoint has
-    /// no [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host, or this operation does not.
+    /// A segment, or the destination of a read, lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path)
+    /// says why), and the endpoint has no [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host, or this operation
+    /// does not.
     #[error(
         "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here (Region::path says why; give the endpoint a StagingRing)"
     )]
@@ -334,6 +336,18 @@ pub enum WindowError {
     Forked {
         /// The process that made it.
         made_by: u32,
+    },
+    /// A window over memory that peers can't reach by themselves. What this side sends or reads is staged where that is so; what a peer does
+    /// to a window can't be, since its owner does not hear when bytes come or are fetched, and so can't copy them in time.
+    #[error(
+        "a window over {kind} has to be reached directly, which it can't be: {reason}; it can't be staged, as its owner does not hear when a peer writes or \
+         reads it: expose memory of the host and copy between the two, or receive messages with `ReceiveConfig::deliver_to`"
+    )]
+    NotDirect {
+        /// What the memory is.
+        kind: RegionKind,
+        /// Why the provider does not reach it, in words.
+        reason: Arc<str>,
     },
     /// The memory could not be registered.
     #[error(transparent)]

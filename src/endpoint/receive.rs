@@ -31,7 +31,9 @@ use crate::endpoint::protocol::wire::WindowDescriptor;
 use crate::endpoint::protocol::wire::{
     HeaderMode, Refusal, RefusalCode, SHORT_DEPTH_MAX, SHORT_INDEX_MASK,
 };
+use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
@@ -69,6 +71,7 @@ pub enum AcceptPolicy {
 /// | `long_messages` | a pool for messages above `max_message` | none | see [`LongMessages`] |
 /// | `windows` | windows exposed at once | 0 | 0 to 65,536 |
 /// | `operations` | one-sided operations in flight | 64 | 1 to 65,536 |
+/// | `staging` | a ring for one-sided operations on a GPU's memory | none | see [`StagingRing`] |
 /// | `operation_deadline` | time | 30 s | 1 ms to 24 h, or none |
 /// | `operation_deadline_policy` | | `FailConnection` | |
 /// | `unresponsive_after` | time | 5 s | 10 ms to 1 h, or none |
@@ -96,6 +99,7 @@ pub struct ReceiveConfig {
     patience: Patience,
     watch: TcpWatch,
     delivery: Option<DeviceDelivery>,
+    staging: Option<StagingRing>,
 }
 
 /// Where long messages go ([`ReceiveConfig::long_messages`]).
@@ -141,6 +145,7 @@ impl Default for ReceiveConfig {
             patience: PATIENCE,
             watch: TcpWatch::default(),
             delivery: None,
+            staging: None,
         }
     }
 }
@@ -233,6 +238,14 @@ impl ReceiveConfig {
     #[must_use]
     pub fn windows(mut self, windows: u32) -> Self {
         self.windows.windows = windows;
+        self
+    }
+
+    /// One-sided operations of this side on memory of a GPU go by way of this ring, where the fabric takes none; endpoints may share one.
+    /// Without it they are refused. Messages are received into a GPU's memory by [`deliver_to`](Self::deliver_to).
+    #[must_use]
+    pub fn staging(mut self, ring: &StagingRing) -> Self {
+        self.staging = Some(ring.clone());
         self
     }
 
@@ -442,7 +455,8 @@ impl ReceiveEndpoint {
         let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());
         let mut operations = 0;
         if config.windows.enabled() {
-            operations = config.windows.operations;
+            let pieces = u32::from(config.staging.is_some()) * PIECES_IN_FLIGHT;
+            operations = config.windows.operations + pieces;
             tx += operations;
             // A peer's credit may end in a completion that takes no receive: a write with immediate data.
             rx *= 2;
@@ -476,7 +490,11 @@ impl ReceiveEndpoint {
             watch: config.watch,
         };
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(link, waiter, pool, settings)?;
+        let mut core = ReceiveCore::listen(link, waiter, pool, settings)?;
+        if let Some(ring) = &config.staging {
+            ring.register(domain)?;
+            core.stage_in(ring);
+        }
         Ok(Self {
             core: Here::new(core),
             local,
@@ -524,6 +542,11 @@ impl ReceiveEndpoint {
     /// The payload is registered memory, as for [`SendEndpointZeroCopy::send_data`](crate::SendEndpointZeroCopy::send_data); it moves in, and comes back with the outcome. `place` is a
     /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
     /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's rights forbid.
+    ///
+    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event. What the provider can't read goes through the
+    /// endpoint's [`StagingRing`]: in one piece up to the size of a slot, in several above that. One-sided operations
+    /// on a connection are posted in the order in which they were given: those behind one that waits for an event or a copy wait, too. Messages
+    /// have an order of their own: who tells the peer of a write by a message sends that when the write is done.
     ///
     /// # Errors
     ///
@@ -580,7 +603,8 @@ impl ReceiveEndpoint {
     }
 
     /// Reads from a window of a peer into registered memory: as many bytes as the destination has. Returns at once;
-    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled.
+    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled. That may be memory of a GPU: see
+    /// [`Destination`].
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
-use crate::endpoint::core::send::{PIECES_MAX, SendCore, SendSettings, SendStatus};
+use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::header_source::HeaderSource;
@@ -238,8 +238,8 @@ impl SendConfig {
         self
     }
 
-    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none; endpoints may share one. Without it such a
-    /// payload is refused.
+    /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none, and one-sided operations on such memory;
+    /// endpoints may share one. Without it they are refused.
     #[must_use]
     pub fn staging(mut self, ring: &StagingRing) -> Self {
         self.settings.staging = Some(ring.clone());
@@ -370,7 +370,7 @@ impl SendEndpointZeroCopy {
         }
         let two_messages = config.settings.shape == Some(Shape::TwoMessages);
         let sends = config.settings.depth * (1 + u32::from(two_messages));
-        let tx = (sends + CONTROL_SENDS + PIECES_MAX) as usize;
+        let tx = (sends + CONTROL_SENDS + config.settings.pieces()) as usize;
         let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
         let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
             .map_err(fd_limit::explain)?;
@@ -459,6 +459,11 @@ impl SendEndpointZeroCopy {
     /// [`RemoteWindow`], or a place in it ([`RemoteWindow::at`]). `key` is the caller's own. The completion is the peer's answer
     /// (`FI_DELIVERY_COMPLETE`): without it, providers report success for a write that the peer's rights forbid.
     ///
+    /// The payload may lie in a GPU's memory, and may be written [after](Payload::after) an event. What the provider can't read goes through the
+    /// endpoint's [`StagingRing`]: in one piece up to the size of a slot, in several above that. One-sided operations
+    /// on a connection are posted in the order in which they were given: those behind one that waits for an event or a copy wait, too. Messages
+    /// have an order of their own: who tells the peer of a write by a message sends that when the write is done.
+    ///
     /// # Errors
     ///
     /// Nothing was posted, and payload and key are in the error: back-pressure, or what
@@ -514,7 +519,8 @@ impl SendEndpointZeroCopy {
     }
 
     /// Reads from a window of the peer into registered memory: as many bytes as the destination has. Returns at once;
-    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled.
+    /// [`WindowEvent::Read`](crate::endpoint::WindowEvent::Read) brings the destination back, filled. That may be memory of a GPU: see
+    /// [`Destination`].
     ///
     /// # Errors
     ///

@@ -158,6 +158,10 @@ impl HeldDescriptor {
         self.desc
     }
 
+    pub(crate) fn scope(&self) -> Scope {
+        self.scope
+    }
+
     /// Lets go of the registration before the drop does: nothing that uses the descriptor is posted, or will be.
     pub(crate) fn release(&mut self) {
         if std::mem::take(&mut self.held) {

@@ -285,6 +285,10 @@ impl Outgoing {
         }
     }
 
+    pub(crate) fn ring(&self) -> Option<&StagingRing> {
+        self.staging.as_ref().map(|(ring, _)| ring)
+    }
+
     /// Asks the ring to wake the endpoint when a slot is free; true if one is already.
     pub(crate) fn arm_staging(&self) -> bool {
         let ring = self.staging.as_ref();
@@ -609,7 +613,7 @@ impl Outgoing {
                 });
             });
         }
-        let ring = self.staging.as_ref().map(|(ring, _)| ring.region());
+        let ring = self.ring().map(StagingRing::region);
         let held = ring.and_then(|region| HeldDescriptor::lease(region, scope));
         let held = held.ok_or(SendErrorKind::NotStaged { segment: 0 })?;
         Ok((Leases::elsewhere(scope), Some(held)))

@@ -38,6 +38,7 @@ mod conn;
 mod dialing;
 mod feeding;
 mod gates;
+mod later;
 mod long;
 mod sends;
 mod shared;
@@ -255,6 +256,7 @@ impl<L: Link> ReceiveCore<L> {
             .saturating_add(controls);
         let operations = settings.windows.operations.saturating_add(total);
         let contexts = link.limits().contexts;
+        let account = Account::new(settings.windows.operations, contexts);
         let sends = match settings.sends.take() {
             None => None,
             Some(sends) => {
@@ -302,7 +304,7 @@ impl<L: Link> ReceiveCore<L> {
             pool_waker,
             control,
             wait,
-            account: Account::default(),
+            account,
             sends,
             subscription_news: Vec::new(),
             layer_deadline: None,
@@ -410,6 +412,7 @@ impl<L: Link> ReceiveCore<L> {
         if retried {
             self.touched.append(&mut self.unsent);
             self.post_waiting(events);
+            self.drive_lines(events);
         }
         self.feed(events);
         self.feed_long();
@@ -498,7 +501,12 @@ impl<L: Link> ReceiveCore<L> {
                 Err(_) if context == PEER_WROTE && data.is_some() => {
                     self.on_peer_wrote(data, events);
                 }
-                Err(_) => self.on_unknown(context, reason, error),
+                Err(_) => match self.account.later.pieces.finish(context) {
+                    Ok(piece) => {
+                        self.on_one_sided_piece(piece, error.map(|error| *error), events);
+                    }
+                    Err(_) => self.on_unknown(context, reason, error),
+                },
             },
         }
     }
@@ -834,6 +842,8 @@ impl<L: Link> ReceiveCore<L> {
             false => CONTROL_RETRY,
         };
         let retry = self.retry.then(|| Instant::now() + pause);
+        let later = self.account.later.pause();
+        let retry = retry.into_iter().chain(later.map(|pause| Instant::now() + pause));
         let all = self.armed.into_iter().chain(retry);
         let all = all.chain(self.layer_deadline);
         self.wait

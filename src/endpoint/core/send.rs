@@ -35,7 +35,9 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::exposed::ExposedWindows;
-use crate::endpoint::windows::one_sided::OneSided;
+use crate::endpoint::windows::line::{Line, PIECES_IN_FLIGHT};
+use crate::endpoint::windows::one_sided::{self, OneSided};
+use crate::endpoint::windows::passage::Piece;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
 use crate::fabric::PeerAddr;
 use crate::fabric::Shape;
@@ -43,6 +45,7 @@ use crate::in_flight::{ContextKind, InFlight};
 use crate::stats::{self, SendStats};
 
 mod gates;
+mod later;
 mod long;
 mod posting;
 mod status;
@@ -80,6 +83,21 @@ pub(crate) struct SendSettings {
     /// For payloads in a GPU's memory that the provider can't read.
     pub(crate) staging: Option<StagingRing>,
     pub(crate) on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
+}
+
+impl SendSettings {
+    /// Pieces in flight at once, of long messages and one-sided operations.
+    pub(crate) fn pieces(&self) -> u32 {
+        let one_sided = u32::from(self.staging.is_some()) * PIECES_IN_FLIGHT;
+        PIECES_MAX + one_sided
+    }
+}
+
+/// A piece in flight, with what it holds.
+enum PieceOp {
+    /// Of a long message; nothing, where the message itself has its bytes.
+    Long(Payload),
+    OneSided(Piece),
 }
 
 /// An operation in flight, with everything that must stay alive until it is over.
@@ -175,10 +193,14 @@ pub(crate) struct SendCore<L: Link> {
     headers_waker: crate::buffer::WakerId,
     /// One-sided operations posted so far.
     one_sided_posts: u64,
-    /// The long message that is under way, and its pieces.
+    /// Those that can't be posted yet, or go piece by piece.
+    line: Line,
+    /// While so many sends and operations are in flight, no one-sided operation is posted at once: the depth, or 0 while others wait.
+    one_sided_limit: u32,
+    /// The long message that is under way.
     long: Option<Box<LongSend>>,
-    /// What each holds besides.
-    pieces: InFlight<Payload>,
+    /// Pieces in flight, of that and of one-sided operations.
+    pieces: InFlight<PieceOp>,
     exposed: ExposedWindows,
     link: L,
 }
@@ -254,8 +276,10 @@ impl<L: Link> SendCore<L> {
             wait,
             headers_waker,
             one_sided_posts: 0,
+            line: Line::default(),
+            one_sided_limit: settings.depth,
             long: None,
-            pieces: Self::piece_slab(&link),
+            pieces: InFlight::third(settings.pieces(), link.limits().contexts),
             exposed,
             link,
             settings,
@@ -346,7 +370,8 @@ impl<L: Link> SendCore<L> {
     /// Keys of sends in flight.
     pub(crate) fn pending(&self) -> Vec<u64> {
         let data = self.in_flight.iter().filter_map(Op::data);
-        let one_sided = self.one_sided.iter().map(|op| op.key);
+        let one_sided = self.one_sided.iter().chain(self.line.ops());
+        let one_sided = one_sided.map(|op| op.key);
         let long = self.long.iter().map(|op| op.key);
         data.map(|op| op.key).chain(one_sided).chain(long).collect()
     }
@@ -554,6 +579,9 @@ impl<L: Link> SendCore<L> {
         if !self.stalled.is_empty() {
             self.post_stalled(events);
         }
+        if !self.line.is_empty() {
+            self.drive_line(events);
+        }
         let eventful = std::mem::take(&mut self.eventful);
         if std::mem::take(&mut self.shut_down) {
             // The peer's goodbye may still be in the queue.
@@ -578,6 +606,8 @@ impl<L: Link> SendCore<L> {
         }
         self.check_deadlines(events);
         self.tell_writable(events);
+        // While something waits that tells nobody, each poll looks at it.
+        self.eventful |= self.line.pause().is_some();
         self.arm_timer();
     }
 
@@ -700,7 +730,10 @@ impl<L: Link> SendCore<L> {
             Ok(op) => self.on_one_sided(op, error.map(|error| *error), events),
             Err(_) if context == PEER_WROTE && data.is_some() => self.on_peer_wrote(data, events),
             Err(_) => match self.pieces.finish(context) {
-                Ok(_) => self.on_piece(error, events),
+                Ok(PieceOp::Long(_)) => self.on_piece(error, events),
+                Ok(PieceOp::OneSided(piece)) => {
+                    self.on_one_sided_piece(piece, error.map(|error| *error), events);
+                }
                 Err(_) => self.on_unknown(context, error),
             },
         }
@@ -978,7 +1011,7 @@ impl<L: Link> SendCore<L> {
         let mut earliest = None;
         let mut any_late = false;
         let data = self.in_flight.iter_mut().filter_map(Op::timed);
-        let one_sided = self.one_sided.iter_mut();
+        let one_sided = self.one_sided.iter_mut().chain(self.line.ops_mut());
         let one_sided = one_sided.map(|op| (op.key, &mut op.posted));
         let long = self.long.iter_mut().map(|op| (op.key, &mut op.posted));
         for (key, posted) in data.chain(one_sided).chain(long) {
@@ -1053,7 +1086,8 @@ impl<L: Link> SendCore<L> {
             false => CONTROL_RETRY,
         };
         let retry = waits.then(|| Instant::now() + pause);
-        let all = [machine, late, retry, self.room_retry()];
+        let line = self.line.pause().map(|pause| Instant::now() + pause);
+        let all = [machine, late, retry, line, self.room_retry()];
         self.wait.set_deadline(all.into_iter().flatten().min());
     }
 
@@ -1095,7 +1129,12 @@ impl<L: Link> SendCore<L> {
                 self.release_registrations();
                 self.release_windows(events);
             }
-            Err(CloseFailed(errno)) => self.leak(errno, events),
+            Err(CloseFailed(errno)) => {
+                let waiting = self.line.end();
+                self.leak(errno, events);
+                // Of these the provider has nothing but slots.
+                self.fail_line(waiting, &CompletionError::ended(reason), events);
+            }
         }
         tracing::info!(%reason, sent = self.machine.sent(), "connection closed");
         events.push(SendEvent::Disconnected(reason));
@@ -1110,15 +1149,28 @@ impl<L: Link> SendCore<L> {
         for op in failed {
             self.on_sent(op, Some(Box::new(cancelled())), events);
         }
+        self.drop_pieces();
         let mut one_sided: Vec<_> = self.one_sided.drain().collect();
         one_sided.sort_unstable_by_key(|op| op.sequence);
         for op in one_sided {
             self.on_one_sided_unreported(op, cancelled(), events);
         }
-        drop(self.pieces.drain());
+        let waiting = self.line.end();
+        self.data_in_flight -= waiting.len() as u32;
+        self.fail_line(waiting, &cancelled(), events);
         if self.long.is_some() {
             self.machine.on_data_done();
             self.end_long(Some(cancelled()), events);
+        }
+    }
+
+    /// The provider's endpoint is closed: what pieces hold is free.
+    fn drop_pieces(&mut self) {
+        let rma = self.link.limits().rma;
+        for piece in self.pieces.drain() {
+            if let PieceOp::OneSided(piece) = piece {
+                one_sided::drop_piece(piece, rma.as_ref());
+            }
         }
     }
 
@@ -1268,7 +1320,12 @@ impl<L: Link> Drop for SendCore<L> {
             self.close_scoped_windows(&conn);
             self.link.close(conn)
         });
-        let keys: Vec<_> = match closed {
+        let waiting = self.line.end().into_iter().map(|mut op| {
+            self.outgoing.end_one_sided(&mut op);
+            op.key
+        });
+        let waiting: Vec<_> = waiting.collect();
+        let mut keys: Vec<_> = match closed {
             Ok(()) => {
                 let sends = self.take_sends().into_iter();
                 let mut keys: Vec<_> = sends.map(|mut op| self.outgoing.end(&mut op).0).collect();
@@ -1278,7 +1335,7 @@ impl<L: Link> Drop for SendCore<L> {
                     keys.push(op.key);
                     drop(op.give_back(rma.as_ref()));
                 }
-                drop(self.pieces.drain());
+                self.drop_pieces();
                 keys.extend(self.long.as_ref().map(|op| op.key));
                 self.end_long(None, &mut Vec::new());
                 keys
@@ -1289,6 +1346,7 @@ impl<L: Link> Drop for SendCore<L> {
                 leaked.keys.into_iter().chain(one_sided).collect()
             }
         };
+        keys.extend(waiting);
         stats::count_abandoned(keys.len() as u64);
         if let Some(on_abandoned) = &mut self.settings.on_abandoned {
             keys.into_iter().for_each(on_abandoned);

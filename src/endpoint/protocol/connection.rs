@@ -769,10 +769,15 @@ impl Connection {
     /// The provider did not take the operation of the last `on_window_posted`.
     pub(crate) fn on_window_undone(&mut self, immediate: bool) {
         if immediate {
-            self.send.undo();
-            self.windows().on_immediate_undone();
+            self.on_immediate_undone();
         }
         self.on_data_done();
+    }
+
+    /// Immediate data that were counted will not be posted: their credit is free again.
+    pub(crate) fn on_immediate_undone(&mut self) {
+        self.send.undo();
+        self.windows().on_immediate_undone();
     }
 
     /// A one-sided operation completed, or failed.

@@ -1,19 +1,30 @@
-//! `CopyGate`: copies out of a device's memory, after which a message goes out.
+//! `CopyGate`: copies between a device's memory and slots of the ring, which a gate waits for: those out of it before a message goes out,
+//! those into it behind a read. [`Outward`] and [`Inward`] make one for each part of what goes piece by piece.
 
 #![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 
 use super::{Pace, StagingRing};
-use crate::buffer::{Gate, GateError};
+use crate::buffer::{Gate, GateError, Payload};
 use crate::cuda::{CudaError, Device, Event, Stream};
+use crate::endpoint::windows::passage::Copies;
 
-/// One run of a device's memory, and where it goes.
+/// Which way copies go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Out of the device's memory.
+    Out,
+    /// Into it.
+    In,
+}
+
+/// One run of a device's memory, and its place in a slot.
 #[derive(Debug)]
 pub(super) struct Copy {
     device: Device,
-    from: u64,
-    to: NonNull<u8>,
+    address: u64,
+    slot: NonNull<u8>,
     len: usize,
 }
 
@@ -21,22 +32,25 @@ pub(super) struct Copy {
 unsafe impl Send for Copy {}
 
 impl Copy {
-    pub(super) fn new(device: Device, from: u64, to: &mut [u8]) -> Self {
+    pub(super) fn new(device: Device, address: u64, slot: &mut [u8]) -> Self {
         Self {
             device,
-            from,
-            len: to.len(),
-            to: NonNull::from(to).cast(),
+            address,
+            len: slot.len(),
+            slot: NonNull::from(slot).cast(),
         }
     }
 }
 
-/// The copies of one payload. The payload that has this gate owns both ends of them, and keeps them until it is settled.
+/// The copies of one payload, or of one piece. Whoever has this gate owns both ends of them, and keeps them until it is settled.
 #[derive(Debug)]
 pub(super) struct CopyGate {
     ring: StagingRing,
+    way: Way,
     copies: Vec<Copy>,
     slots: usize,
+    /// A stream of the caller's that waits for them.
+    told: Option<Stream>,
     state: State,
 }
 
@@ -54,23 +68,32 @@ impl CopyGate {
     pub(super) fn new(ring: StagingRing, copies: Vec<Copy>, slots: usize) -> Self {
         Self {
             ring,
+            way: Way::Out,
             copies,
             slots,
+            told: None,
             state: State::Idle,
         }
     }
 
     fn begin(&mut self) -> Result<(), CudaError> {
         let mut streams: Vec<Stream> = Vec::new();
-        let begun = begin_each(&self.ring, &self.copies, &mut streams);
+        let begun = begin_each(&self.ring, self.way, &self.copies, &mut streams);
         let record = |stream: &Stream| {
             let device = stream.device();
-            Ok((device, self.ring.record(device)?))
+            let event = self.ring.record(device, self.way)?;
+            if let Some(told) = &self.told {
+                told.wait_for(&event)?;
+            }
+            Ok((device, event))
         };
         match begun.and_then(|()| streams.iter().map(record).collect()) {
             Ok(events) => {
                 let bytes = self.copies.iter().map(|copy| copy.len).sum();
-                self.ring.count(bytes, self.slots);
+                match self.way {
+                    Way::Out => self.ring.count(bytes, self.slots),
+                    Way::In => self.ring.count_in(bytes),
+                }
                 self.state = State::Copying(events, Pace::of(bytes));
                 Ok(())
             }
@@ -84,6 +107,7 @@ impl CopyGate {
 
 fn begin_each(
     ring: &StagingRing,
+    way: Way,
     copies: &[Copy],
     streams: &mut Vec<Stream>,
 ) -> Result<(), CudaError> {
@@ -92,13 +116,18 @@ fn begin_each(
         let at = match known {
             Some(at) => at,
             None => {
-                streams.push(ring.stream(copy.device)?);
+                streams.push(ring.stream(copy.device, way)?);
                 streams.len() - 1
             }
         };
-        // SAFETY: the payload that has this gate owns the region that the bytes lie in, and the slot, which nobody looks at before the gate
-        // is open; both stay until it was settled (`Gated::settle`), which waits for the stream.
-        unsafe { streams[at].copy_to_host(copy.to, copy.from, copy.len) }?;
+        let stream = &streams[at];
+        match way {
+            // SAFETY: whoever has this gate owns the region that the bytes lie in, and the slot, which nobody looks at before the gate is
+            // open; both stay until it was settled (`Gated::settle`, `Passage::settle`), which waits for the stream.
+            Way::Out => unsafe { stream.copy_to_host(copy.slot, copy.address, copy.len) }?,
+            // SAFETY: as above; the bytes of the slot have come, and nobody writes there before it was settled.
+            Way::In => unsafe { stream.copy_to_device(copy.address, copy.slot, copy.len) }?,
+        }
     }
     Ok(())
 }
@@ -119,7 +148,7 @@ impl Gate for CopyGate {
                 return Ok(false);
             }
             if let Some((device, event)) = events.pop() {
-                self.ring.give_back(device, event);
+                self.ring.give_back(device, self.way, event);
             }
         }
         Ok(true)
@@ -141,4 +170,70 @@ impl Gate for CopyGate {
 
 pub(super) fn in_words(error: CudaError) -> GateError {
     GateError(error.to_string())
+}
+
+/// The parts of a payload in devices' memory, copied to slots.
+#[derive(Debug)]
+pub(super) struct Outward {
+    ring: StagingRing,
+    /// Where its bytes lie, in their order.
+    runs: Vec<(Device, u64, usize)>,
+}
+
+impl Outward {
+    /// `None`: some of it lies in memory of the host.
+    pub(super) fn of(ring: &StagingRing, payload: &Payload) -> Option<Self> {
+        let mut runs = Vec::new();
+        for segment in payload.segments() {
+            let device = segment.region().kind().device()?;
+            segment.name_runs(std::ptr::null_mut(), &mut |base, len, _| {
+                runs.push((device, base as u64, len));
+            });
+        }
+        let ring = ring.clone();
+        Some(Self { ring, runs })
+    }
+}
+
+impl Copies for Outward {
+    fn begin(&mut self, at: u64, slot: &mut [u8]) -> Box<dyn Gate> {
+        let (mut skip, mut used) = (at, 0);
+        let mut copies = Vec::new();
+        for &(device, address, len) in &self.runs {
+            let from = skip.min(len as u64);
+            skip -= from;
+            let bytes = (len - from as usize).min(slot.len() - used);
+            if bytes > 0 {
+                let room = &mut slot[used..used + bytes];
+                copies.push(Copy::new(device, address + from, room));
+                used += bytes;
+            }
+        }
+        debug_assert_eq!(used, slot.len(), "a part lies within the payload");
+        Box::new(CopyGate::new(self.ring.clone(), copies, 1))
+    }
+}
+
+/// The parts of a device's memory that a read fills, copied from slots.
+#[derive(Debug)]
+pub(super) struct Inward {
+    pub(super) ring: StagingRing,
+    pub(super) device: Device,
+    pub(super) address: u64,
+    pub(super) told: Option<Stream>,
+}
+
+impl Copies for Inward {
+    fn begin(&mut self, at: u64, slot: &mut [u8]) -> Box<dyn Gate> {
+        let copy = Copy::new(self.device, self.address + at, slot);
+        Box::new(CopyGate {
+            way: Way::In,
+            told: self.told.clone(),
+            ..CopyGate::new(self.ring.clone(), vec![copy], 1)
+        })
+    }
+
+    fn is_told(&self) -> bool {
+        self.told.is_some()
+    }
 }

@@ -5,7 +5,8 @@
 //!       └──────────────────────────── comes back to its owner, as it was given ◄────────────────────────────────────────┘
 //! ```
 //!
-//! While one message is on the wire, the copies of those behind it run: [`StagingStats::overlapped`] counts them.
+//! While one message is on the wire, the copies of those behind it run: [`StagingStats::overlapped`] counts them. A one-sided read goes the
+//! other way: from the wire into slots, and by copies into the GPU's memory.
 
 #![allow(unsafe_code)]
 
@@ -14,9 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::Error;
-use crate::buffer::{Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId};
+use smallvec::SmallVec;
+
+use crate::buffer::{
+    BufferMut, Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId,
+};
 use crate::cuda::{CudaError, Device, Event, Stream};
 use crate::endpoint::limits::check_count;
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::passage::{Copies, SLOTS_MAX, Slots};
 use crate::error::{Blocked, SendErrorKind};
 use crate::fabric::Domain;
 use crate::memory::{HugePages, Region, RegisterError, Scope};
@@ -25,8 +32,11 @@ mod after;
 mod copy;
 mod pace;
 
-use copy::{Copy, CopyGate};
+use copy::{Copy, CopyGate, Inward, Outward, Way};
 pub(crate) use pace::Pace;
+
+/// Bytes of one piece of what goes piece by piece, at most: what a deadline or the end of a connection may have to wait for.
+pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// How large a ring is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +84,8 @@ pub struct StagingStats {
     pub payloads: u64,
     /// Bytes of them that came out of devices.
     pub bytes: u64,
+    /// Bytes that one-sided reads brought into devices.
+    pub bytes_in: u64,
     /// Payloads whose copy began while earlier ones were still copied or sent.
     pub overlapped: u64,
     /// Most slots in use at once.
@@ -93,12 +105,14 @@ struct Inner {
     lanes: Mutex<Vec<Lane>>,
     payloads: AtomicU64,
     bytes: AtomicU64,
+    bytes_in: AtomicU64,
     overlapped: AtomicU64,
     in_use_max: AtomicU64,
 }
 
-/// What a device's copies to the host go by.
+/// What a device's copies go by, one way.
 struct Lane {
+    way: Way,
     stream: Stream,
     /// Events that have happened, to be used again: making one costs more than recording it.
     spare: Vec<Event>,
@@ -124,6 +138,7 @@ impl StagingRing {
             lanes: Mutex::default(),
             payloads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
             overlapped: AtomicU64::new(0),
             in_use_max: AtomicU64::new(0),
         })))
@@ -158,6 +173,7 @@ impl StagingRing {
         StagingStats {
             payloads: get(&self.0.payloads),
             bytes: get(&self.0.bytes),
+            bytes_in: get(&self.0.bytes_in),
             overlapped: get(&self.0.overlapped),
             slots_in_use_max: get(&self.0.in_use_max),
         }
@@ -176,18 +192,21 @@ impl StagingRing {
         self.0.pool.arm(id)
     }
 
-    /// Does something with the lane of a device's copies to the host.
+    /// Does something with the lane of a device's copies.
     fn with_lane<T>(
         &self,
         device: Device,
+        way: Way,
         work: impl FnOnce(&mut Lane) -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
         let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lanes.iter().position(|lane| lane.stream.device() == device);
+        let is_it = |lane: &Lane| lane.way == way && lane.stream.device() == device;
+        let known = lanes.iter().position(is_it);
         let at = match known {
             Some(at) => at,
             None => {
                 lanes.push(Lane {
+                    way,
                     stream: Stream::new(device)?,
                     spare: Vec::new(),
                 });
@@ -197,14 +216,14 @@ impl StagingRing {
         work(&mut lanes[at])
     }
 
-    /// The stream of a device's copies to the host.
-    fn stream(&self, device: Device) -> Result<Stream, CudaError> {
-        self.with_lane(device, |lane| Ok(lane.stream.clone()))
+    /// The stream of a device's copies that way.
+    fn stream(&self, device: Device, way: Way) -> Result<Stream, CudaError> {
+        self.with_lane(device, way, |lane| Ok(lane.stream.clone()))
     }
 
     /// An event behind all that a device's stream was given.
-    fn record(&self, device: Device) -> Result<Event, CudaError> {
-        self.with_lane(device, |lane| {
+    fn record(&self, device: Device, way: Way) -> Result<Event, CudaError> {
+        self.with_lane(device, way, |lane| {
             let event = match lane.spare.pop() {
                 Some(event) => event,
                 None => lane.stream.event()?,
@@ -214,9 +233,9 @@ impl StagingRing {
     }
 
     /// The event has happened, and nobody else has it.
-    fn give_back(&self, device: Device, event: Event) {
+    fn give_back(&self, device: Device, way: Way, event: Event) {
         // No lane: then it goes.
-        let _ = self.with_lane(device, |lane| {
+        let _ = self.with_lane(device, way, |lane| {
             lane.spare.push(event);
             Ok(())
         });
@@ -242,8 +261,7 @@ impl StagingRing {
         }
         plan.close();
         let Plan { wire, copies, .. } = plan;
-        let in_use = (self.0.pool.slots() - self.0.pool.free_count()) as u64;
-        self.0.in_use_max.fetch_max(in_use, Ordering::Relaxed);
+        self.count_in_use();
         let gate = CopyGate::new(self.clone(), copies, wire.len());
         Ok(payload.staged(wire.into(), Box::new(gate)))
     }
@@ -255,10 +273,73 @@ impl StagingRing {
     pub(crate) fn piece(&self, device: Device, from: u64, len: usize) -> Option<Payload> {
         let mut slot = self.0.pool.try_acquire()?;
         let copies = vec![Copy::new(device, from, &mut slot[..len])];
-        let in_use = (self.0.pool.slots() - self.0.pool.free_count()) as u64;
-        self.0.in_use_max.fetch_max(in_use, Ordering::Relaxed);
+        self.count_in_use();
         let gate = CopyGate::new(self.clone(), copies, 1);
         Some(Payload::empty().staged(slot.freeze(len).into(), Box::new(gate)))
+    }
+
+    /// What a one-sided write goes through whose payload lies in devices' memory and is longer than a slot, or than the provider takes at
+    /// once; `None`: it goes as a message does.
+    pub(crate) fn outward(
+        &self,
+        payload: &Payload,
+        max_bytes: u64,
+    ) -> Option<Result<Slots, SendErrorKind>> {
+        let len = payload.len_bytes();
+        if len <= self.slot_bytes() && len as u64 <= max_bytes {
+            return None;
+        }
+        let copies = Outward::of(self, payload)?;
+        Some(self.slots_for(len, max_bytes, Box::new(copies)))
+    }
+
+    /// What a one-sided read into a device's memory goes through.
+    pub(crate) fn inward(
+        &self,
+        into: &Destination,
+        max_bytes: u64,
+    ) -> Result<Slots, SendErrorKind> {
+        let device = into.region().kind().device();
+        let copies = Inward {
+            ring: self.clone(),
+            device: device.ok_or(SendErrorKind::NotStaged { segment: 0 })?,
+            address: into.address(),
+            told: into.told().cloned(),
+        };
+        self.slots_for(into.len(), max_bytes, Box::new(copies))
+    }
+
+    /// As many slots as that needs, or as one operation may have, or as are free.
+    fn slots_for(
+        &self,
+        len: usize,
+        max_bytes: u64,
+        copies: Box<dyn Copies>,
+    ) -> Result<Slots, SendErrorKind> {
+        let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
+        let piece_bytes = self.slot_bytes().min(PIECE_BYTES).min(max_bytes);
+        let wanted = len.div_ceil(piece_bytes).min(SLOTS_MAX);
+        let slots = (0..wanted).map_while(|_| self.0.pool.try_acquire());
+        let free: SmallVec<[BufferMut; SLOTS_MAX]> = slots.collect();
+        if free.is_empty() {
+            return Err(SendErrorKind::WouldBlock(Blocked::Staging));
+        }
+        self.count_in_use();
+        Ok(Slots {
+            free,
+            piece_bytes,
+            copies,
+        })
+    }
+
+    fn count_in_use(&self) {
+        let in_use = (self.0.pool.slots() - self.0.pool.free_count()) as u64;
+        self.0.in_use_max.fetch_max(in_use, Ordering::Relaxed);
+    }
+
+    /// Bytes on their way into a device.
+    fn count_in(&self, bytes: usize) {
+        self.0.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// A payload's copy begins, into so many slots.

@@ -6,11 +6,16 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::buffer::{BufferMut, RegionSlice};
+use crate::buffer::{BufferMut, DeviceBuffer, RegionSlice};
+use crate::cuda::Stream;
 use crate::memory::{Region, Scope};
 
-/// Where a one-sided read puts its bytes: a [`BufferMut`], or its first bytes, or a [`RegionSlice`]. It moves into the endpoint and comes
-/// back with the outcome.
+/// Where a one-sided read puts its bytes: a [`BufferMut`], or its first bytes, a [`RegionSlice`] or a [`DeviceBuffer`]. It moves into the
+/// endpoint and comes back with the outcome.
+///
+/// The memory may be a GPU's. Where the provider can't reach that, the bytes come to slots of the endpoint's
+/// [`StagingRing`](crate::endpoint::StagingRing) and are copied from there, in pieces if there are more than a slot has; the outcome follows
+/// the last copy, or a stream that is [named](Self::stream) waits for it.
 pub struct Destination {
     kind: Kind,
     len: usize,
@@ -19,6 +24,14 @@ pub struct Destination {
 enum Kind {
     Buffer(BufferMut),
     Slice(RegionSlice),
+    Device(DeviceBuffer),
+    Told(Box<Told>),
+}
+
+/// One of the others, and who waits for its bytes.
+struct Told {
+    kind: Kind,
+    stream: Stream,
 }
 
 impl Destination {
@@ -39,6 +52,27 @@ impl Destination {
         }
     }
 
+    /// Has this stream wait for the bytes, where they are copied to a GPU's memory: the outcome comes when the copies are under way, and what
+    /// is given to the stream from then on finds them. The memory must not be dropped, nor filled again, before the work with it is done.
+    ///
+    /// Of two streams the last counts. Where nothing is copied, the outcome comes when the bytes are there, and no stream waits.
+    #[must_use]
+    pub fn stream(self, stream: &Stream) -> Self {
+        let (kind, stream) = (self.kind.plain(), stream.clone());
+        Self {
+            kind: Kind::Told(Box::new(Told { kind, stream })),
+            len: self.len,
+        }
+    }
+
+    /// The stream that was named.
+    pub(crate) fn told(&self) -> Option<&Stream> {
+        match &self.kind {
+            Kind::Told(told) => Some(&told.stream),
+            Kind::Buffer(_) | Kind::Slice(_) | Kind::Device(_) => None,
+        }
+    }
+
     /// How many bytes are read.
     pub fn len(&self) -> usize {
         self.len
@@ -51,10 +85,12 @@ impl Destination {
 
     /// The region that it lies in.
     pub fn region(&self) -> &Arc<Region> {
-        match &self.kind {
-            Kind::Buffer(buffer) => buffer.region(),
-            Kind::Slice(slice) => slice.region(),
-        }
+        self.kind.region()
+    }
+
+    /// Its first byte, as CUDA has it; for memory of the host, its address.
+    pub(crate) fn address(&self) -> u64 {
+        self.kind.address()
     }
 
     /// The buffer, if it is one.
@@ -62,7 +98,7 @@ impl Destination {
     /// # Errors
     /// Gives the destination back when it is a slice.
     pub fn into_buffer(self) -> Result<BufferMut, Self> {
-        match self.kind {
+        match self.kind.plain() {
             Kind::Buffer(buffer) => Ok(buffer),
             kind => Err(Self { kind, ..self }),
         }
@@ -73,8 +109,19 @@ impl Destination {
     /// # Errors
     /// Gives the destination back when it is a buffer.
     pub fn into_slice(self) -> Result<RegionSlice, Self> {
-        match self.kind {
+        match self.kind.plain() {
             Kind::Slice(slice) => Ok(slice),
+            kind => Err(Self { kind, ..self }),
+        }
+    }
+
+    /// The buffer in a device's memory, if it is one.
+    ///
+    /// # Errors
+    /// Gives the destination back when it is something else.
+    pub fn into_device_buffer(self) -> Result<DeviceBuffer, Self> {
+        match self.kind.plain() {
+            Kind::Device(buffer) => Ok(buffer),
             kind => Err(Self { kind, ..self }),
         }
     }
@@ -95,12 +142,8 @@ impl Destination {
 
     #[inline]
     fn leased(mut self, scope: Option<Scope>, desc: *mut c_void) -> (LeasedDestination, Run) {
-        let base = match &mut self.kind {
-            Kind::Buffer(buffer) => buffer.as_mut_ptr(),
-            Kind::Slice(slice) => slice.as_ptr(),
-        };
         let run = Run {
-            base,
+            base: self.kind.base(),
             len: self.len,
             desc,
         };
@@ -109,6 +152,45 @@ impl Destination {
             scope,
         };
         (leased, run)
+    }
+}
+
+impl Kind {
+    /// Without a stream that waits.
+    fn plain(self) -> Self {
+        match self {
+            Self::Told(told) => told.kind,
+            plain => plain,
+        }
+    }
+
+    fn region(&self) -> &Arc<Region> {
+        match self {
+            Self::Buffer(buffer) => buffer.region(),
+            Self::Slice(slice) => slice.region(),
+            Self::Device(buffer) => buffer.region(),
+            Self::Told(told) => told.kind.region(),
+        }
+    }
+
+    #[inline]
+    fn base(&mut self) -> *mut u8 {
+        match self {
+            Self::Buffer(buffer) => buffer.as_mut_ptr(),
+            Self::Slice(slice) => slice.as_ptr(),
+            // A number, which the host can't reach anything by.
+            Self::Device(buffer) => std::ptr::without_provenance_mut(buffer.address() as usize),
+            Self::Told(told) => told.kind.base(),
+        }
+    }
+
+    fn address(&self) -> u64 {
+        match self {
+            Self::Buffer(buffer) => buffer.as_ptr().addr() as u64,
+            Self::Slice(slice) => slice.address(),
+            Self::Device(buffer) => buffer.address(),
+            Self::Told(told) => told.kind.address(),
+        }
     }
 }
 
@@ -136,6 +218,16 @@ impl From<RegionSlice> for Destination {
         let len = slice.len();
         Self {
             kind: Kind::Slice(slice),
+            len,
+        }
+    }
+}
+
+impl From<DeviceBuffer> for Destination {
+    fn from(buffer: DeviceBuffer) -> Self {
+        let len = buffer.len();
+        Self {
+            kind: Kind::Device(buffer),
             len,
         }
     }

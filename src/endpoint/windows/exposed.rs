@@ -11,7 +11,7 @@ use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::Connection;
 use crate::endpoint::protocol::wire::{INDEX_MASK, WindowDescriptor, WindowId};
 use crate::endpoint::windows::window::{Bell, ExposeError, LocalWindow, WindowEvent, WindowMemory};
-use crate::memory::{Access, RawRegistration, Registrar};
+use crate::memory::{Access, RawRegistration, RegisterError, Registrar};
 
 /// How often another mark is drawn where one is taken: with 65,536 of 16,777,216 in use, the last of these fails once in 10^19.
 const MARK_ATTEMPTS: u32 = 8;
@@ -111,7 +111,9 @@ impl ExposedWindows {
             .draw_mark()
             .ok_or(WindowError::TooManyWindows { limit: self.limit })?;
         let registration = match memory.device_range().filter(|_| len > 0) {
-            Some(range) => registrar.register_device(&range, Some(access))?,
+            Some(range) => registrar
+                .register_device(&range, Some(access))
+                .map_err(not_direct)?,
             None => registrar.register_window(base, len, access)?,
         };
         // Numbered last: the peer's account of revoked windows has no gap for one that never was.
@@ -327,6 +329,14 @@ impl ExposedWindows {
     /// How many windows are exposed, those that wait for their end included.
     pub(crate) fn len(&self) -> usize {
         self.windows.len() + self.quarantine.len()
+    }
+}
+
+/// A window can't be staged.
+fn not_direct(error: RegisterError) -> WindowError {
+    match error {
+        RegisterError::Device { kind, reason } => WindowError::NotDirect { kind, reason },
+        error => error.into(),
     }
 }
 

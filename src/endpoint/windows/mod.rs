@@ -2,7 +2,12 @@
 
 pub(crate) mod destination;
 pub(crate) mod exposed;
+pub(crate) mod later;
+pub(crate) mod line;
+#[cfg(all(test, not(loom)))]
+mod line_tests;
 pub(crate) mod one_sided;
 #[cfg(all(test, not(loom)))]
 mod one_sided_tests;
+pub(crate) mod passage;
 pub(crate) mod window;

@@ -11,11 +11,12 @@ use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaLimits, RmaPost};
 use crate::endpoint::protocol::connection::Connection;
-use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
+use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
 pub(crate) use crate::endpoint::windows::destination::LeasedDestination;
+use crate::endpoint::windows::passage::{Given, Passage, Piece};
 use crate::endpoint::windows::window::{RemoteWindow, WindowEvent, WindowPlace};
-use crate::error::{Blocked, CompletionError, FabricErrno, SendErrorKind};
+use crate::error::{Blocked, CompletionError, FabricErrno, MessageLimit, SendErrorKind};
 use crate::in_flight::InFlight;
 use crate::memory::Access;
 
@@ -41,6 +42,8 @@ pub(crate) struct OneSided {
 pub(crate) enum Local {
     Write(LeasedPayload),
     Read(LeasedDestination),
+    /// It goes piece by piece, and is never in the slab.
+    Passage(Box<Passage>),
 }
 
 impl OneSided {
@@ -57,6 +60,7 @@ impl OneSided {
                 key,
                 into: into.take(),
             },
+            Local::Passage(_) => unreachable!("{NOT_POSTED}"),
         }
     }
 
@@ -66,6 +70,7 @@ impl OneSided {
         match self.local {
             Local::Write(payload) => written(key, payload.into_payload(), error),
             Local::Read(into) => read(key, into.into_destination(), error),
+            Local::Passage(passage) => passed(key, *passage, error),
         }
     }
 
@@ -113,6 +118,7 @@ impl OneSided {
                 key,
                 into: into.into_destination(),
             },
+            Local::Passage(_) => unreachable!("{NOT_POSTED}"),
         })
     }
 
@@ -126,7 +132,26 @@ impl OneSided {
     }
 
     pub(crate) fn is_write(&self) -> bool {
-        matches!(self.local, Local::Write(_))
+        match &self.local {
+            Local::Write(_) => true,
+            Local::Read(_) => false,
+            Local::Passage(passage) => passage.is_write(),
+        }
+    }
+}
+
+/// Whatever a slab of operations has was posted as a whole.
+const NOT_POSTED: &str = "a line keeps what goes piece by piece";
+
+fn passed(key: u64, passage: Passage, error: Option<CompletionError>) -> WindowEvent {
+    let write = passage.is_write();
+    match passage.into_given() {
+        Some(Given::Write(payload)) => written(key, payload.into_payload(), error),
+        Some(Given::Read(into)) => read(key, into, error),
+        None => {
+            let error = error.unwrap_or_else(|| CompletionError::new(libc::EIO));
+            OneSided::leaked(key, write, error)
+        }
     }
 }
 
@@ -163,9 +188,67 @@ pub(crate) struct Wanted<'a> {
     pub(crate) immediate: bool,
 }
 
+impl<'a> Wanted<'a> {
+    #[inline]
+    pub(crate) fn write(place: WindowPlace<'a>, payload: &Payload, immediate: bool) -> Self {
+        Self {
+            place,
+            len: payload.len_bytes() as u64,
+            access: Access::WRITE,
+            segments: payload.run_count(),
+            immediate,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn read(place: WindowPlace<'a>, into: &Destination) -> Self {
+        Self {
+            place,
+            len: into.len() as u64,
+            access: Access::READ,
+            segments: 1,
+            immediate: false,
+        }
+    }
+}
+
 /// Everything that can be said of an operation before anything is taken for it, but for what the machine says. Where it goes.
 #[inline]
 pub(crate) fn check(
+    machine: &Connection,
+    connection: ConnectionId,
+    rma: Option<&RmaLimits>,
+    wanted: &Wanted<'_>,
+) -> Result<RemoteRange, SendErrorKind> {
+    let remote = check_in_pieces(machine, connection, rma, wanted)?;
+    check_whole(rma, wanted.len, wanted.segments)?;
+    Ok(remote)
+}
+
+/// What one operation of the provider can be.
+#[inline]
+pub(crate) fn check_whole(
+    rma: Option<&RmaLimits>,
+    len: u64,
+    segments: usize,
+) -> Result<(), SendErrorKind> {
+    let (iov_limit, max) = rma.map_or((0, 0), |rma| (rma.iov_limit.min(IOV_MAX), rma.max_bytes));
+    if segments > iov_limit {
+        return Err(SendErrorKind::TooManySegments {
+            count: segments,
+            max: iov_limit,
+        });
+    }
+    if len > max {
+        let whose = MessageLimit::Provider;
+        return Err(SendErrorKind::TooLong { len, max, whose });
+    }
+    Ok(())
+}
+
+/// The same of one that goes piece by piece: as long as the window, in as many segments as it likes.
+#[inline]
+pub(crate) fn check_in_pieces(
     machine: &Connection,
     connection: ConnectionId,
     rma: Option<&RmaLimits>,
@@ -186,19 +269,13 @@ pub(crate) fn check(
         }
         .into());
     }
-    if wanted.segments > rma.iov_limit.min(IOV_MAX) {
-        return Err(SendErrorKind::TooManySegments {
-            count: wanted.segments,
-            max: rma.iov_limit.min(IOV_MAX),
-        });
-    }
     if wanted.immediate && rma.immediate_bytes < size_of::<u64>() {
         return Err(WindowError::NoImmediateData {
             bytes: rma.immediate_bytes,
         }
         .into());
     }
-    range(&window.descriptor, offset, wanted.len, rma)
+    range(&window.descriptor, offset, wanted.len)
 }
 
 /// Where `len` bytes at `offset` of the window are for the provider.
@@ -206,17 +283,9 @@ fn range(
     window: &WindowDescriptor,
     offset: u64,
     len: u64,
-    rma: &RmaLimits,
 ) -> Result<RemoteRange, SendErrorKind> {
     if len == 0 {
         return Err(WindowError::Empty.into());
-    }
-    if len > rma.max_bytes {
-        return Err(SendErrorKind::TooLong {
-            len,
-            max: rma.max_bytes,
-            whose: crate::error::MessageLimit::Provider,
-        });
     }
     let inside = offset.checked_add(len).is_some_and(|end| end <= window.len);
     // The descriptor was parsed, so its end is an address; ours come from memory.
@@ -273,6 +342,36 @@ pub(crate) struct How {
     pub(crate) level: Level,
 }
 
+impl How {
+    /// A write to a place that was checked; with `data`, which its owner hears of.
+    #[inline]
+    pub(crate) fn write(
+        remote: RemoteRange,
+        place: WindowPlace<'_>,
+        data: Option<u32>,
+        level: Level,
+    ) -> Self {
+        let mark = place.window.descriptor.mark;
+        Self {
+            remote,
+            write: true,
+            immediate: data.map(|data| wire::written_data(mark, data)),
+            level,
+        }
+    }
+
+    /// A read.
+    #[inline]
+    pub(crate) fn read(remote: RemoteRange) -> Self {
+        Self {
+            remote,
+            write: false,
+            immediate: None,
+            level: Level::Delivered,
+        }
+    }
+}
+
 /// Posts an operation, which the slab keeps until it is over; gives it back if the provider does not take it.
 #[inline]
 pub(crate) fn post<L: Link, T>(
@@ -284,16 +383,31 @@ pub(crate) fn post<L: Link, T>(
     iov: &IovList,
     how: &How,
 ) -> Result<(), (PostRefused, T)> {
+    // Counted first, so that a completion can never come before its post is counted.
+    if machine.on_window_posted(how.immediate.is_some()).is_err() {
+        let refused = PostRefused::Errno(FabricErrno::new(libc::ENOTCONN));
+        return Err((refused, op));
+    }
+    hand_over(link, conn, in_flight, op, iov, how).inspect_err(|_| {
+        machine.on_window_undone(how.immediate.is_some());
+    })
+}
+
+/// The same for one that was counted when it was accepted.
+#[inline]
+pub(crate) fn hand_over<L: Link, T>(
+    link: &mut L,
+    conn: &L::Conn,
+    in_flight: &mut InFlight<T>,
+    op: T,
+    iov: &IovList,
+    how: &How,
+) -> Result<(), (PostRefused, T)> {
     let full = || PostRefused::Errno(FabricErrno::new(libc::ENOBUFS));
     let context = match in_flight.vacant() {
         Some(vacant) => vacant.fill(op),
         None => return Err((full(), op)),
     };
-    // Counted first, so that a completion can never come before its post is counted.
-    if machine.on_window_posted(how.immediate.is_some()).is_err() {
-        let refused = PostRefused::Errno(FabricErrno::new(libc::ENOTCONN));
-        return Err((refused, in_flight.abort(context)));
-    }
     let ordered = link.limits().rma.as_ref().is_some_and(|rma| rma.ordered);
     let level = if ordered { how.level } else { Level::Delivered };
     let post = RmaPost {
@@ -305,18 +419,23 @@ pub(crate) fn post<L: Link, T>(
         level,
     };
     let posted = if how.write {
-        // SAFETY: the slab owns the payload, which keeps the memory alive, registered and unwritten, until the completion was read
-        // or the endpoint was closed.
+        // SAFETY: the slab owns the payload, or the slot, which keeps the memory alive, registered and unwritten, until the completion was
+        // read or the endpoint was closed.
         unsafe { link.post_write(conn, &post) }
     } else {
-        // SAFETY: the slab owns the destination, which keeps the memory alive, registered and for nobody else, until the completion
-        // was read or the endpoint was closed.
+        // SAFETY: the slab owns the destination, or the slot, which keeps the memory alive, registered and for nobody else, until the
+        // completion was read or the endpoint was closed.
         unsafe { link.post_read(conn, &post) }
     };
-    posted.map_err(|refused| {
-        machine.on_window_undone(how.immediate.is_some());
-        (refused, in_flight.abort(context))
-    })
+    posted.map_err(|refused| (refused, in_flight.abort(context)))
+}
+
+/// The endpoint is closed, and it never said what became of a piece: the slot is free, unless the peer moves the bytes of reads by itself.
+pub(crate) fn drop_piece(piece: Piece, rma: Option<&RmaLimits>) {
+    if !piece.is_write() && rma.is_some_and(|rma| rma.reads_outlive_close) {
+        std::mem::forget(piece);
+        crate::stats::count_leaked(1);
+    }
 }
 
 /// What a refusal by the provider is called.

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use proptest::prelude::*;
 
-use crate::buffer::{Payload, RegionSlice};
+use crate::buffer::{Payload, RegionSlice, SharedBufferManager};
 use crate::endpoint::core::receive::WindowSettings;
-use crate::endpoint::core::rig::{LONG, Rig, Setup, far_future};
+use crate::endpoint::core::rig::{FakeGate, LONG, Rig, Setup, far_future};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -19,16 +19,19 @@ use crate::endpoint::link::{PostRefused, RmaLimits};
 use crate::endpoint::protocol::connection::{CloseReason, Form, Violation};
 use crate::endpoint::protocol::wire::{self, Control, ControlKind, Hello, HelloKind, WindowId};
 use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::line_tests::{
+    self, FakeCopies, read_pieces, slots, write_gated, write_pieces,
+};
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
 use crate::error::{Blocked, FabricErrno, SendErrorKind};
 use crate::in_flight::ContextKind;
 use crate::memory::{Access, Region};
 
 /// The number of the window memory in the order log.
-const WINDOW_MEMORY: usize = 33;
+pub(super) const WINDOW_MEMORY: usize = 33;
 const WINDOW_BYTES: usize = 256;
 
-fn setup() -> Setup {
+pub(super) fn setup() -> Setup {
     let base = Setup::default();
     Setup {
         windows: WindowSettings {
@@ -40,7 +43,7 @@ fn setup() -> Setup {
 }
 
 /// The connection at the receiver.
-fn connection(rig: &Rig) -> ConnectionId {
+pub(super) fn connection(rig: &Rig) -> ConnectionId {
     let connected = rig.said.iter().find_map(|event| match event {
         ReceiveEvent::Connected { connection, .. } => Some(*connection),
         _ => None,
@@ -49,25 +52,25 @@ fn connection(rig: &Rig) -> ConnectionId {
 }
 
 /// Memory whose end is logged.
-fn memory(rig: &Rig, number: usize) -> RegionSlice {
+pub(super) fn memory(rig: &Rig, number: usize) -> RegionSlice {
     let (base, keep) = rig.net.keep_alive(number, WINDOW_BYTES);
     // SAFETY: `keep` owns the memory and goes with the region; nobody else has it, and it is initialised.
     let region = unsafe { Region::external(base, WINDOW_BYTES, keep) }.unwrap();
     region.slice(0..WINDOW_BYTES).unwrap()
 }
 
-fn first_bytes(slice: &RegionSlice) -> u64 {
+pub(super) fn first_bytes(slice: &RegionSlice) -> u64 {
     // SAFETY: the memory lives, and the fake net moves bytes only while it is asked to.
     unsafe { slice.as_ptr().cast::<u64>().read_unaligned() }
 }
 
 /// A window at the receiver over memory of that number, and the sender's view of it.
-fn far_window(rig: &mut Rig, number: usize, access: Access) -> (LocalWindow, RemoteWindow) {
+pub(super) fn far_window(rig: &mut Rig, number: usize, access: Access) -> (LocalWindow, RemoteWindow) {
     let slice = memory(rig, number);
     expose(rig, slice, access)
 }
 
-fn expose(rig: &mut Rig, slice: RegionSlice, access: Access) -> (LocalWindow, RemoteWindow) {
+pub(super) fn expose(rig: &mut Rig, slice: RegionSlice, access: Access) -> (LocalWindow, RemoteWindow) {
     let id = connection(rig);
     let local = rig.receiver().expose(id, slice.into(), access).unwrap();
     let remote = rig.sender().open_window(&local.descriptor()).unwrap();
@@ -75,7 +78,7 @@ fn expose(rig: &mut Rig, slice: RegionSlice, access: Access) -> (LocalWindow, Re
 }
 
 /// Posts a write of the key's bytes; everything comes back if it is refused.
-fn write(
+pub(super) fn write(
     rig: &mut Rig,
     window: &RemoteWindow,
     key: u64,
@@ -99,7 +102,7 @@ fn write(
     }
 }
 
-fn read(rig: &mut Rig, window: &RemoteWindow, key: u64) -> Result<(), SendErrorKind> {
+pub(super) fn read(rig: &mut Rig, window: &RemoteWindow, key: u64) -> Result<(), SendErrorKind> {
     let buffer = rig.payloads.try_acquire().expect("a buffer is free");
     let index = buffer.index();
     let into = Destination::buffer(buffer, 64);
@@ -120,7 +123,7 @@ fn is_freed(rig: &Rig, number: usize) -> bool {
 }
 
 /// Window events of the receiver.
-fn far_events(rig: &mut Rig) -> Vec<WindowEvent> {
+pub(super) fn far_events(rig: &mut Rig) -> Vec<WindowEvent> {
     let said = std::mem::take(&mut rig.said);
     let (windows, rest): (Vec<_>, Vec<_>) = said
         .into_iter()
@@ -578,6 +581,12 @@ enum Move {
     Drop(usize),
     Write(usize, bool),
     Read(usize),
+    /// Behind a gate, which is one of the next two.
+    Gated(usize, bool),
+    Open(usize),
+    Fail(usize),
+    /// Through slots: a write, else a read.
+    Pieces(usize, bool),
     Begin,
     Deliver(usize),
     Poll(bool),
@@ -592,6 +601,10 @@ fn any_move() -> impl Strategy<Value = Move> {
         2 => (0_usize..4).prop_map(Move::Drop),
         5 => (0_usize..6, any::<bool>()).prop_map(|(n, data)| Move::Write(n, data)),
         4 => (0_usize..6).prop_map(Move::Read),
+        3 => (0_usize..6, any::<bool>()).prop_map(|(n, data)| Move::Gated(n, data)),
+        3 => (0_usize..4).prop_map(Move::Open),
+        1 => (0_usize..4).prop_map(Move::Fail),
+        3 => (0_usize..6, any::<bool>()).prop_map(|(n, write)| Move::Pieces(n, write)),
         4 => Just(Move::Begin),
         6 => (1_usize..4).prop_map(Move::Deliver),
         8 => any::<bool>().prop_map(Move::Poll),
@@ -607,6 +620,8 @@ struct Walk {
     remotes: Vec<RemoteWindow>,
     next_key: u64,
     next_memory: usize,
+    gates: Vec<FakeGate>,
+    staging: Option<SharedBufferManager>,
     /// Those that must come back.
     revoked: Vec<WindowId>,
 }
@@ -625,15 +640,49 @@ impl Walk {
                 drop(write(rig, window, key, data.then_some(9)));
             }),
             Move::Read(n) => self.operate(rig, n, |rig, window, key| drop(read(rig, window, key))),
+            Move::Gated(n, data) => {
+                let mut gate = None;
+                self.operate(rig, n, |rig, window, key| {
+                    gate = write_gated(rig, window, key, data.then_some(9)).ok();
+                });
+                self.gates.extend(gate);
+            }
+            Move::Open(n) if n < self.gates.len() => self.gates.swap_remove(n).open(),
+            Move::Fail(n) if n < self.gates.len() => self.gates.swap_remove(n).fail(),
+            Move::Pieces(n, outward) => self.pieces(rig, n, outward),
             Move::Begin => drop(rig.net.begin_one_sided(rig.conn)),
             Move::Deliver(n) => drop(rig.net.deliver(n)),
             Move::Poll(true) => rig.poll_sender(),
             Move::Poll(false) => rig.poll_receiver(),
             Move::Refuse => rig.net.refuse_sends(rig.near, &[PostRefused::Again]),
             Move::Close(true) => rig.sender().begin_close(far_future()),
-            Move::Close(false) | Move::Revoke(_) | Move::Drop(_) => {}
+            Move::Close(false)
+            | Move::Revoke(_)
+            | Move::Drop(_)
+            | Move::Open(_)
+            | Move::Fail(_) => {}
         }
         rig.check();
+    }
+
+    fn pieces(&mut self, rig: &mut Rig, n: usize, outward: bool) {
+        let staging = self.staging.get_or_insert_with(|| line_tests::ring(rig, 4));
+        let copies = FakeCopies::new(&[0; 64]);
+        copies.open_all();
+        let Some(slots) = slots(staging, 2, 5, &copies) else {
+            return;
+        };
+        self.operate(rig, n, |rig, window, key| {
+            drop(match outward {
+                true => write_pieces(rig, window, key, None, slots),
+                false => read_pieces(rig, window, key, slots),
+            });
+        });
+    }
+
+    /// Every gate opens: what waited goes out.
+    fn open_all(&mut self) {
+        self.gates.drain(..).for_each(|gate| gate.open());
     }
 
     fn expose(&mut self, rig: &mut Rig, read: bool, write: bool) {
@@ -679,6 +728,7 @@ proptest! {
         for step in steps {
             walk.step(&mut rig, step);
         }
+        walk.open_all();
         // Refused control messages make pauses that look like the end.
         for _ in 0..20 {
             rig.settle();
@@ -697,6 +747,7 @@ proptest! {
         }
         prop_assert!(rig.ended.is_some() || rig.receiver().windows() == walk.handles.len());
         rig.check_all_back();
+        prop_assert!(walk.staging.iter().all(|ring| ring.free_count() == ring.slots()));
         drop(back);
         rig.end();
         for number in 1..=walk.next_memory {
@@ -713,7 +764,7 @@ fn the_setup_has_windows() {
 
 // ---- FI_EP_RDM: connections that share an endpoint -----------------------------------------------------------------------
 
-fn rdm_setup() -> Setup {
+pub(super) fn rdm_setup() -> Setup {
     let base = NetConfig::default();
     let rma = base.rma.map(|rma| RmaLimits {
         ordered: false,
@@ -950,6 +1001,7 @@ proptest! {
         for step in steps {
             walk.step(&mut rig, step);
         }
+        walk.open_all();
         for _ in 0..20 {
             rig.settle();
         }

@@ -27,6 +27,8 @@ use crate::memory::{Access, DeviceRange};
 
 /// The memory behind a window. It moves into the endpoint and comes back when no peer can reach it any more.
 ///
+/// A slice of a GPU's memory can be exposed where the provider reaches that by itself; see [`WindowError::NotDirect`].
+///
 /// While it is exposed nobody has a reference to its bytes: a [`RegionSlice`] gives addresses only, a [`BufferMut`] is the endpoint's, and a
 /// [`Buffer`] can only be exposed for reading.
 pub struct WindowMemory(Memory);
@@ -414,7 +416,8 @@ pub enum WindowEvent {
         /// The peer's 32 bits.
         data: u32,
     },
-    /// The peer has revoked a window of its own: no operation on it is taken any more; those in flight still complete.
+    /// The peer has revoked a window of its own: no operation on it is taken any more. What was posted still completes; what waits for an
+    /// event or a copy, or behind such a one, fails at once.
     Revoked {
         /// Which of the peer's windows.
         window: WindowId,

@@ -84,7 +84,8 @@ impl<L: Link> ReceiveCore<L> {
             }
             self.fail_sends(id, never_posted, reason, events);
             let goodbye = conn.machine.peer_said_goodbye();
-            let operations = sends + self.give_up_one_sided(id, events);
+            let operations = sends + self.give_up_one_sided(id, events) + self.orphan_pieces(id);
+            self.fail_line(id, reason, events);
             self.quarantine_windows(id, goodbye, events);
             self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
         } else {
@@ -92,6 +93,7 @@ impl<L: Link> ReceiveCore<L> {
                 // The slab lets go of what the provider does not report by itself.
                 Ok(()) => {
                     self.forget_ops_of(id, reason, events);
+                    self.fail_line(id, reason, events);
                     self.release_windows(id, events);
                 }
                 Err(CloseFailed(errno)) => {
@@ -100,6 +102,7 @@ impl<L: Link> ReceiveCore<L> {
                     std::mem::forget(conn.long.take());
                     conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
+                    self.fail_line(id, reason, events);
                 }
             }
         }
@@ -126,6 +129,7 @@ impl<L: Link> ReceiveCore<L> {
         // Reported first: an operation that the provider still reports must be found in the slab.
         while self.read_completions(events) > 0 {}
         drop(self.in_flight.take_where(|op| op.conn() == id));
+        self.drop_pieces(Some(id));
         let (mut data, mut one_sided) = (Vec::new(), Vec::new());
         for (_, op) in self.operations.take_where(|(conn, _)| *conn == id) {
             match op {
@@ -176,6 +180,7 @@ impl<L: Link> ReceiveCore<L> {
             _ if self.shared.is_some() => {}
             Ok(()) => {
                 drop(self.in_flight.take_where(|op| op.conn() == id));
+                self.drop_pieces(Some(id));
                 let ops = self.operations.take_where(|(conn, _)| *conn == id);
                 self.abandon_ops(ops);
             }
@@ -196,6 +201,7 @@ impl<L: Link> Drop for ReceiveCore<L> {
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
         self.stop_sends();
+        self.leave_staging();
         let ids = self.conns.ids();
         if self.shared.is_some() {
             self.tell_peers(&ids);
@@ -206,11 +212,13 @@ impl<L: Link> Drop for ReceiveCore<L> {
         if self.close_shared() {
             // Operations whose buffers are registered by the pool's, and the header slots', descriptors go first.
             drop(self.in_flight.take_where(|_| true));
+            self.drop_pieces(None);
             let ops = self.operations.take_where(|_| true);
             self.abandon_ops(ops);
         }
         self.abandon_one_sided();
         if self.leaked {
+            self.leak_pieces();
             let empty = InFlight::new(0, ContextKind::Opaque);
             std::mem::forget(std::mem::replace(&mut self.in_flight, empty));
             let empty = InFlight::second(0, ContextKind::Opaque);

@@ -430,6 +430,7 @@ impl<L: Link> ReceiveCore<L> {
         while self.read_completions(events) > 0 {}
         // Operations whose buffers are registered by descriptors of the endpoint's go first.
         drop(self.in_flight.take_where(|_| true));
+        self.drop_pieces(None);
         let mut one_sided = Vec::new();
         for (id, op) in self.operations.take_where(|_| true) {
             match op {

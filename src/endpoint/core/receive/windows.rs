@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::later::LaterOps;
 use super::{Conn, Operation, RESERVE, ReceiveCore};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::outgoing;
@@ -16,12 +17,13 @@ use crate::endpoint::protocol::connection::{
     CloseReason, Form, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
+use crate::in_flight::ContextKind;
 use crate::memory::{Access, Region};
 
 /// What a receive endpoint may do with windows.
@@ -62,15 +64,36 @@ impl WindowSettings {
 }
 
 /// The account of one-sided operations of a receive endpoint.
-#[derive(Debug, Default)]
 pub(super) struct Account {
-    posts: u64,
-    in_flight: u32,
+    pub(super) posts: u64,
+    /// While so many are in flight, none is posted at once: as many as there may be, or 0 while others wait.
+    pub(super) limit: u32,
+    pub(super) in_flight: u32,
     /// RDM form: operations of connections that are over, which the provider has not reported.
     given_up: u32,
     next_late: Option<Instant>,
     /// Connections on which an operation was refused for now.
     pub(super) blocked: Vec<ConnectionId>,
+    pub(super) later: LaterOps,
+}
+
+impl Account {
+    pub(super) fn new(operations: u32, contexts: ContextKind) -> Self {
+        Self {
+            posts: 0,
+            limit: operations,
+            in_flight: 0,
+            given_up: 0,
+            next_late: None,
+            blocked: Vec::new(),
+            later: LaterOps::new(contexts),
+        }
+    }
+
+    /// As many as there may be have no outcome, or are not reported.
+    pub(super) fn is_full(&self, operations: u32) -> bool {
+        self.in_flight + self.given_up >= operations
+    }
 }
 
 impl<L: Link> ReceiveCore<L> {
@@ -218,34 +241,23 @@ impl<L: Link> ReceiveCore<L> {
         level: Level,
         key: u64,
     ) -> Result<(), SendError> {
-        let wanted = Wanted {
-            place,
-            len: payload.len_bytes() as u64,
-            access: Access::WRITE,
-            segments: payload.run_count(),
-            immediate: data.is_some(),
-        };
+        let wanted = Wanted::write(place, &payload, data.is_some());
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
             Ok(remote) => {
-                let mark = place.window.descriptor.mark;
-                let how = How {
-                    remote,
-                    write: true,
-                    immediate: data.map(|data| wire::written_data(mark, data)),
-                    level,
-                };
+                let how = How::write(remote, place, data, level);
                 self.post_write(id, payload, place.window.id(), &how, key)
             }
             Err(kind) => Err((kind, payload)),
         }
+        .or_else(|(kind, payload)| self.write_later(kind, payload, (place, data, level), key))
         .map_err(|(kind, payload)| {
             let kind = self.refuse_one_sided(id, kind);
             SendError { kind, payload, key }
         })
     }
 
-    fn post_write(
+    pub(super) fn post_write(
         &mut self,
         id: ConnectionId,
         payload: Payload,
@@ -275,7 +287,7 @@ impl<L: Link> ReceiveCore<L> {
         let posted = self.post_one_sided(id, key, window, Local::Write(payload), &iov, how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Write(payload) => (kind, payload.into_payload()),
-            Local::Read(_) => unreachable!("it was a write"),
+            Local::Read(_) | Local::Passage(_) => unreachable!("it was a write"),
         })
     }
 
@@ -286,25 +298,20 @@ impl<L: Link> ReceiveCore<L> {
         place: WindowPlace<'_>,
         key: u64,
     ) -> Result<(), ReadError> {
-        let wanted = Wanted {
-            place,
-            len: into.len() as u64,
-            access: Access::READ,
-            segments: 1,
-            immediate: false,
-        };
+        let wanted = Wanted::read(place, &into);
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
             Ok(remote) => self.post_read(id, into, place.window.id(), remote, key),
             Err(kind) => Err((kind, into)),
         }
+        .or_else(|(kind, into)| self.read_later(kind, into, place, key))
         .map_err(|(kind, into)| {
             let kind = self.refuse_one_sided(id, kind);
             ReadError { kind, into, key }
         })
     }
 
-    fn post_read(
+    pub(super) fn post_read(
         &mut self,
         id: ConnectionId,
         into: Destination,
@@ -312,30 +319,31 @@ impl<L: Link> ReceiveCore<L> {
         remote: RemoteRange,
         key: u64,
     ) -> Result<(), (SendErrorKind, Destination)> {
+        let (into, run) = self.lease_destination(id, into)?;
+        let mut iov = IovList::new();
+        iov.push(run.base, run.len, run.desc);
+        let how = How::read(remote);
+        let posted = self.post_one_sided(id, key, window, Local::Read(into), &iov, &how);
+        posted.map_err(|(kind, op)| match op.local {
+            Local::Read(into) => (kind, into.into_destination()),
+            Local::Write(_) | Local::Passage(_) => unreachable!("it was a read"),
+        })
+    }
+
+    /// Keeps the destination's registration open.
+    pub(super) fn lease_destination(
+        &self,
+        id: ConnectionId,
+        into: Destination,
+    ) -> Result<(LeasedDestination, Run), (SendErrorKind, Destination)> {
         let leased = match self.scope_of(id) {
             Some(scope) => into.lease(scope),
             None => Err(into),
         };
-        let (into, run) = match leased {
-            Ok(leased) => leased,
-            Err(into) => return Err((unregistered(into.region()), into)),
-        };
-        let mut iov = IovList::new();
-        iov.push(run.base, run.len, run.desc);
-        let how = How {
-            remote,
-            write: false,
-            immediate: None,
-            level: Level::Delivered,
-        };
-        let posted = self.post_one_sided(id, key, window, Local::Read(into), &iov, &how);
-        posted.map_err(|(kind, op)| match op.local {
-            Local::Read(into) => (kind, into.into_destination()),
-            Local::Write(_) => unreachable!("it was a read"),
-        })
+        leased.map_err(|into| (unregistered(into.region()), into))
     }
 
-    fn scope_of(&self, id: ConnectionId) -> Option<crate::memory::Scope> {
+    pub(super) fn scope_of(&self, id: ConnectionId) -> Option<crate::memory::Scope> {
         self.conns.get(id).map(|conn| conn.scoped.scope())
     }
 
@@ -354,14 +362,16 @@ impl<L: Link> ReceiveCore<L> {
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&conn.machine, id, rma, wanted)?;
         blocked?;
-        if self.account.in_flight + self.account.given_up >= self.settings.windows.operations {
+        if self.account.is_full(self.account.limit) {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         Ok(remote)
     }
 
     fn refuse_one_sided(&mut self, id: ConnectionId, kind: SendErrorKind) -> SendErrorKind {
-        if matches!(kind, SendErrorKind::WouldBlock(_)) && !self.account.blocked.contains(&id) {
+        if kind == SendErrorKind::WouldBlock(Blocked::Staging) {
+            self.wait_for_slot(id);
+        } else if matches!(kind, SendErrorKind::WouldBlock(_)) && !self.account.blocked.contains(&id) {
             self.account.blocked.push(id);
         }
         kind
@@ -376,21 +386,7 @@ impl<L: Link> ReceiveCore<L> {
         iov: &IovList,
         how: &How,
     ) -> Result<(), (SendErrorKind, OneSided)> {
-        self.account.posts += 1;
-        let posted = self.settings.windows.deadline.map(|deadline| {
-            let now = Instant::now();
-            self.account.next_late.get_or_insert(now + deadline);
-            now
-        });
-        let op = OneSided {
-            key,
-            window,
-            local,
-            sequence: self.account.posts,
-            posted,
-            told: false,
-            recent: false,
-        };
+        let op = self.one_sided_op(key, window, local);
         let Some(conn) = self.conns.get_mut(id) else {
             return Err((WindowError::NotConnected.into(), op));
         };
@@ -405,11 +401,7 @@ impl<L: Link> ReceiveCore<L> {
         );
         let (refused, op) = match sent {
             Ok(()) => {
-                self.account.in_flight += 1;
-                self.stats.posted += 1;
-                let late = self.next_late();
-                self.timer_stale |=
-                    late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
+                self.count_one_sided_posted();
                 return Ok(());
             }
             Err((refused, (_, Operation::OneSided(op)))) => (refused, op),
@@ -417,6 +409,32 @@ impl<L: Link> ReceiveCore<L> {
         };
         self.retry |= refused == PostRefused::Again;
         Err((one_sided::refused_by_provider(refused, how.write), op))
+    }
+
+    /// An operation that is about to be posted, or to wait.
+    pub(super) fn one_sided_op(&mut self, key: u64, window: WindowId, local: Local) -> OneSided {
+        self.account.posts += 1;
+        let posted = self.settings.windows.deadline.map(|deadline| {
+            let now = Instant::now();
+            self.account.next_late.get_or_insert(now + deadline);
+            now
+        });
+        OneSided {
+            key,
+            window,
+            local,
+            sequence: self.account.posts,
+            posted,
+            told: false,
+            recent: false,
+        }
+    }
+
+    pub(super) fn count_one_sided_posted(&mut self) {
+        self.account.in_flight += 1;
+        self.stats.posted += 1;
+        let late = self.next_late();
+        self.timer_stale |= late.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
     }
 
     /// An operation is over.
@@ -459,11 +477,15 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         let uses = |(conn, op): &&(_, Operation)| matches!(op, Operation::OneSided(op) if *conn == id && op.window == window);
-        let users = self.operations.iter().filter(uses).count();
+        let posted = self.operations.iter().filter(uses).count();
+        let (over, passing) = self.account.later.revoke(id, window);
+        events.push(told(id, WindowEvent::Revoked { window }));
+        // Which are none of its users any more.
+        self.on_line_over(id, over, events);
         if let Some(conn) = self.conns.get_mut(id) {
+            let users = posted + passing;
             conn.machine.window_in_use(window, users as u32);
         }
-        events.push(told(id, WindowEvent::Revoked { window }));
     }
 
     /// The provider's endpoint is closed: what it did not report is over.
@@ -588,10 +610,12 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut earliest = None;
         let mut late = Vec::new();
-        for (conn, op) in self.operations.iter_mut() {
-            let Operation::OneSided(op) = op else {
-                continue;
-            };
+        let posted = self.operations.iter_mut();
+        let posted = posted.filter_map(|(conn, op)| match op {
+            Operation::OneSided(op) => Some((*conn, op)),
+            Operation::Data { .. } => None,
+        });
+        for (conn, op) in posted.chain(self.account.later.ops_mut()) {
             let Some(due) = op.posted.map(|posted| posted + deadline) else {
                 continue;
             };
@@ -599,7 +623,7 @@ impl<L: Link> ReceiveCore<L> {
                 earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
             } else {
                 op.posted = None;
-                late.push((*conn, op.key));
+                late.push((conn, op.key));
             }
         }
         self.account.next_late = earliest;
@@ -619,8 +643,9 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Tells whose operations were refused for now that they may be taken.
     pub(super) fn tell_writable(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.tell_starved(events);
         if self.account.blocked.is_empty()
-            || self.account.in_flight + self.account.given_up >= self.settings.windows.operations
+            || self.account.is_full(self.settings.windows.operations)
         {
             return;
         }
@@ -643,7 +668,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 }
 
-fn told(connection: ConnectionId, event: WindowEvent) -> ReceiveEvent {
+pub(super) fn told(connection: ConnectionId, event: WindowEvent) -> ReceiveEvent {
     ReceiveEvent::Window { connection, event }
 }
 
@@ -655,7 +680,7 @@ fn unregistered(region: &Region) -> SendErrorKind {
     }
 }
 
-fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {
+pub(super) fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {
     let may = if immediate {
         conn.machine.may_send()
     } else {

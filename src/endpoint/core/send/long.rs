@@ -5,21 +5,18 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::SendCore;
+use super::{PieceOp, SendCore};
 use crate::buffer::Payload;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing::{Lane, LongOp};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
+use crate::endpoint::staging::PIECE_BYTES;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
-use crate::in_flight::InFlight;
 
 /// Pieces of a long message in flight at once.
 pub(crate) const PIECES_MAX: u32 = 4;
-
-/// Bytes of one piece, at most: what a deadline or the end of a connection may have to wait for.
-const PIECE_BYTES: u64 = 4 << 20;
 
 /// The long message that is under way.
 pub(super) struct LongSend {
@@ -97,12 +94,16 @@ impl LongSend {
     }
 }
 
-impl<L: Link> SendCore<L> {
-    /// The slab of its pieces.
-    pub(super) fn piece_slab(link: &L) -> InFlight<Payload> {
-        InFlight::third(PIECES_MAX, link.limits().contexts)
+impl PieceOp {
+    fn into_held(self) -> Payload {
+        match self {
+            Self::Long(held) => held,
+            Self::OneSided(_) => Payload::empty(),
+        }
     }
+}
 
+impl<L: Link> SendCore<L> {
     /// Whether a message that is too long for a receive can go piece by piece.
     pub(super) fn sends_long(&self) -> bool {
         self.machine.has_long_messages() && self.link.limits().rma.is_some()
@@ -241,7 +242,7 @@ impl<L: Link> SendCore<L> {
         let Some(rma) = self.link.limits().rma else {
             return;
         };
-        let (segments, bytes) = (rma.iov_limit.min(IOV_MAX), rma.max_bytes.min(PIECE_BYTES));
+        let (segments, bytes) = (rma.iov_limit.min(IOV_MAX), rma.max_bytes.min(PIECE_BYTES as u64));
         while let Some(long) = &mut self.long {
             let more = long.pieces < PIECES_MAX && long.offset < long.len;
             if !more || !self.machine.may_write_long() {
@@ -282,7 +283,8 @@ impl<L: Link> SendCore<L> {
         let Some((base, key)) = long.target else {
             return Err(held);
         };
-        let context = self.pieces.begin(held)?;
+        let begun = self.pieces.begin(PieceOp::Long(held));
+        let context = begun.map_err(PieceOp::into_held)?;
         let post = RmaPost {
             iov: iov.iov(),
             desc: iov.desc(),
@@ -306,7 +308,7 @@ impl<L: Link> SendCore<L> {
         }
         self.stats.eagain += u64::from(refused == PostRefused::Again);
         long.retry = refused == PostRefused::Again;
-        Err(self.pieces.abort(context))
+        Err(self.pieces.abort(context).into_held())
     }
 
     /// A piece is over.

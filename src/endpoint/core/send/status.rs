@@ -28,7 +28,8 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn status(&self) -> SendStatus {
         let data = self.in_flight.iter().filter_map(Op::data);
         let data = data.map(|op| op.posted);
-        let one_sided = self.one_sided.iter().map(|op| op.posted);
+        let one_sided = self.one_sided.iter().chain(self.line.ops());
+        let one_sided = one_sided.map(|op| op.posted);
         let long = self.long.iter().map(|op| op.posted);
         let (mut oldest, mut late) = (None::<Instant>, 0);
         for posted in data.chain(one_sided).chain(long) {

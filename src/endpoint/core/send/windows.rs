@@ -1,4 +1,5 @@
-//! Windows at a send endpoint: those of its peer, which it writes and reads, and its own, which its peer may use.
+//! Windows at a send endpoint: those of its peer, which it writes and reads, and its own, which its peer may use. What can't be posted at once
+//! is in `later.rs`.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +11,7 @@ use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{Link, LinkConn, PostRefused};
+use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::State;
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
@@ -46,16 +47,10 @@ impl<L: Link> SendCore<L> {
         level: Level,
         key: u64,
     ) -> Result<(), SendError> {
-        let wanted = Wanted {
-            place,
-            len: payload.len_bytes() as u64,
-            access: Access::WRITE,
-            segments: payload.run_count(),
-            immediate: data.is_some(),
-        };
+        let wanted = Wanted::write(place, &payload, data.is_some());
         let remote = match self.admit_one_sided(&wanted) {
             Ok(remote) => remote,
-            Err(kind) => return Err(self.refuse(kind, payload, key)),
+            Err(kind) => return self.write_later(kind, payload, (place, data, level), key),
         };
         let mut iov = IovList::new();
         let conn = self.conn.as_ref();
@@ -64,22 +59,16 @@ impl<L: Link> SendCore<L> {
             .lease(&payload, conn, &mut self.scoped, &mut iov);
         let (leases, recent) = match leased {
             Ok(leases) => leases,
-            Err(kind) => return Err(self.refuse(kind, payload, key)),
+            Err(kind) => return self.write_later(kind, payload, (place, data, level), key),
         };
         // SAFETY: the leases are this payload's.
         let payload = unsafe { LeasedPayload::new(payload, leases) };
-        let mark = place.window.descriptor.mark;
-        let how = How {
-            remote,
-            write: true,
-            immediate: data.map(|data| wire::written_data(mark, data)),
-            level,
-        };
+        let how = How::write(remote, place, data, level);
         let local = (Local::Write(payload), recent);
         let posted = self.post_one_sided(key, place.window.id(), local, &iov, &how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Write(payload) => self.refuse(kind, payload.into_payload(), key),
-            Local::Read(_) => unreachable!("it was a write"),
+            Local::Read(_) | Local::Passage(_) => unreachable!("it was a write"),
         })
     }
 
@@ -90,69 +79,60 @@ impl<L: Link> SendCore<L> {
         place: WindowPlace<'_>,
         key: u64,
     ) -> Result<(), ReadError> {
-        let wanted = Wanted {
-            place,
-            len: into.len() as u64,
-            access: Access::READ,
-            segments: 1,
-            immediate: false,
-        };
+        let wanted = Wanted::read(place, &into);
         let remote = match self.admit_one_sided(&wanted) {
             Ok(remote) => remote,
-            Err(kind) => return Err(self.refuse_read(kind, into, key)),
+            Err(kind) => return self.read_later(kind, into, place, key),
         };
         let (into, run, recent) = match self.lease_destination(into) {
             Ok(leased) => leased,
-            Err((into, kind)) => return Err(self.refuse_read(kind, into, key)),
+            Err((into, kind)) => return self.read_later(kind, into, place, key),
         };
         let mut iov = IovList::new();
         iov.push(run.base, run.len, run.desc);
-        let how = How {
-            remote,
-            write: false,
-            immediate: None,
-            level: Level::Delivered,
-        };
+        let how = How::read(remote);
         let local = (Local::Read(into), recent);
         let posted = self.post_one_sided(key, place.window.id(), local, &iov, &how);
         posted.map_err(|(kind, op)| match op.local {
             Local::Read(into) => self.refuse_read(kind, into.into_destination(), key),
-            Local::Write(_) => unreachable!("it was a read"),
+            Local::Write(_) | Local::Passage(_) => unreachable!("it was a read"),
         })
     }
 
-    fn refuse_read(&mut self, kind: SendErrorKind, into: Destination, key: u64) -> ReadError {
+    pub(super) fn refuse_read(&mut self, kind: SendErrorKind, into: Destination, key: u64) -> ReadError {
         let SendError { kind, key, .. } = self.refuse(kind, Payload::empty(), key);
         ReadError { kind, into, key }
     }
 
     /// Everything that can be said of an operation before anything is taken for it.
-    fn admit_one_sided(
-        &self,
-        wanted: &Wanted<'_>,
-    ) -> Result<crate::endpoint::link::RemoteRange, SendErrorKind> {
-        let may = if wanted.immediate {
-            self.machine.may_send()
-        } else {
-            self.machine.may_use_window()
-        };
-        let rma = self.link.limits().rma.as_ref();
-        let blocked = may.map_err(|blocked| self.blocked(blocked));
+    fn admit_one_sided(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+        let blocked = self.may_operate(wanted.immediate);
         if let Err(refused @ (SendErrorKind::Closed(_) | SendErrorKind::Closing)) = blocked {
             return Err(refused);
         }
+        let rma = self.link.limits().rma.as_ref();
         // What can never be is said first: who is blocked tries again.
         let remote = one_sided::check(&self.machine, self.connection_id(), rma, wanted)?;
         blocked?;
-        if self.data_in_flight >= self.settings.depth {
+        if self.data_in_flight >= self.one_sided_limit {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
         }
         Ok(remote)
     }
 
+    #[inline]
+    pub(super) fn may_operate(&self, immediate: bool) -> Result<(), SendErrorKind> {
+        let may = if immediate {
+            self.machine.may_send()
+        } else {
+            self.machine.may_use_window()
+        };
+        may.map_err(|blocked| self.blocked(blocked))
+    }
+
     /// Keeps the destination's registration open; true: by the lease that all share.
     #[inline]
-    fn lease_destination(
+    pub(super) fn lease_destination(
         &mut self,
         into: Destination,
     ) -> Result<(LeasedDestination, Run, bool), (Destination, SendErrorKind)> {
@@ -308,13 +288,15 @@ impl<L: Link> SendCore<L> {
 
     /// The peer revoked one of its windows: the application hears of it, the machine of who still uses it.
     pub(super) fn on_window_revoked(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
-        let users = self
-            .one_sided
-            .iter()
-            .filter(|op| op.window == window)
-            .count();
-        self.machine.window_in_use(window, users as u32);
+        let (over, passing) = self.line.revoke(window);
+        let posted = self.one_sided.iter();
+        let users = posted.filter(|op| op.window == window).count() + passing;
         events.push(SendEvent::Window(WindowEvent::Revoked { window }));
+        // Which are none of its users any more.
+        for over in over {
+            self.on_line_over(over, events);
+        }
+        self.machine.window_in_use(window, users as u32);
     }
 
     // ---- windows of this side ------------------------------------------------------------------------------------

@@ -1,0 +1,493 @@
+//! One-sided operations that can't be posted when they are given, as those of an endpoint with one connection (`send/later.rs`): each connection
+//! has a line of its own (`windows/line.rs`), and holds back its own operations only.
+
+#![allow(unsafe_code)]
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::windows::{may_use, told};
+use super::{Operation, ReceiveCore};
+use crate::buffer::{LeasedPayload, Payload, WakerId};
+use crate::endpoint::core::control::HeldDescriptor;
+use crate::endpoint::core::outgoing;
+use crate::endpoint::error::WindowError;
+use crate::endpoint::event::{Level, ReceiveEvent};
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::iov::IovList;
+use crate::endpoint::link::{Link, RemoteRange};
+use crate::endpoint::protocol::connection::{CloseReason, State};
+use crate::endpoint::protocol::wire::WindowId;
+use crate::endpoint::staging::{StagingRing, staged_segment};
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::later::{self, Later};
+use crate::endpoint::windows::line::{HoldsOneSided, Line, Over, PIECES_IN_FLIGHT, Posting};
+use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
+use crate::endpoint::windows::passage::{Piece, Slots};
+use crate::endpoint::windows::window::WindowPlace;
+use crate::error::{Blocked, CompletionError, SendErrorKind};
+use crate::in_flight::{ContextKind, InFlight};
+
+/// What waits at an endpoint, and what it goes through.
+pub(super) struct LaterOps {
+    lines: HashMap<ConnectionId, Line>,
+    pub(super) pieces: InFlight<Piece>,
+    /// With the endpoint's waker at it.
+    staging: Option<(StagingRing, WakerId)>,
+    /// Connections on which an operation was refused, as no slot was free.
+    starved: Vec<ConnectionId>,
+}
+
+impl LaterOps {
+    pub(super) fn new(contexts: ContextKind) -> Self {
+        Self {
+            lines: HashMap::new(),
+            pieces: InFlight::third(PIECES_IN_FLIGHT, contexts),
+            staging: None,
+            starved: Vec::new(),
+        }
+    }
+
+    fn ring(&self) -> Option<&StagingRing> {
+        self.staging.as_ref().map(|(ring, _)| ring)
+    }
+
+    /// Whether what is given now on a connection has to wait behind others.
+    fn has_line(&self, id: ConnectionId) -> bool {
+        self.lines.get(&id).is_some_and(|line| !line.is_open())
+    }
+
+    /// Whether nothing waits on any connection.
+    fn is_open(&self) -> bool {
+        self.lines.values().all(Line::is_open)
+    }
+
+    pub(super) fn ops_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut OneSided)> {
+        let lines = self.lines.iter_mut();
+        lines.flat_map(|(&id, line)| line.ops_mut().map(move |op| (id, op)))
+    }
+
+    pub(super) fn revoke(&mut self, id: ConnectionId, window: WindowId) -> (Vec<Over>, usize) {
+        let line = self.lines.get_mut(&id);
+        line.map(|line| line.revoke(window)).unwrap_or_default()
+    }
+
+    /// How long until it is to be looked at again, if nobody else says so.
+    pub(super) fn pause(&self) -> Option<Duration> {
+        self.lines.values().filter_map(Line::pause).min()
+    }
+
+    /// Whether a slot of the ring is free; if none is, the endpoint is woken when one is.
+    fn has_slot(&self) -> bool {
+        let staging = self.staging.as_ref();
+        staging.is_none_or(|(ring, waker)| ring.free_slots() > 0 || ring.arm(*waker))
+    }
+
+    fn pieces_of(&self, id: ConnectionId) -> u32 {
+        let of = |piece: &&Piece| piece.connection == id;
+        self.pieces.iter().filter(of).count() as u32
+    }
+}
+
+impl HoldsOneSided for (ConnectionId, Operation) {
+    fn of_one_sided(connection: ConnectionId, op: OneSided) -> Self {
+        (connection, Operation::OneSided(op))
+    }
+
+    fn into_one_sided(self) -> Option<OneSided> {
+        match self.1 {
+            Operation::OneSided(op) => Some(op),
+            Operation::Data { .. } => None,
+        }
+    }
+}
+
+/// Where a write goes, what it tells the peer, and when it is done.
+type Target<'a> = (WindowPlace<'a>, Option<u32>, Level);
+
+impl<L: Link> ReceiveCore<L> {
+    /// The ring that one-sided operations are staged in.
+    pub(crate) fn stage_in(&mut self, ring: &StagingRing) {
+        let waker = Arc::clone(&self.wait);
+        let waker = ring.add_waker(Arc::new(move || waker.wake()));
+        self.account.later.staging = Some((ring.clone(), waker));
+    }
+
+    // ---- accepting -----------------------------------------------------------------------------------------------
+
+    /// A write that can't be posted now for this reason: takes it all the same if it only has to wait, else gives the payload back.
+    #[cold]
+    pub(super) fn write_later(
+        &mut self,
+        kind: SendErrorKind,
+        payload: Payload,
+        target: Target<'_>,
+        key: u64,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        let (place, data, level) = target;
+        let id = place.window.connection();
+        let Some(scope) = self.scope_of(id) else {
+            return Err((kind, payload));
+        };
+        let waits = payload.is_gated() || staged_segment(&payload, scope).is_some();
+        if !waits && !self.is_held_back(&kind) {
+            return Err((kind, payload));
+        }
+        if !waits && !self.account.later.has_line(id) {
+            let wanted = Wanted::write(place, &payload, data.is_some());
+            return match self.admit_later(&wanted) {
+                Ok(remote) => {
+                    let how = How::write(remote, place, data, level);
+                    self.post_write(id, payload, place.window.id(), &how, key)
+                }
+                Err(kind) => Err((kind, payload)),
+            };
+        }
+        let ring = self.account.later.ring().cloned();
+        let max_bytes = self.max_bytes();
+        let way = |payload| Later::of(ring.as_ref(), payload, scope, max_bytes);
+        self.queue_write(payload, target, key, way)
+    }
+
+    /// The same of a read.
+    #[cold]
+    pub(super) fn read_later(
+        &mut self,
+        kind: SendErrorKind,
+        into: Destination,
+        place: WindowPlace<'_>,
+        key: u64,
+    ) -> Result<(), (SendErrorKind, Destination)> {
+        let id = place.window.connection();
+        let Some(scope) = self.scope_of(id) else {
+            return Err((kind, into));
+        };
+        let staged = into.region().is_staged(scope);
+        if !staged && !self.is_held_back(&kind) {
+            return Err((kind, into));
+        }
+        if !staged && !self.account.later.has_line(id) {
+            return match self.admit_later(&Wanted::read(place, &into)) {
+                Ok(remote) => self.post_read(id, into, place.window.id(), remote, key),
+                Err(kind) => Err((kind, into)),
+            };
+        }
+        let ring = self.account.later.ring().cloned();
+        let max_bytes = self.max_bytes();
+        let slots = |into: &_| match staged {
+            true => later::staged_read(ring.as_ref(), into, max_bytes).map(Some),
+            false => Ok(None),
+        };
+        self.queue_read(into, place, key, slots)
+    }
+
+    /// Whether that may only say that others wait, on some connection.
+    fn is_held_back(&self, kind: &SendErrorKind) -> bool {
+        self.account.limit == 0 && *kind == SendErrorKind::WouldBlock(Blocked::Depth)
+    }
+
+    fn max_bytes(&self) -> u64 {
+        self.link.limits().rma.map_or(0, |rma| rma.max_bytes)
+    }
+
+    /// Everything that can be said of an operation before anything is taken for it. Where it goes.
+    fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+        let id = wanted.place.window.connection();
+        let conn = self
+            .conns
+            .get(id)
+            .ok_or(SendErrorKind::Window(WindowError::WrongConnection))?;
+        let rma = self.link.limits().rma.as_ref();
+        // What can never be is said first: who is blocked tries again.
+        let remote = one_sided::check_in_pieces(&conn.machine, id, rma, wanted)?;
+        may_use(conn, wanted.immediate)?;
+        match self.account.is_full(self.settings.windows.operations) {
+            true => Err(SendErrorKind::WouldBlock(Blocked::Depth)),
+            false => Ok(remote),
+        }
+    }
+
+    /// Has a write wait whose bytes take the way that `way` says.
+    pub(crate) fn queue_write(
+        &mut self,
+        payload: Payload,
+        (place, data, level): Target<'_>,
+        key: u64,
+        way: impl FnOnce(Payload) -> Result<Later, (SendErrorKind, Payload)>,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        let id = place.window.connection();
+        let wanted = Wanted::write(place, &payload, data.is_some());
+        let remote = match self.admit_later(&wanted) {
+            Ok(remote) => remote,
+            Err(kind) => return Err((kind, payload)),
+        };
+        let how = How::write(remote, place, data, level);
+        let mut iov = IovList::new();
+        let local = match way(payload)? {
+            Later::Whole(payload) => self
+                .whole(id, payload, &how, &mut iov)
+                .map_err(|(kind, payload)| (kind, payload.unstaged()))?,
+            Later::Pieces(payload, slots) => match self.hold_slots(id, &slots) {
+                Ok(desc) => later::pieces_of_write(payload, slots, desc, &how),
+                Err(kind) => return Err((kind, payload)),
+            },
+        };
+        self.push_line(id, (key, place.window.id()), local, iov, how);
+        Ok(())
+    }
+
+    fn hold_slots(
+        &mut self,
+        id: ConnectionId,
+        slots: &Slots,
+    ) -> Result<HeldDescriptor, SendErrorKind> {
+        let conn = self.conns.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
+        later::hold_slots(slots, Some(&conn.link), &mut conn.scoped)
+    }
+
+    /// The local side of a write that is posted as it is, when its gate is open.
+    fn whole(
+        &mut self,
+        id: ConnectionId,
+        payload: Payload,
+        how: &How,
+        iov: &mut IovList,
+    ) -> Result<Local, (SendErrorKind, Payload)> {
+        let rma = self.link.limits().rma.as_ref();
+        let checked = one_sided::check_whole(rma, how.remote.len as u64, payload.run_count());
+        let leased = checked.and_then(|()| {
+            let conn = self.conns.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
+            outgoing::lease_each(payload.wire(), Some(&conn.link), &mut conn.scoped, iov)
+        });
+        let mut leases = match leased {
+            Ok(leases) => leases,
+            Err(kind) => return Err((kind, payload)),
+        };
+        if payload.is_gated() {
+            leases = leases.of_gated();
+        }
+        // SAFETY: the leases are this payload's, or those of what is sent of it.
+        Ok(Local::Write(unsafe { LeasedPayload::new(payload, leases) }))
+    }
+
+    /// Has a read wait, which comes into slots if `slots` gives some.
+    pub(crate) fn queue_read(
+        &mut self,
+        into: Destination,
+        place: WindowPlace<'_>,
+        key: u64,
+        slots: impl FnOnce(&Destination) -> Result<Option<Slots>, SendErrorKind>,
+    ) -> Result<(), (SendErrorKind, Destination)> {
+        let id = place.window.connection();
+        let wanted = Wanted::read(place, &into);
+        let admitted = self.admit_later(&wanted);
+        let admitted = admitted.and_then(|remote| Ok((remote, slots(&into)?)));
+        let mut iov = IovList::new();
+        let (remote, local) = match admitted {
+            Ok((remote, Some(slots))) => match self.hold_slots(id, &slots) {
+                Ok(desc) => (remote, later::pieces_of_read(into, slots, desc)),
+                Err(kind) => return Err((kind, into)),
+            },
+            Ok((remote, None)) => {
+                let rma = self.link.limits().rma.as_ref();
+                if let Err(kind) = one_sided::check_whole(rma, wanted.len, wanted.segments) {
+                    return Err((kind, into));
+                }
+                let (into, run) = self.lease_destination(id, into)?;
+                iov.push(run.base, run.len, run.desc);
+                (remote, Local::Read(into))
+            }
+            Err(kind) => return Err((kind, into)),
+        };
+        let how = How::read(remote);
+        self.push_line(id, (key, place.window.id()), local, iov, how);
+        Ok(())
+    }
+
+    /// Counts an operation as one that is posted, and has it wait.
+    fn push_line(
+        &mut self,
+        id: ConnectionId,
+        (key, window): (u64, WindowId),
+        local: Local,
+        iov: IovList,
+        how: How,
+    ) {
+        let op = self.one_sided_op(key, window, local);
+        if let Some(conn) = self.conns.get_mut(id) {
+            let counted = conn.machine.on_window_posted(how.immediate.is_some());
+            debug_assert!(counted.is_ok(), "`admit_later` asked the same");
+        }
+        let line = self.account.later.lines.entry(id).or_default();
+        line.push(op, iov, how);
+        self.account.limit = 0;
+        self.count_one_sided_posted();
+        self.retry = true;
+        // The next poll looks at the gate, and sets the timer.
+        self.wait.wake();
+    }
+
+    // ---- waiting -------------------------------------------------------------------------------------------------
+
+    /// Posts what may be posted of what waits, on all connections.
+    pub(super) fn drive_lines(&mut self, events: &mut Vec<ReceiveEvent>) {
+        if self.account.later.lines.is_empty() {
+            return;
+        }
+        let ids: Vec<_> = self.account.later.lines.keys().copied().collect();
+        for id in ids {
+            self.drive_line(id, events);
+        }
+        self.retry |= self.account.later.pause().is_some();
+    }
+
+    fn drive_line(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        let (later, conn) = (&mut self.account.later, self.conns.get_mut(id));
+        let (Some(line), Some(conn)) = (later.lines.get_mut(&id), conn) else {
+            return;
+        };
+        if conn.machine.state() == State::Closed {
+            // Its end is on the way, and gives them their outcomes.
+            return;
+        }
+        let over = line.drive(Posting {
+            link: &mut self.link,
+            conn: &conn.link,
+            connection: id,
+            slab: &mut self.operations,
+            pieces: &mut later.pieces,
+        });
+        if line.is_empty() {
+            later.lines.remove(&id);
+        }
+        self.reopen();
+        self.on_line_over(id, over, events);
+    }
+
+    fn reopen(&mut self) {
+        if self.account.later.is_open() {
+            self.account.limit = self.settings.windows.operations;
+        }
+    }
+
+    /// A piece of a one-sided operation is over.
+    pub(super) fn on_one_sided_piece(
+        &mut self,
+        piece: Piece,
+        error: Option<CompletionError>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let id = piece.connection;
+        let Some(conn) = self.conns.get_mut(id) else {
+            // Its operation had its outcome when the connection ended.
+            return self.on_orphan(id);
+        };
+        if let Some(error) = &error {
+            conn.machine.on_lost(Some(error.errno));
+            self.touch(id);
+        }
+        if let Some(line) = self.account.later.lines.get_mut(&id) {
+            line.on_piece(piece, error);
+        }
+        self.drive_line(id, events);
+        self.retry |= self.account.later.pause().is_some();
+    }
+
+    /// Operations ended in a line. A connection is not lost by that.
+    pub(super) fn on_line_over(
+        &mut self,
+        id: ConnectionId,
+        over: Vec<Over>,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        for Over { op, error, untold } in over {
+            self.account.in_flight -= 1;
+            if let Some(conn) = self.conns.get_mut(id) {
+                if untold {
+                    conn.machine.on_immediate_undone();
+                }
+                conn.machine.on_window_done(op.window);
+                self.touch(id);
+            }
+            match &error {
+                None => self.stats.completed += 1,
+                Some(_) => self.stats.failed += 1,
+            }
+            events.push(told(id, op.finish(error)));
+        }
+    }
+
+    // ---- back-pressure -------------------------------------------------------------------------------------------
+
+    /// An operation was refused, as no slot of the ring is free.
+    pub(super) fn wait_for_slot(&mut self, id: ConnectionId) {
+        let later = &mut self.account.later;
+        if !later.starved.contains(&id) {
+            later.starved.push(id);
+        }
+        if later.has_slot() {
+            self.wait.wake();
+        }
+    }
+
+    /// Tells those that were refused for want of a slot that there is one.
+    pub(super) fn tell_starved(&mut self, events: &mut Vec<ReceiveEvent>) {
+        let later = &mut self.account.later;
+        if later.starved.is_empty() || !later.has_slot() {
+            return;
+        }
+        for id in std::mem::take(&mut later.starved) {
+            if self.conns.get(id).is_some() {
+                events.push(ReceiveEvent::Writable { connection: id });
+            }
+        }
+    }
+
+    // ---- the end -------------------------------------------------------------------------------------------------
+
+    /// The connection is over, and the provider has nothing of what waits but slots: outcomes are told.
+    pub(super) fn fail_line(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(mut line) = self.account.later.lines.remove(&id) else {
+            return;
+        };
+        self.reopen();
+        for op in line.end() {
+            self.account.in_flight -= 1;
+            self.stats.failed += 1;
+            events.push(told(id, op.finish(Some(CompletionError::ended(reason)))));
+        }
+    }
+
+    /// RDM form: pieces that the provider has of a connection that is over.
+    pub(super) fn orphan_pieces(&self, id: ConnectionId) -> u32 {
+        self.account.later.pieces_of(id)
+    }
+
+    /// The provider's endpoint is closed: what pieces hold is free.
+    pub(super) fn drop_pieces(&mut self, of: Option<ConnectionId>) {
+        let rma = self.link.limits().rma;
+        let is_of = |piece: &Piece| of.is_none_or(|id| piece.connection == id);
+        for piece in self.account.later.pieces.take_where(is_of) {
+            one_sided::drop_piece(piece, rma.as_ref());
+        }
+    }
+
+    /// The provider may use the slots for ever.
+    pub(super) fn leak_pieces(&mut self) {
+        let empty = InFlight::third(0, ContextKind::Opaque);
+        std::mem::forget(std::mem::replace(&mut self.account.later.pieces, empty));
+    }
+
+    /// The endpoint is dropped.
+    pub(super) fn leave_staging(&mut self) {
+        if let Some((ring, waker)) = self.account.later.staging.take() {
+            ring.remove_waker(waker);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! What becomes of a one-sided operation that can't be posted as it was given: which way its bytes take. Both cores ask here.
+
+#![allow(unsafe_code)]
+
+use crate::buffer::{LeasedPayload, Leases, Payload};
+use crate::endpoint::core::control::HeldDescriptor;
+use crate::endpoint::core::scoped::ScopedRegistrations;
+use crate::endpoint::link::LinkConn;
+use crate::endpoint::staging::{StagingRing, staged_segment};
+use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::one_sided::{How, Local};
+use crate::endpoint::windows::passage::{Given, Passage, Slots};
+use crate::error::SendErrorKind;
+use crate::memory::Scope;
+
+/// The way of a write.
+pub(crate) enum Later {
+    /// It is posted at once, as soon as its gate is open; what is staged of it is in slots then.
+    Whole(Payload),
+    /// It goes piece by piece.
+    Pieces(Payload, Slots),
+}
+
+impl Later {
+    /// That of a payload, in the scope of its connection, to a provider that takes so many bytes at once.
+    ///
+    /// # Errors
+    /// It has to be staged, and there is no ring; or there is no slot now; or the ring is too small.
+    pub(crate) fn of(
+        ring: Option<&StagingRing>,
+        payload: Payload,
+        scope: Scope,
+        max_bytes: u64,
+    ) -> Result<Self, (SendErrorKind, Payload)> {
+        let Some(segment) = staged_segment(&payload, scope) else {
+            return Ok(Self::Whole(payload));
+        };
+        let Some(ring) = ring else {
+            return Err((SendErrorKind::NotStaged { segment }, payload));
+        };
+        match ring.outward(&payload, max_bytes) {
+            None => ring.stage(payload, scope).map(Self::Whole),
+            Some(Ok(slots)) => Ok(Self::Pieces(payload, slots)),
+            Some(Err(kind)) => Err((kind, payload)),
+        }
+    }
+}
+
+/// What a read into memory goes through that has to be staged.
+///
+/// # Errors
+/// There is no ring, or no slot now.
+pub(crate) fn staged_read(
+    ring: Option<&StagingRing>,
+    into: &Destination,
+    max_bytes: u64,
+) -> Result<Slots, SendErrorKind> {
+    let ring = ring.ok_or(SendErrorKind::NotStaged { segment: 0 })?;
+    ring.inward(into, max_bytes)
+}
+
+/// The local side of a write that goes piece by piece.
+pub(crate) fn pieces_of_write(
+    payload: Payload,
+    slots: Slots,
+    desc: HeldDescriptor,
+    how: &How,
+) -> Local {
+    let mut leases = Leases::elsewhere(desc.scope());
+    if payload.is_gated() {
+        leases = leases.of_gated();
+    }
+    // SAFETY: there is no lease.
+    let payload = unsafe { LeasedPayload::new(payload, leases) };
+    let (given, last_alone) = (Given::Write(payload), how.immediate.is_some());
+    Local::Passage(Box::new(Passage::new(given, how.remote.len, slots, desc, last_alone)))
+}
+
+/// The same of a read.
+pub(crate) fn pieces_of_read(into: Destination, slots: Slots, desc: HeldDescriptor) -> Local {
+    let (len, given) = (into.len(), Given::Read(into));
+    Local::Passage(Box::new(Passage::new(given, len, slots, desc, false)))
+}
+
+/// Keeps the registration of the slots open for one operation.
+///
+/// # Errors
+/// They are not registered with the domain of this connection, or registering them for this connection alone failed.
+pub(crate) fn hold_slots<C: LinkConn>(
+    slots: &Slots,
+    conn: Option<&C>,
+    scoped: &mut ScopedRegistrations,
+) -> Result<HeldDescriptor, SendErrorKind> {
+    let region = slots.region().ok_or(SendErrorKind::NotStaged { segment: 0 })?;
+    let registrar = conn.and_then(LinkConn::registrar);
+    if let Some(registrar) = registrar.filter(|_| scoped.misses(region)) {
+        scoped.register(region, registrar)?;
+    }
+    let held = HeldDescriptor::lease(region, scoped.scope());
+    held.ok_or(SendErrorKind::NotStaged { segment: 0 })
+}
