@@ -9,5 +9,6 @@ mod endpoints;
 mod fake;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
+mod one_sided;
 #[path = "../common/pattern.rs"]
 mod pattern;

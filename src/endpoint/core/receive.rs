@@ -843,7 +843,9 @@ impl<L: Link> ReceiveCore<L> {
         };
         let retry = self.retry.then(|| Instant::now() + pause);
         let later = self.account.later.pause();
-        let retry = retry.into_iter().chain(later.map(|pause| Instant::now() + pause));
+        let retry = retry
+            .into_iter()
+            .chain(later.map(|pause| Instant::now() + pause));
         let all = self.armed.into_iter().chain(retry);
         let all = all.chain(self.layer_deadline);
         self.wait

@@ -73,7 +73,13 @@ pub(crate) fn pieces_of_write(
     // SAFETY: there is no lease.
     let payload = unsafe { LeasedPayload::new(payload, leases) };
     let (given, last_alone) = (Given::Write(payload), how.immediate.is_some());
-    Local::Passage(Box::new(Passage::new(given, how.remote.len, slots, desc, last_alone)))
+    Local::Passage(Box::new(Passage::new(
+        given,
+        how.remote.len,
+        slots,
+        desc,
+        last_alone,
+    )))
 }
 
 /// The same of a read.
@@ -91,7 +97,9 @@ pub(crate) fn hold_slots<C: LinkConn>(
     conn: Option<&C>,
     scoped: &mut ScopedRegistrations,
 ) -> Result<HeldDescriptor, SendErrorKind> {
-    let region = slots.region().ok_or(SendErrorKind::NotStaged { segment: 0 })?;
+    let region = slots
+        .region()
+        .ok_or(SendErrorKind::NotStaged { segment: 0 })?;
     let registrar = conn.and_then(LinkConn::registrar);
     if let Some(registrar) = registrar.filter(|_| scoped.misses(region)) {
         scoped.register(region, registrar)?;

@@ -346,8 +346,7 @@ fn post_pieces<L: Link, T, P: HoldsPiece>(
             ..*how
         };
         let piece = P::of_piece(piece);
-        let posted =
-            one_sided::hand_over(way.link, way.conn, way.pieces, piece, &iov, &how_piece);
+        let posted = one_sided::hand_over(way.link, way.conn, way.pieces, piece, &iov, &how_piece);
         let Err((refused, piece)) = posted else {
             if last {
                 // It is the peer's to hear.

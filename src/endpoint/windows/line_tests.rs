@@ -22,7 +22,7 @@ use crate::endpoint::windows::passage::{Copies, Slots};
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
 use crate::error::{Blocked, FabricErrno, SendErrorKind};
 use crate::event_loop::WaitSource;
-use crate::memory::{Access, Registrar};
+use crate::memory::Access;
 
 /// Bytes that a test reads into a device.
 const READ_BYTES: usize = 64;
@@ -301,7 +301,10 @@ fn as_many_wait_as_may_be_in_flight() {
     read(&mut rig, &remote, 2).unwrap();
     let blocked = SendErrorKind::WouldBlock(Blocked::Depth);
     assert_eq!(write(&mut rig, &remote, 9, None), Err(blocked.clone()));
-    assert_eq!(write_gated(&mut rig, &remote, 9, None).unwrap_err(), blocked);
+    assert_eq!(
+        write_gated(&mut rig, &remote, 9, None).unwrap_err(),
+        blocked
+    );
     assert_eq!(read(&mut rig, &remote, 9), Err(blocked));
     rig.settle();
     assert_eq!(rig.writable, 0);
@@ -358,7 +361,10 @@ fn a_window_that_is_revoked_takes_what_waits_along() {
         assert_eq!(rig.failed, [(0, libc::ECANCELED), (2, libc::ECANCELED)]);
         assert!(matches!(rig.heard[..], [WindowEvent::Revoked { .. }]));
         let back = far_events(&mut rig);
-        assert!(matches!(back[..], [WindowEvent::Released { .. }]), "{back:?}");
+        assert!(
+            matches!(back[..], [WindowEvent::Released { .. }]),
+            "{back:?}"
+        );
         assert!(gates[0].is_settled() && rig.completed.is_empty());
         gates[1].open();
         rig.settle();
@@ -522,12 +528,18 @@ fn a_write_goes_piece_by_piece_and_tells_the_peer_last() {
         copies.open_all();
         rig.poll_sender();
         // The others are over.
-        assert_eq!(first_bytes(&slice.slice(8..16).unwrap()) & 0xffff_ffff_ffff, bytes & 0xffff_ffff_ffff);
+        assert_eq!(
+            first_bytes(&slice.slice(8..16).unwrap()) & 0xffff_ffff_ffff,
+            bytes & 0xffff_ffff_ffff
+        );
         rig.net.deliver(1);
         rig.poll_receiver();
         assert_eq!(first_bytes(&slice.slice(8..16).unwrap()), bytes);
         let heard = far_events(&mut rig);
-        assert!(matches!(heard[..], [WindowEvent::PeerWrote { data: 77, .. }]), "{heard:?}");
+        assert!(
+            matches!(heard[..], [WindowEvent::PeerWrote { data: 77, .. }]),
+            "{heard:?}"
+        );
         rig.settle();
         assert_eq!(rig.completed, [1, 2]);
         assert!(copies.all_settled());
@@ -625,17 +637,27 @@ fn pieces_wait_for_the_provider_and_for_each_other() {
     rig.poll_sender();
     rig.poll_sender();
     rig.poll_sender();
-    assert_eq!(rig.net.sends_of(rig.conn).len(), 4, "as many as may be in flight");
+    assert_eq!(
+        rig.net.sends_of(rig.conn).len(),
+        4,
+        "as many as may be in flight"
+    );
     rig.settle();
     assert_eq!(rig.completed, [0, 1]);
-    assert_eq!(first_bytes(&slice.slice(8..16).unwrap()), 0x0202_0202_0202_0202);
+    assert_eq!(
+        first_bytes(&slice.slice(8..16).unwrap()),
+        0x0202_0202_0202_0202
+    );
     // One that it does not take at all ends the operation.
     let through = slots(&ring, 4, 1, &copies[0]).unwrap();
     write_pieces(&mut rig, &remote, 2, None, through).unwrap();
     let errno = PostRefused::Errno(FabricErrno::new(libc::EINVAL));
     rig.net.refuse_sends(near, &[errno]);
     rig.settle();
-    assert_eq!((rig.failed.clone(), rig.ended), (vec![(2, libc::EINVAL)], None));
+    assert_eq!(
+        (rig.failed.clone(), rig.ended),
+        (vec![(2, libc::EINVAL)], None)
+    );
     assert_eq!(ring.free_count(), 8);
     rig.check_all_back();
 }
@@ -692,7 +714,11 @@ fn a_slot_that_a_peer_may_fill_after_the_close_is_never_free() {
     rig.poll_sender();
     assert_eq!(failed_keys(&rig), [2]);
     rig.check_all_back();
-    assert_eq!(ring.free_count(), 1, "the slot is given up, not the destination");
+    assert_eq!(
+        ring.free_count(),
+        1,
+        "the slot is given up, not the destination"
+    );
 }
 
 /// The peer revokes a window that an operation is in the middle of: that goes on, since it depends on nobody.
@@ -713,7 +739,10 @@ fn what_has_begun_goes_on_when_its_window_is_revoked() {
     rig.settle();
     assert_eq!(rig.completed, [1]);
     let back = far_events(&mut rig);
-    assert!(matches!(back[..], [WindowEvent::Released { .. }]), "{back:?}");
+    assert!(
+        matches!(back[..], [WindowEvent::Released { .. }]),
+        "{back:?}"
+    );
     rig.check_all_back();
 }
 
@@ -748,7 +777,10 @@ fn gated_at_receiver(
 fn outcomes(rig: &mut Rig) -> Vec<(u64, bool)> {
     let heard = far_events(rig);
     let told = heard.into_iter().filter_map(|event| {
-        let good = matches!(event, WindowEvent::Written { .. } | WindowEvent::Read { .. });
+        let good = matches!(
+            event,
+            WindowEvent::Written { .. } | WindowEvent::Read { .. }
+        );
         match &event {
             WindowEvent::WriteFailed { payload, .. } => assert!(!payload.segments().is_empty()),
             WindowEvent::ReadFailed { into, .. } => assert!(into.is_some()),
@@ -896,12 +928,14 @@ fn what_a_copy_may_still_use_is_leaked() {
     let payload = rig.payload(1);
     let target = (remote.at(8), None, Level::Delivered);
     let way = |payload| Ok(Later::Pieces(payload, through));
-    assert!(rig.sender().queue_write(payload.into(), target, 1, way).is_ok());
+    assert!(
+        rig.sender()
+            .queue_write(payload.into(), target, 1, way)
+            .is_ok()
+    );
     let mut events = Vec::new();
     rig.sender().poll(&mut events).unwrap();
-    let [SendEvent::Window(WindowEvent::WriteFailed { payload, .. })] =
-        &events[..]
-    else {
+    let [SendEvent::Window(WindowEvent::WriteFailed { payload, .. })] = &events[..] else {
         panic!("{events:?}");
     };
     assert!(payload.segments().is_empty());

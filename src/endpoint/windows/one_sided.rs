@@ -279,11 +279,7 @@ pub(crate) fn check_in_pieces(
 }
 
 /// Where `len` bytes at `offset` of the window are for the provider.
-fn range(
-    window: &WindowDescriptor,
-    offset: u64,
-    len: u64,
-) -> Result<RemoteRange, SendErrorKind> {
+fn range(window: &WindowDescriptor, offset: u64, len: u64) -> Result<RemoteRange, SendErrorKind> {
     if len == 0 {
         return Err(WindowError::Empty.into());
     }

@@ -65,12 +65,20 @@ pub(super) fn first_bytes(slice: &RegionSlice) -> u64 {
 }
 
 /// A window at the receiver over memory of that number, and the sender's view of it.
-pub(super) fn far_window(rig: &mut Rig, number: usize, access: Access) -> (LocalWindow, RemoteWindow) {
+pub(super) fn far_window(
+    rig: &mut Rig,
+    number: usize,
+    access: Access,
+) -> (LocalWindow, RemoteWindow) {
     let slice = memory(rig, number);
     expose(rig, slice, access)
 }
 
-pub(super) fn expose(rig: &mut Rig, slice: RegionSlice, access: Access) -> (LocalWindow, RemoteWindow) {
+pub(super) fn expose(
+    rig: &mut Rig,
+    slice: RegionSlice,
+    access: Access,
+) -> (LocalWindow, RemoteWindow) {
     let id = connection(rig);
     let local = rig.receiver().expose(id, slice.into(), access).unwrap();
     let remote = rig.sender().open_window(&local.descriptor()).unwrap();

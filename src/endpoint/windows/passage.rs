@@ -16,8 +16,8 @@ use smallvec::SmallVec;
 use crate::buffer::{BufferMut, Gate, GateError, LeasedPayload};
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::id::ConnectionId;
-use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::RemoteRange;
+use crate::endpoint::link::iov::IovList;
 use crate::endpoint::windows::destination::Destination;
 use crate::error::CompletionError;
 use crate::memory::Region;
@@ -227,10 +227,9 @@ impl Passage {
 
     /// What is to be done now. A piece that is to be posted is taken by [`take`](Self::take).
     pub(crate) fn next(&mut self) -> Next {
-        if self.failed.is_some() {
-            return Next::Nothing;
-        }
+        self.land();
         match self.write {
+            _ if self.failed.is_some() => Next::Nothing,
             true => self.next_write(),
             false if self.begun == self.len => Next::Nothing,
             false if self.slots.free.is_empty() => Next::Wait,
@@ -338,11 +337,9 @@ impl Passage {
         self.failed.get_or_insert(error);
     }
 
-    /// Looks at the copies of a read: whether it is over, or of a write that all its pieces are.
+    /// Whether all its pieces are over, and the copies behind those of a read that nobody else waits for.
     pub(crate) fn is_over(&mut self) -> bool {
-        if !self.write && self.failed.is_none() {
-            self.land();
-        }
+        self.land();
         if self.in_flight > 0 {
             return false;
         }
@@ -351,7 +348,11 @@ impl Passage {
         self.failed.is_some() || all && landed
     }
 
+    /// Frees the slots of a read whose copies are done.
     fn land(&mut self) {
+        if self.write || self.failed.is_some() {
+            return;
+        }
         while let Some(front) = self.copying.front_mut() {
             match front.poll() {
                 Ok(true) => {}

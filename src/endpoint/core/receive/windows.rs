@@ -371,7 +371,9 @@ impl<L: Link> ReceiveCore<L> {
     fn refuse_one_sided(&mut self, id: ConnectionId, kind: SendErrorKind) -> SendErrorKind {
         if kind == SendErrorKind::WouldBlock(Blocked::Staging) {
             self.wait_for_slot(id);
-        } else if matches!(kind, SendErrorKind::WouldBlock(_)) && !self.account.blocked.contains(&id) {
+        } else if matches!(kind, SendErrorKind::WouldBlock(_))
+            && !self.account.blocked.contains(&id)
+        {
             self.account.blocked.push(id);
         }
         kind
@@ -644,8 +646,7 @@ impl<L: Link> ReceiveCore<L> {
     /// Tells whose operations were refused for now that they may be taken.
     pub(super) fn tell_writable(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.tell_starved(events);
-        if self.account.blocked.is_empty()
-            || self.account.is_full(self.settings.windows.operations)
+        if self.account.blocked.is_empty() || self.account.is_full(self.settings.windows.operations)
         {
             return;
         }

@@ -242,7 +242,10 @@ impl<L: Link> SendCore<L> {
         let Some(rma) = self.link.limits().rma else {
             return;
         };
-        let (segments, bytes) = (rma.iov_limit.min(IOV_MAX), rma.max_bytes.min(PIECE_BYTES as u64));
+        let (segments, bytes) = (
+            rma.iov_limit.min(IOV_MAX),
+            rma.max_bytes.min(PIECE_BYTES as u64),
+        );
         while let Some(long) = &mut self.long {
             let more = long.pieces < PIECES_MAX && long.offset < long.len;
             if !more || !self.machine.may_write_long() {

@@ -99,7 +99,12 @@ impl<L: Link> SendCore<L> {
         })
     }
 
-    pub(super) fn refuse_read(&mut self, kind: SendErrorKind, into: Destination, key: u64) -> ReadError {
+    pub(super) fn refuse_read(
+        &mut self,
+        kind: SendErrorKind,
+        into: Destination,
+        key: u64,
+    ) -> ReadError {
         let SendError { kind, key, .. } = self.refuse(kind, Payload::empty(), key);
         ReadError { kind, into, key }
     }
