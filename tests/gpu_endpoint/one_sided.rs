@@ -188,10 +188,8 @@ impl Pair {
             let written = match (end, data) {
                 (End::Sender, None) => self.sender.write(payload, place, key),
                 (End::Sender, Some(data)) => self.sender.write_with_data(payload, place, data, key),
-                (End::Receiver, None) => self.receiver.write(payload, place, key),
-                (End::Receiver, Some(data)) => {
-                    self.receiver.write_with_data(payload, place, data, key)
-                }
+                // A sender grants nobody a credit, so nobody can tell it.
+                (End::Receiver, _) => self.receiver.write(payload, place, key),
             };
             match written {
                 Ok(()) => return,
@@ -396,8 +394,10 @@ fn operations_keep_their_order_behind_an_event() {
                 ]
                 .concat();
                 assert!(read[..] == whole, "{kind:?} {end:?}: out of order");
-                pair.until("word of the writes", |it| it.told.len() == 2);
-                assert_eq!(std::mem::take(&mut pair.told), [41, 43]);
+                if matches!(end, End::Sender) {
+                    pair.until("word of the writes", |it| it.told.len() == 2);
+                    assert_eq!(std::mem::take(&mut pair.told), [41, 43]);
+                }
             }
             pair.end();
         },
@@ -415,15 +415,13 @@ fn a_write_in_pieces_tells_the_peer_when_all_of_it_is_there() {
                 return;
             };
             let region = device_region(&pair.domain, BYTES);
-            for end in [End::Sender, End::Receiver] {
-                for round in 0..4 {
-                    let slice = filled(&region, 9, 7 * SLOT, round, &stream);
-                    pair.write_and_tell(end, slice.into(), 3, Some(round as u32), round);
-                    pair.until("word of it", |it| !it.told.is_empty());
-                    assert_eq!(pair.told.pop(), Some(round as u32));
-                    assert!(pair.seen(end, 3, 7 * SLOT) == pattern(7 * SLOT, round));
-                    pair.written(round);
-                }
+            for round in 0..4 {
+                let slice = filled(&region, 9, 7 * SLOT, round, &stream);
+                pair.write_and_tell(End::Sender, slice.into(), 3, Some(round as u32), round);
+                pair.until("word of it", |it| !it.told.is_empty());
+                assert_eq!(pair.told.pop(), Some(round as u32));
+                assert!(pair.seen(End::Sender, 3, 7 * SLOT) == pattern(7 * SLOT, round));
+                pair.written(round);
             }
             pair.end();
         },

@@ -242,8 +242,8 @@ impl Line {
                 at += 1;
                 continue;
             }
-            let (error, landing) = (passage.take_failure(), passage.take_landing());
-            self.landing.extend(landing);
+            self.landing.extend(passage.take_landing());
+            let error = passage.take_failure();
             over.push(self.passing.remove(at).over(error));
         }
     }

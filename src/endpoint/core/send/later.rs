@@ -8,6 +8,7 @@ use crate::buffer::{LeasedPayload, Payload};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange};
+use crate::endpoint::protocol::connection::State;
 use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::later::{self, Later};
@@ -227,6 +228,10 @@ impl<L: Link> SendCore<L> {
     pub(super) fn drive_line(&mut self, events: &mut Vec<SendEvent>) {
         let connection = self.connection_id();
         let Some(conn) = &self.conn else { return };
+        if self.machine.state() == State::Closed {
+            // Its end is on the way, and gives them their outcomes.
+            return;
+        }
         let over = self.line.drive(Posting {
             link: &mut self.link,
             conn,
