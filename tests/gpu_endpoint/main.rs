@@ -11,3 +11,4 @@ mod fake;
 mod fake_cuda;
 #[path = "../common/pattern.rs"]
 mod pattern;
+mod two;
