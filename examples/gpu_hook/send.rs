@@ -73,8 +73,8 @@ pub(crate) fn run(plan: &Plan, device: Device, peer: PeerAddr) -> Result<Sent, F
             return Err(format!("nothing happened for {LIMIT:?}").into());
         }
     }
-    let outcomes = sender.endpoint.close(Instant::now() + LIMIT)?;
-    debug_assert!(outcomes.is_empty(), "all of them came before");
+    // Their outcomes came before: what is said now is how the connection ended.
+    sender.endpoint.close(Instant::now() + LIMIT)?;
     Ok(Sent {
         sums: sender.hook.sums()?,
         staging: ring.stats(),
