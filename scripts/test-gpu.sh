@@ -1,6 +1,9 @@
 #!/bin/bash
 # All GPU tests over the driver of this machine, with a table of what came of them; SKIPPED, with the reason, where there is no GPU.
 #
+#   test-gpu.sh               cuda, gpu_endpoint and cufile, of tests/, and the example gpu_hook
+#   test-gpu.sh SUITE...      these
+#
 #   FABRICAST_TEST_BINARIES   a folder with the programs (cuda, gpu_endpoint, cufile, gpu_hook, info) that another machine has built, with the
 #                             feature cudarc; else cargo builds them
 #   FABRICAST_TEST_FAKES      a folder with libfake_cuda.so, for a machine without a C compiler
@@ -84,7 +87,7 @@ example() {
     shift 2
     if ! timeout -k 10 "$limit" "${checker[@]}" "$@" >"$log" 2>&1; then
         failed=1
-        row "$name" "$test" FAILED "$(tail -n 1 "$log")"
+        row "$name" "$test" FAILED "$(grep -vE '^(note|stack|  )|^$' "$log" | tail -n 1)"
     elif why=$(sed -n 's/^SKIPPED: //p' "$log") && [[ -n $why ]]; then
         row "$name" "$test" SKIPPED "$why"
     else
@@ -112,36 +115,33 @@ findings() {
     rm -f "${logs[@]}"
 }
 
-# The suites and the example, each with "$1" behind its name.
+# The example, as a test.
+hook() {
+    local program=$2 options=(--or-skip)
+    [[ -z ${FABRICAST_TEST_DIR:-} ]] || options+=(--dir "$FABRICAST_TEST_DIR")
+    example "$1" 'file, GPU, kernel, wire, GPU, kernel, file' "$program" "${options[@]}"
+    example "$1" 'blocks of odd lengths' "$program" "${options[@]}" --size 10000003 --block 64K
+    example "$1" 'from one GPU to another' "$program" "${options[@]}" --to-device 1
+}
+
+# All that were asked for; what each is called ends with "$1".
 all() {
-    local name=$1 path of=()
-    for path in cuda gpu_endpoint cufile; do
-        of=()
-        if [[ $path == cufile ]]; then
-            [[ -z $name ]] || continue
-            # The rest of that suite is over a fake libcufile, and no test of this machine.
-            of=(the_suite_over_the_real_library)
-        fi
-        if [[ -x ${programs[$path]} ]]; then
-            suite "$path$name" "${programs[$path]}" "${of[@]}"
-            [[ -z $name ]] || findings "$path$name"
-        elif [[ -z $name ]]; then
+    local name program
+    for name in "${suites[@]}"; do
+        program=${programs[$name]}
+        if [[ ! -x $program ]]; then
             failed=1
-            row "$path" '(all)' FAILED 'it could not be built'
+            row "$name$1" '(all)' FAILED 'it could not be built'
+            continue
         fi
+        case $name in
+        gpu_hook) hook "$name$1" "$program" ;;
+        # The rest of that suite is over a fake libcufile, and no test of this machine.
+        cufile) suite "$name$1" "$program" the_suite_over_the_real_library ;;
+        *) suite "$name$1" "$program" ;;
+        esac
+        ((${#checker[@]} == 0)) || findings "$name$1"
     done
-    path=${programs[gpu_hook]}
-    if [[ ! -x $path ]]; then
-        failed=1
-        row "gpu_hook$name" '(all)' FAILED 'it could not be built'
-        return
-    fi
-    of=(--or-skip)
-    [[ -z ${FABRICAST_TEST_DIR:-} ]] || of+=(--dir "$FABRICAST_TEST_DIR")
-    example "gpu_hook$name" 'file, GPU, kernel, wire, GPU, kernel, file' "$path" "${of[@]}"
-    example "gpu_hook$name" 'blocks of odd lengths' "$path" "${of[@]}" --size 10000003 --block 64K
-    example "gpu_hook$name" 'from one GPU to another' "$path" "${of[@]}" --to-device 1
-    [[ -z $name ]] || findings "gpu_hook$name"
 }
 
 # What the machine has.
@@ -164,8 +164,10 @@ sums() {
     awk -F '\t' '$2 == "SKIPPED" || $3 ~ /^without / { print "skipped: " $1 ": " $3 }' "$work/rows" | sort | uniq -c
 }
 
+suites=("$@")
+((${#suites[@]} > 0)) || suites=(cuda gpu_endpoint cufile gpu_hook)
 declare -A programs took
-for name in cuda gpu_endpoint cufile gpu_hook info; do programs[$name]=$(program "$name"); done
+for name in "${suites[@]}" info; do programs[$name]=$(program "$name"); done
 checker=()
 machine
 printf '%-21s %-78s %-8s %s\n' suite test result note
@@ -174,6 +176,7 @@ if [[ ${SANITIZER:-0} == 1 ]]; then
     if sanitizer=$(PATH=$PATH:/usr/local/cuda/bin command -v compute-sanitizer); then
         # Refusals of the driver are what several tests provoke: only wrong accesses count.
         checker=("$sanitizer" --tool memcheck --report-api-errors no --target-processes all --log-file "$work/memcheck.%p")
+        mapfile -t suites < <(printf '%s\n' "${suites[@]}" | grep -v '^cufile$')
         all +memcheck
     else
         row memcheck '(all)' SKIPPED 'compute-sanitizer is not installed'

@@ -391,7 +391,10 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
 
 fn statistics(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     if !cufile.capabilities().statistics {
-        println!("PARTLY SKIPPED: statistics: {:?} has none", cufile.version());
+        println!(
+            "PARTLY SKIPPED: statistics: {:?} has none",
+            cufile.version()
+        );
         return;
     }
     cufile.set_stats_level(StatsLevel::VERBOSE).expect("level");

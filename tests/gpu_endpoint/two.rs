@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fabricast::buffer::{DeviceBufferManager, Payload};
+use fabricast::buffer::{DeviceBufferManager, Payload, Segment};
 use fabricast::cuda::{Device, Stream};
 use fabricast::endpoint::{StagingConfig, StagingRing};
 use fabricast::{Domain, Region};
@@ -65,8 +65,7 @@ fn both_ways_between_them_through_one_ring() {
                     let slice = filled(&regions[from], round * 251, size, seed, by);
                     ways[from].send(0, slice, key);
                 }
-                for from in 0..2 {
-                    let way = &mut ways[from];
+                for (from, way) in ways.iter_mut().enumerate() {
                     way.until("message", |it| !it.arrived.is_empty());
                     let on = way.arrived[0].payload().device().ordinal();
                     assert_eq!(on as usize, 1 - from, "the other device");
@@ -99,12 +98,12 @@ fn a_payload_of_both_is_one_message() {
         let streams = [0, 1].map(stream_of);
         let regions = [0, 1].map(|device| region_on(device, &setup.domain, MIB));
         let part = |device: usize, at, len, seed| {
-            filled(&regions[device], at, len, seed, &streams[device]).into()
+            Segment::from(filled(&regions[device], at, len, seed, &streams[device]))
         };
         let payload: Payload = [
             part(0, 3, 10_001, 1),
             part(1, 70_000, 99_999, 2),
-            fabricast::buffer::Segment::from(part(0, 200_000, 5, 3)),
+            part(0, 200_000, 5, 3),
         ]
         .into_iter()
         .collect();
