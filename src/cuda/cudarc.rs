@@ -1,4 +1,4 @@
-//! What [cudarc](cudarc) makes, as ours: contexts, streams and events of the device's primary context. Feature `cudarc`.
+//! What cudarc makes, as ours: contexts, streams and events of the device's primary context. Feature `cudarc`.
 //!
 //! cudarc loads the driver by itself. That it is the one that this library has loaded shows in the context: a driver has one primary context
 //! for each device, and no two drivers have the same.

@@ -1,4 +1,4 @@
-//! Memory that [cudarc](cudarc) allocated as regions. Feature `cudarc`.
+//! Memory that cudarc allocated as regions. Feature `cudarc`.
 
 #![allow(unsafe_code)]
 
