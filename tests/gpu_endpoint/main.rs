@@ -7,5 +7,7 @@ mod alone;
 mod c_library;
 mod endpoints;
 mod fake;
+#[path = "../common/fake_cuda.rs"]
+mod fake_cuda;
 #[path = "../common/pattern.rs"]
 mod pattern;
