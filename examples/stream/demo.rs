@@ -64,6 +64,9 @@ fn pass_on(command: &mut Command, common: &CommonArgs) {
     if common.rdm {
         command.arg("--rdm");
     }
+    if let Some(gpu) = common.gpu {
+        command.arg(format!("--gpu={gpu}"));
+    }
     if common.json {
         command.arg("--json");
     }

@@ -57,7 +57,8 @@ pub use sink::{
     SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
-    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText, SourceError,
+    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText,
+    SourceError,
 };
 pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};
 pub use wire::{StreamIdentity, WireError};

@@ -71,7 +71,8 @@ impl DeviceSource {
         let began = Instant::now();
         while !event.is_done()? {
             if began.elapsed() > *limit {
-                let text = format!("the event that the memory waits for did not happen in {limit:?}");
+                let text =
+                    format!("the event that the memory waits for did not happen in {limit:?}");
                 return Err(SourceError::Other(text));
             }
             std::thread::sleep(ASK_EVERY);

@@ -312,6 +312,16 @@ impl Partials {
         {
             return Ok(());
         }
+        // Of files in memory the pages are made by who writes them, side by side; beforehand one thread would make all of them.
+        let system = rustix::fs::fstatfs(file)?;
+        if system.f_type == libc::TMPFS_MAGIC {
+            let free = system.f_bavail.saturating_mul(system.f_bsize as u64);
+            // Without a limit it has 0 blocks.
+            return match system.f_blocks > 0 && free < size {
+                true => Err(Errno::NOSPC.into()),
+                false => Ok(()),
+            };
+        }
         match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             Err(error) => Err(error.into()),
