@@ -31,7 +31,8 @@ const BUFFER_WAIT: Duration = Duration::from_secs(30);
 /// ([`StreamReport::path`](super::StreamReport::path)). Between file and wire each block can be given to a [hook](Self::hook): a kernel
 /// that checks it or changes it.
 ///
-/// From the GPU's memory to the wire and back blocks are copied through the buffers that they are sent from and received in: best with
+/// Between the GPU's memory and the wire blocks are copied once, through the buffers that they are sent from and received in, also where a
+/// provider could reach the GPU's memory by itself: checksums are the host's to compute. So it is best with
 /// [`SenderConfig::pinned`](super::SenderConfig::pinned) and [`ReceiverConfig::pinned`](super::ReceiverConfig::pinned).
 ///
 /// ```no_run
