@@ -251,7 +251,9 @@ fn without_a_gpu_it_is_said_what_is_missing() {
     demo.args(["demo", "--gpu"]).arg(&sent);
     demo.env("FABRICAST_CUDA", "/nowhere/libcuda.so.1");
     let ended = Process::start_command(&mut demo).end();
-    ended.assert_failed("--gpu: a region of device memory: the CUDA driver cannot be loaded: tried /nowhere");
+    ended.assert_failed(
+        "--gpu: a region of device memory: the CUDA driver cannot be loaded: tried /nowhere",
+    );
 }
 
 #[test]
