@@ -1,10 +1,10 @@
 #!/bin/bash
 # All GPU tests over the driver of this machine, with a table of what came of them; SKIPPED, with the reason, where there is no GPU.
 #
-#   test-gpu.sh               cuda, gpu_endpoint and cufile, of tests/, and the example gpu_hook
+#   test-gpu.sh               cuda, gpu_endpoint, streams and cufile, of tests/, and the example gpu_hook
 #   test-gpu.sh SUITE...      these
 #
-#   FABRICAST_TEST_BINARIES   a folder with the programs (cuda, gpu_endpoint, cufile, gpu_hook, info) that another machine has built, with the
+#   FABRICAST_TEST_BINARIES   a folder with the programs (cuda, gpu_endpoint, streams, cufile, gpu_hook, info) that another machine has built, with the
 #                             feature cudarc; else cargo builds them
 #   FABRICAST_TEST_FAKES      a folder with libfake_cuda.so, for a machine without a C compiler
 #   FABRICAST_LIBFABRIC_CUDA  a libfabric that was built with CUDA, for the test of two processes; its libcudart.so may lie beside it
@@ -138,6 +138,8 @@ all() {
         gpu_hook) hook "$name$1" "$program" ;;
         # The rest of that suite is over a fake libcufile, and no test of this machine.
         cufile) suite "$name$1" "$program" the_suite_over_the_real_library ;;
+        # The others have nothing to do with GPUs.
+        streams) suite "$name$1" "$program" gpu:: ;;
         *) suite "$name$1" "$program" ;;
         esac
         ((${#checker[@]} == 0)) || findings "$name$1"
@@ -165,7 +167,7 @@ sums() {
 }
 
 suites=("$@")
-((${#suites[@]} > 0)) || suites=(cuda gpu_endpoint cufile gpu_hook)
+((${#suites[@]} > 0)) || suites=(cuda gpu_endpoint streams cufile gpu_hook)
 declare -A programs took
 for name in "${suites[@]}" info; do programs[$name]=$(program "$name"); done
 checker=()
