@@ -14,7 +14,7 @@ use super::payload::Payload;
 use crate::stats;
 
 /// What a send waits for. It is polled by the endpoint that has the send, on whatever thread drives that.
-pub(crate) trait Gate: Send + fmt::Debug {
+pub(crate) trait Gate: Send + Sync + fmt::Debug {
     /// Moves on what it waits for; true when the send may go. It is not asked again after that, nor after an error.
     ///
     /// # Errors

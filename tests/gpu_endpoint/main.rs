@@ -12,3 +12,4 @@ mod fake_cuda;
 mod one_sided;
 #[path = "../common/pattern.rs"]
 mod pattern;
+mod two;

@@ -30,6 +30,8 @@ pub(super) struct Copy {
 
 // SAFETY: an address of a slot, which goes to any thread.
 unsafe impl Send for Copy {}
+// SAFETY: nothing reads or writes there by a shared one.
+unsafe impl Sync for Copy {}
 
 impl Copy {
     pub(super) fn new(device: Device, address: u64, slot: &mut [u8]) -> Self {
