@@ -142,12 +142,6 @@ pub enum SendErrorKind {
         /// Bytes of all slots.
         max: usize,
     },
-    /// A fragment of a ring can't be part of a payload that is staged: it has one owner.
-    #[error("segment {segment} is a fragment of a ring, in a payload that has to be staged")]
-    MixedStaging {
-        /// Which segment, from 0.
-        segment: usize,
-    },
     /// The region is registered with the domain, but registering it with this endpoint failed.
     #[error(transparent)]
     Register(#[from] RegisterError),

@@ -23,10 +23,10 @@ use fabricast::{
 use crate::fake::{Count, on_gpu};
 use crate::pattern::pattern;
 
-const MIB: usize = 1 << 20;
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const MIB: usize = 1 << 20;
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-fn domain() -> Option<Arc<Domain>> {
+pub(crate) fn domain() -> Option<Arc<Domain>> {
     match Fabric::builder().provider("tcp").node("127.0.0.1").open() {
         Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
         Err(error) => {
@@ -37,7 +37,7 @@ fn domain() -> Option<Arc<Domain>> {
 }
 
 /// A slice of a device's memory with that pattern.
-fn filled(region: &Arc<Region>, at: usize, len: usize, seed: u64, stream: &Stream) -> RegionSlice {
+pub(crate) fn filled(region: &Arc<Region>, at: usize, len: usize, seed: u64, stream: &Stream) -> RegionSlice {
     let slice = region.slice(at..at + len).expect("inside");
     slice
         .copy_from_host(&pattern(len, seed), stream)
@@ -45,13 +45,13 @@ fn filled(region: &Arc<Region>, at: usize, len: usize, seed: u64, stream: &Strea
     slice
 }
 
-fn device_region(domain: &Domain, len: usize) -> Arc<Region> {
+pub(crate) fn device_region(domain: &Domain, len: usize) -> Arc<Region> {
     let region = Region::device(len).build().expect("device memory");
     region.register(domain).expect("registered");
     region
 }
 
-fn ring(slots: u32, slot_bytes: usize) -> StagingRing {
+pub(crate) fn ring(slots: u32, slot_bytes: usize) -> StagingRing {
     let config = StagingConfig {
         slots,
         slot_bytes,
@@ -60,7 +60,7 @@ fn ring(slots: u32, slot_bytes: usize) -> StagingRing {
     StagingRing::new(config).expect("a ring")
 }
 
-fn device_pool(slots: usize, slot_size: usize) -> DeviceBufferManager {
+pub(crate) fn device_pool(slots: usize, slot_size: usize) -> DeviceBufferManager {
     let stride = slot_size.next_multiple_of(512);
     let region = Region::device(slots * stride)
         .build()
@@ -198,7 +198,7 @@ impl Setup {
     }
 }
 
-fn any_port() -> PeerAddr {
+pub(crate) fn any_port() -> PeerAddr {
     "127.0.0.1:0".parse().expect("an address")
 }
 

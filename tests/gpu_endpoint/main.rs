@@ -5,7 +5,9 @@
 mod alone;
 #[path = "../common/c_library.rs"]
 mod c_library;
+mod coalesced;
 mod endpoints;
 mod fake;
 #[path = "../common/pattern.rs"]
 mod pattern;
+mod publish;
