@@ -4,7 +4,8 @@
  * With FAKE_CUDA_THREADS a thread does it, each piece FAKE_CUDA_DELAY_US after the one before it in its stream.
  *
  * Device memory is host memory; with FAKE_CUDA_PROTECTED it is mapped twice, and nobody can reach it by its device address: who tries
- * with the processor dies there. What a program must not do is counted: fake_cuda_violations. */
+ * with the processor dies there. What a program must not do is counted (fake_cuda_violations); a test can have calls fail
+ * (fake_cuda_fail), and a stream stop (fake_cuda_block). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -48,6 +49,50 @@ static void violate(const char *what)
 int fake_cuda_violations(void) { return violations; }
 const char *fake_cuda_violation(void) { return violation; }
 
+static int hidden(void) { return from_env("FAKE_CUDA_PROTECTED", 0); }
+
+/* Where memory is not protected, the tests allocate without one. */
+static int has_context(const char *call)
+{
+    char text[128];
+    if (current || !hidden())
+        return current != NULL;
+    snprintf(text, sizeof text, "%s without a context", call);
+    pthread_mutex_lock(&lock);
+    violate(text);
+    pthread_mutex_unlock(&lock);
+    return 0;
+}
+
+/* Calls that fail because a test says so */
+
+static struct {
+    char name[64];
+    int code, skip, times;
+} failing;
+
+void fake_cuda_fail(const char *name, int code, int skip, int times)
+{
+    pthread_mutex_lock(&lock);
+    snprintf(failing.name, sizeof failing.name, "%s", name);
+    failing.code = code;
+    failing.skip = skip;
+    failing.times = times;
+    pthread_mutex_unlock(&lock);
+}
+
+static CUresult fails(const char *name)
+{
+    CUresult code = 0;
+    pthread_mutex_lock(&lock);
+    if (failing.times && !strcmp(name, failing.name) && !(failing.skip && failing.skip--)) {
+        failing.times--;
+        code = failing.code;
+    }
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
 /* Memory: what is at which address */
 
 enum kind { PLAIN, VIRTUAL, MANAGED, PINNED, REGISTERED };
@@ -62,9 +107,11 @@ struct range {
 };
 
 static struct range ranges[RANGES];
-static int range_count, copies, dmabufs, flushes;
+static int range_count, copies, pageable, dmabufs, flushes;
 
 int fake_cuda_copies(void) { return copies; }
+/* Copies in a stream with memory of the host that is not pinned */
+int fake_cuda_pageable(void) { return pageable; }
 int fake_cuda_dmabufs(void) { return dmabufs; }
 int fake_cuda_flushes(void) { return flushes; }
 
@@ -118,7 +165,7 @@ static char *device_view(address at, size_t size)
 {
     struct range *range = find(at);
     if (!range || range->kind > MANAGED) {
-        if (!from_env("FAKE_CUDA_PROTECTED", 0))
+        if (!hidden())
             return (char *)(uintptr_t)at;
         violate("a device's address that is not allocated, or not any more");
         return NULL;
@@ -144,13 +191,13 @@ static int host_is_pinned(const void *at, size_t size)
 static CUresult allocate(address *at, size_t size, enum kind kind, int device)
 {
     size_t whole = (size + PAGE - 1) / PAGE * PAGE;
-    int fd = memfd_create("device memory", MFD_CLOEXEC), hidden = from_env("FAKE_CUDA_PROTECTED", 0);
+    int fd = memfd_create("device memory", MFD_CLOEXEC);
     char *base, *view;
     struct range *range;
     if (!size || fd < 0 || ftruncate(fd, whole))
         return OUT_OF_MEMORY;
-    base = mmap(NULL, whole, hidden ? PROT_NONE : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    view = hidden ? mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : base;
+    base = mmap(NULL, whole, hidden() ? PROT_NONE : PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    view = hidden() ? mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : base;
     if (base == MAP_FAILED || view == MAP_FAILED)
         return OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
@@ -167,7 +214,8 @@ static CUresult allocate(address *at, size_t size, enum kind kind, int device)
 /* Streams: one list of all work, in order */
 
 struct event {
-    int pending, live;
+    unsigned long long recorded, done;
+    int live;
     void *stream;
 };
 
@@ -176,6 +224,7 @@ struct work {
     fake_work run;
     void *argument;
     struct event *record, *wait;
+    unsigned long long version; /* of what is recorded or waited for */
     struct timespec not_before;
     int running;
     struct work *next;
@@ -203,6 +252,16 @@ static int is_past(struct timespec at)
     return now.tv_sec > at.tv_sec || (now.tv_sec == at.tv_sec && now.tv_nsec >= at.tv_nsec);
 }
 
+static void run_copy(void *copy);
+
+/* A copy's argument is the queue's, so that it can be looked at while the copy is under way. */
+static void release(struct work *work)
+{
+    if (work->run == run_copy)
+        free(work->argument);
+    free(work);
+}
+
 static void finish(struct work *done)
 {
     struct work **at;
@@ -210,15 +269,17 @@ static void finish(struct work *done)
     for (at = &queue; *at != done; at = &(*at)->next)
         ;
     *at = done->next;
-    if (done->record)
-        done->record->pending--;
+    if (done->record && done->record->done < done->version)
+        done->record->done = done->version;
     for (next = done->next; next && next->stream != done->stream; next = next->next)
         ;
     if (next && next->run)
         next->not_before = after(delay_us < 0 ? from_env("FAKE_CUDA_DELAY_US", 0) : delay_us);
-    free(done);
+    release(done);
     pthread_cond_broadcast(&changed);
 }
+
+static int is_stopped(const struct work *work) { return work->wait && work->wait->done < work->version; }
 
 /* The first of its stream, whose time has come. */
 static struct work *runnable(void)
@@ -227,7 +288,7 @@ static struct work *runnable(void)
         struct work *before = queue;
         while (before != at && before->stream != at->stream)
             before = before->next;
-        if (before == at && !at->running && !(at->wait && at->wait->pending) && is_past(at->not_before))
+        if (before == at && !at->running && !is_stopped(at) && is_past(at->not_before))
             return at;
     }
     return NULL;
@@ -269,7 +330,9 @@ static void enqueue(struct work item)
     pthread_mutex_lock(&lock);
     work->not_before = after(work->run ? (delay_us < 0 ? from_env("FAKE_CUDA_DELAY_US", 0) : delay_us) : 0);
     if (work->record)
-        work->record->pending++;
+        work->version = ++work->record->recorded;
+    else if (work->wait && !work->version)
+        work->version = work->wait->recorded;
     for (end = &queue; *end; end = &(*end)->next)
         ;
     *end = work;
@@ -285,6 +348,20 @@ static void enqueue(struct work item)
 void fake_cuda_enqueue(void *stream, fake_work run, void *argument)
 {
     enqueue((struct work){.stream = stream, .run = run, .argument = argument});
+}
+
+static struct event gate;
+
+/* The stream stops here until fake_cuda_unblock; for streams that a thread works off. */
+void fake_cuda_block(void *stream) { enqueue((struct work){.stream = stream, .wait = &gate, .version = gate.done + 1}); }
+
+/* All streams go on. */
+void fake_cuda_unblock(void)
+{
+    pthread_mutex_lock(&lock);
+    gate.done++;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
 }
 
 static int is_busy(void *stream, int any)
@@ -307,7 +384,7 @@ void fake_cuda_run(void *stream)
             work = work->next;
         if (!work)
             break;
-        if (work->wait && work->wait->pending) {
+        if (is_stopped(work)) {
             void *other = work->wait->stream;
             pthread_mutex_unlock(&lock);
             fake_cuda_run(other);
@@ -317,15 +394,13 @@ void fake_cuda_run(void *stream)
         if (work->run) {
             /* Out of the list first: it may add to it. */
             struct work **at;
-            fake_work run = work->run;
-            void *argument = work->argument;
             for (at = &queue; *at != work; at = &(*at)->next)
                 ;
             *at = work->next;
-            free(work);
             pthread_mutex_unlock(&lock);
-            run(argument);
+            work->run(work->argument);
             pthread_mutex_lock(&lock);
+            release(work);
             continue;
         }
         finish(work);
@@ -505,7 +580,10 @@ static void *context_of(void *stream)
 CUresult cuStreamCreate(void **stream, unsigned flags)
 {
     struct stream *made = calloc(1, sizeof *made);
+    CUresult code = fails("cuStreamCreate");
     (void)flags;
+    if (code || !has_context("cuStreamCreate"))
+        return code ? code : INVALID_CONTEXT;
     made->context = current;
     made->live = 1;
     pthread_mutex_lock(&lock);
@@ -536,9 +614,10 @@ CUresult cuStreamGetCtx(void *stream, void **context)
 
 CUresult cuStreamSynchronize(void *stream)
 {
+    CUresult code = fails("cuStreamSynchronize");
     context_of(stream);
-    if (synchronize_error)
-        return synchronize_error;
+    if (code || synchronize_error)
+        return code ? code : synchronize_error;
     fake_cuda_run(stream);
     return 0;
 }
@@ -564,9 +643,10 @@ int fake_cuda_events_live(void) { return events_live; }
 CUresult cuEventCreate(void **event, unsigned flags)
 {
     struct event *made = calloc(1, sizeof *made);
+    CUresult code = fails("cuEventCreate");
     (void)flags;
-    if (!current)
-        return INVALID_CONTEXT;
+    if (code || !has_context("cuEventCreate"))
+        return code ? code : INVALID_CONTEXT;
     made->live = 1;
     __atomic_add_fetch(&events_live, 1, __ATOMIC_SEQ_CST);
     *event = made;
@@ -594,8 +674,11 @@ CUresult cuEventDestroy_v2(void *event)
 
 CUresult cuEventRecord(void *event, void *stream)
 {
+    CUresult code = fails("cuEventRecord");
     context_of(stream);
     alive(event)->stream = stream;
+    if (code)
+        return code;
     enqueue((struct work){.stream = stream, .record = event});
     return 0;
 }
@@ -604,10 +687,11 @@ CUresult cuEventQuery(void *event)
 {
     int pending;
     struct event *at = alive(event);
-    if (synchronize_error)
-        return synchronize_error;
+    CUresult code = fails("cuEventQuery");
+    if (code || synchronize_error)
+        return code ? code : synchronize_error;
     pthread_mutex_lock(&lock);
-    pending = at->pending;
+    pending = at->done < at->recorded;
     pthread_mutex_unlock(&lock);
     if (pending && getenv("FAKE_STREAMS_RUN"))
         fake_cuda_run(at->stream);
@@ -617,14 +701,15 @@ CUresult cuEventQuery(void *event)
 CUresult cuEventSynchronize(void *event)
 {
     struct event *at = alive(event);
-    if (synchronize_error)
-        return synchronize_error;
+    CUresult code = fails("cuEventSynchronize");
+    if (code || synchronize_error)
+        return code ? code : synchronize_error;
     if (!threaded()) {
         fake_cuda_run(at->stream);
         return 0;
     }
     pthread_mutex_lock(&lock);
-    while (at->pending)
+    while (at->done < at->recorded)
         pthread_cond_wait(&changed, &lock);
     pthread_mutex_unlock(&lock);
     return 0;
@@ -642,6 +727,9 @@ CUresult cuStreamWaitEvent(void *stream, void *event, unsigned flags)
 
 CUresult cuMemAlloc_v2(address *at, size_t size)
 {
+    CUresult code = fails("cuMemAlloc");
+    if (code || (!has_context("cuMemAlloc") && hidden()))
+        return code ? code : INVALID_CONTEXT;
     return allocate(at, size, PLAIN, current ? current_device() : 0);
 }
 
@@ -654,7 +742,8 @@ CUresult cuMemAllocManaged(address *at, size_t size, unsigned flags)
 CUresult cuMemFree_v2(address at)
 {
     struct range *range;
-    int protected = from_env("FAKE_CUDA_PROTECTED", 0);
+    if (!has_context("cuMemFree") && hidden())
+        return INVALID_CONTEXT;
     if (threaded())
         run_all();
     pthread_mutex_lock(&lock);
@@ -665,7 +754,7 @@ CUresult cuMemFree_v2(address at)
         size_t whole = (range->size + PAGE - 1) / PAGE * PAGE;
         range->live = 0;
         close(range->fd);
-        if (protected) {
+        if (hidden()) {
             munmap(range->view, whole);
             /* The address is nobody's any more, and never another's. */
             mmap((void *)(uintptr_t)at, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
@@ -701,11 +790,15 @@ CUresult cuMemHostAlloc(void **memory, size_t size, unsigned flags)
     return 0;
 }
 
+static int is_copied(const struct range *range);
+
 static CUresult unpin(void *memory, enum kind kind)
 {
     struct range *range;
     pthread_mutex_lock(&lock);
     range = find((uintptr_t)memory);
+    if (range && is_copied(range))
+        violate("memory of the host was let go while a copy used it");
     if (!range || range->base != (uintptr_t)memory || range->kind != kind)
         violate("memory is unpinned that is not pinned");
     else
@@ -723,9 +816,12 @@ CUresult cuMemFreeHost(void *memory)
 
 CUresult cuMemHostRegister_v2(void *memory, size_t size, unsigned flags)
 {
+    CUresult code = fails("cuMemHostRegister");
     (void)flags;
-    if (!current || from_env("FAKE_CUDA_NO_PINNED", 0))
-        return current ? OUT_OF_MEMORY : INVALID_CONTEXT;
+    if (code || !has_context("cuMemHostRegister"))
+        return code ? code : INVALID_CONTEXT;
+    if (from_env("FAKE_CUDA_NO_PINNED", 0))
+        return OUT_OF_MEMORY;
     pthread_mutex_lock(&lock);
     add((uintptr_t)memory, memory, size, REGISTERED);
     pthread_mutex_unlock(&lock);
@@ -743,7 +839,7 @@ CUresult cuPointerGetAttribute(void *into, int attribute, address at)
     if (found)
         range = *found;
     pthread_mutex_unlock(&lock);
-    if (!at || (!found && (from_env("FAKE_CUDA_PROTECTED", 0) || (attribute != 1 && attribute != 9))))
+    if (!at || (!found && (hidden() || (attribute != 1 && attribute != 9))))
         return INVALID_VALUE;
     switch (attribute) {
     case 1:
@@ -787,9 +883,8 @@ struct copy {
     int pinned;
 };
 
-static void run_copy(void *argument)
+static void copy_now(struct copy *copy)
 {
-    struct copy *copy = argument;
     char *to = (char *)copy->to, *from = (char *)copy->from;
     uintptr_t host = copy->direction == TO_DEVICE ? copy->from : copy->to;
     pthread_mutex_lock(&lock);
@@ -807,19 +902,36 @@ static void run_copy(void *argument)
         memset(to, (int)copy->from, copy->size);
     else if (to && from)
         memcpy(to, from, copy->size);
-    free(copy);
+}
+
+static void run_copy(void *argument) { copy_now(argument); }
+
+/* Whether a copy that waits or runs uses that memory of the host. */
+static int is_copied(const struct range *range)
+{
+    int used = 0;
+    for (struct work *at = queue; at; at = at->next)
+        if (at->run == run_copy) {
+            struct copy *copy = at->argument;
+            uintptr_t host = copy->direction == TO_DEVICE ? copy->from : copy->to;
+            used |= copy->pinned && host < range->base + range->size && host + copy->size > range->base;
+        }
+    return used;
 }
 
 static CUresult later(enum direction direction, uintptr_t to, uintptr_t from, size_t size, void *stream)
 {
+    static const char *const names[] = {"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync", "cuMemsetD8Async"};
     struct copy *copy;
     int pinned = 1;
-    if (!current)
-        return INVALID_CONTEXT;
+    CUresult code = fails(names[direction]);
+    if (code || !has_context(names[direction]))
+        return code ? code : INVALID_CONTEXT;
     context_of(stream);
     pthread_mutex_lock(&lock);
     if (direction == TO_DEVICE || direction == TO_HOST)
         pinned = host_is_pinned((void *)(direction == TO_DEVICE ? from : to), size);
+    pageable += !pinned;
     /* What is wrong at once. */
     if (direction != TO_HOST && !device_view(to, size))
         size = 0;
@@ -857,9 +969,8 @@ CUresult cuMemsetD8Async(address to, unsigned char value, size_t size, void *str
 
 static CUresult now(enum direction direction, uintptr_t to, uintptr_t from, size_t size)
 {
-    struct copy *copy = malloc(sizeof *copy);
-    *copy = (struct copy){direction, to, from, size, 0};
-    run_copy(copy);
+    struct copy copy = {direction, to, from, size, 0};
+    copy_now(&copy);
     return 0;
 }
 

@@ -8,12 +8,12 @@
 
 #![allow(unsafe_code, dead_code)]
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use fabricast::cuda::Device;
+use fabricast::cuda::{Device, Stream};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
 use crate::alone;
@@ -132,6 +132,31 @@ impl Fake {
         }
     }
 
+    /// The next call of that function of the driver answers this.
+    pub(crate) fn fail(&self, function: &str, code: c_int) {
+        type Fail = unsafe extern "C" fn(*const c_char, c_int, c_int, c_int);
+        let name = CString::new(function).expect("a name");
+        let set = self.get::<Fail>("fake_cuda_fail").expect("in the fake");
+        // SAFETY: the type is that of the function, and the text lives until the call is over.
+        unsafe { set(name.as_ptr(), code, 0, 1) }
+    }
+
+    /// The stream stops here until `unblock`.
+    pub(crate) fn block(&self, stream: &Stream) {
+        type Block = unsafe extern "C" fn(*mut c_void);
+        let block = self.get::<Block>("fake_cuda_block").expect("in the fake");
+        // SAFETY: the type is that of the function, and the stream is one of the fake's.
+        unsafe { block(stream.raw()) }
+    }
+
+    /// All streams go on.
+    pub(crate) fn unblock(&self) {
+        type Unblock = unsafe extern "C" fn();
+        let unblock = self.get::<Unblock>("fake_cuda_unblock");
+        // SAFETY: the type is that of the function.
+        unsafe { unblock.expect("in the fake")() }
+    }
+
     /// A number of the fake's; `None` over a real driver.
     pub(crate) fn number(&self, name: &str) -> Option<i32> {
         let get = self.get::<unsafe extern "C" fn() -> c_int>(name)?;
@@ -141,15 +166,7 @@ impl Fake {
 
     /// Nothing was done that must not be, and nothing is left.
     pub(crate) fn assert_clean(&self) {
-        if let Some(get) =
-            self.get::<unsafe extern "C" fn() -> *const c_char>("fake_cuda_violation")
-        {
-            // SAFETY: the type is that of the function.
-            let text = unsafe { get() };
-            // SAFETY: a text of the fake's own.
-            let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
-            assert_eq!(text, "", "what the fake found wrong");
-        }
+        self.assert_innocent();
         for left in [
             "fake_cuda_device_live",
             "fake_cuda_registered_live",
@@ -158,6 +175,19 @@ impl Fake {
             "fake_cuda_contexts_pushed",
         ] {
             assert!(matches!(self.number(left), None | Some(0)), "{left}");
+        }
+    }
+
+    /// Nothing was done that must not be.
+    pub(crate) fn assert_innocent(&self) {
+        if let Some(get) =
+            self.get::<unsafe extern "C" fn() -> *const c_char>("fake_cuda_violation")
+        {
+            // SAFETY: the type is that of the function.
+            let text = unsafe { get() };
+            // SAFETY: a text of the fake's own.
+            let text = unsafe { CStr::from_ptr(text) }.to_string_lossy();
+            assert_eq!(text, "", "what the fake found wrong");
         }
     }
 

@@ -8,6 +8,8 @@ mod c_library;
 mod coalesced;
 mod endpoints;
 mod fake;
+#[path = "../common/fake_cuda.rs"]
+mod fake_cuda;
 #[path = "../common/pattern.rs"]
 mod pattern;
 mod publish;
