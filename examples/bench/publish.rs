@@ -205,7 +205,9 @@ impl Publisher {
         let pool = SharedBufferManager::allocate(case.depth as u32, case.size)?;
         pool.region().register(&self.domain)?;
         let taken = std::iter::from_fn(|| pool.try_acquire());
-        self.payloads = taken.map(|buffer| buffer.freeze(case.size).into()).collect();
+        self.payloads = taken
+            .map(|buffer| buffer.freeze(case.size).into())
+            .collect();
         let deadline = Deadline::after(CONNECT);
         while self.endpoint.subscribers(TAG) < case.subscribers.into() {
             self.poll()?;

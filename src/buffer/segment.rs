@@ -179,7 +179,10 @@ impl Segment {
             Kind::Shared(one) => Kind::Shared(Arc::clone(one)),
             Kind::Fragment(_) | Kind::Device(_) => {
                 let one = Arc::new(self);
-                return (Self(Kind::Shared(Arc::clone(&one))), Self(Kind::Shared(one)));
+                return (
+                    Self(Kind::Shared(Arc::clone(&one))),
+                    Self(Kind::Shared(one)),
+                );
             }
             Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         };
@@ -193,9 +196,7 @@ impl Segment {
     /// As it was before it was [shared](Self::share), if this is the last handle.
     pub(super) fn unshared(self) -> Self {
         match self.0 {
-            Kind::Shared(one) => {
-                Arc::try_unwrap(one).unwrap_or_else(|one| Self(Kind::Shared(one)))
-            }
+            Kind::Shared(one) => Arc::try_unwrap(one).unwrap_or_else(|one| Self(Kind::Shared(one))),
             kind => Self(kind),
         }
     }

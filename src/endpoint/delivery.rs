@@ -19,9 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::buffer::{
-    DeviceBuffer, DeviceBufferManager, SharedBufferConfig, SharedBufferManager,
-};
+use crate::buffer::{DeviceBuffer, DeviceBufferManager, SharedBufferConfig, SharedBufferManager};
 use crate::cuda::{CudaError, Event, Stream};
 use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
 use crate::endpoint::id::ConnectionId;

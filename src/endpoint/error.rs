@@ -131,7 +131,7 @@ pub enum SendErrorKind {
         /// Which segment, from 0.
         segment: usize,
     },
-    /// The payload waits for an event ([`Payload::after`]), and this operation can't: wait for the event first.
+    /// The payload waits for an event ([`Payload::after`]), and this operation can't: wait for the event first. Sends and publications can.
     #[error("the payload waits for an event, and this operation can't: wait for the event first")]
     CantWait,
     /// The message is longer than the whole staging ring.

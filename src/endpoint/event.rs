@@ -238,9 +238,6 @@ impl Arrival for ReceiveEvent {
     }
 
     fn is_end(&self) -> bool {
-        matches!(
-            self,
-            Self::PeerClosing { .. } | Self::Disconnected { .. }
-        )
+        matches!(self, Self::PeerClosing { .. } | Self::Disconnected { .. })
     }
 }

@@ -22,7 +22,10 @@ struct Pair {
 impl Pair {
     fn new(config: BufferedConfig) -> Option<Self> {
         let domain = domain()?;
-        let receive = ReceiveConfig::default().max_connections(1).slots(16).depth(4);
+        let receive = ReceiveConfig::default()
+            .max_connections(1)
+            .slots(16)
+            .depth(4);
         let receiver = ReceiveEndpoint::listen(&domain, any_port(), receive).expect("listens");
         let addr = receiver.local_addr();
         let sender = SendEndpointBuffered::connect(&domain, addr, config).expect("begins");
@@ -90,7 +93,10 @@ impl Pair {
     fn push_host(&mut self, tag: u64, bytes: &[u8]) {
         let deadline = Instant::now() + LIMIT;
         while let Err(refused) = self.sender().push(tag, 0, bytes) {
-            assert!(refused.is_would_block() && Instant::now() < deadline, "{refused}");
+            assert!(
+                refused.is_would_block() && Instant::now() < deadline,
+                "{refused}"
+            );
             self.poll();
         }
     }
@@ -139,14 +145,23 @@ fn mixed(gpu: &Gpu, config: BufferedConfig) {
     pair.until("messages", |it| it.got.len() as u64 == count);
     for (n, (tag, bytes)) in pair.got.iter().enumerate() {
         assert_eq!(*tag, n as u64, "in order");
-        assert!(*bytes == pattern(size_of(*tag), *tag), "{n}: another content");
+        assert!(
+            *bytes == pattern(size_of(*tag), *tag),
+            "{n}: another content"
+        );
     }
-    pair.until("confirmations", |it| it.sender_ref().stats().confirmed == count);
+    pair.until("confirmations", |it| {
+        it.sender_ref().stats().confirmed == count
+    });
     if let (Some(fake), Some(before)) = (&gpu.fake, pageable) {
-        let pinned = pair.sender_ref().pool().region().kind() != fabricast::memory::RegionKind::Host;
+        let pinned =
+            pair.sender_ref().pool().region().kind() != fabricast::memory::RegionKind::Host;
         let copies = fake.count(Count::Pageable) - before;
         let expected = if pinned { own } else { 2 * own };
-        assert_eq!(copies, expected, "those of the test, and ours if not pinned");
+        assert_eq!(
+            copies, expected,
+            "those of the test, and ours if not pinned"
+        );
     }
 }
 
@@ -161,9 +176,16 @@ fn messages_of_both_kinds_arrive_in_order() {
 
 #[test]
 fn memory_that_is_not_pinned_does_too() {
-    on_gpu("coalesced::memory_that_is_not_pinned_does_too", &[], |gpu| {
-        mixed(gpu, BufferedConfig::default().buffer_size(32 * 1024).buffers(4));
-    });
+    on_gpu(
+        "coalesced::memory_that_is_not_pinned_does_too",
+        &[],
+        |gpu| {
+            mixed(
+                gpu,
+                BufferedConfig::default().buffer_size(32 * 1024).buffers(4),
+            );
+        },
+    );
 }
 
 #[test]
@@ -211,66 +233,85 @@ fn a_buffer_leaves_when_its_last_copy_is_there() {
 
 #[test]
 fn a_copy_that_fails_fails_its_buffer_in_words() {
-    on_gpu("coalesced::a_copy_that_fails_fails_its_buffer_in_words", &[], |gpu| {
-        let Some(fake) = &gpu.fake else { return };
-        let stream = gpu.stream();
-        let Some(mut pair) = Pair::new(pinned(4).flush_interval(None)) else {
-            return;
-        };
-        let region = Region::device(4096).build().expect("device memory");
-        let slice = filled(&region, 3, 1000, 1, &stream);
-        for function in ["cuMemcpyDtoHAsync", "cuEventRecord", "cuEventQuery"] {
-            pair.push_host(0, b"a message of the host");
-            fake.fail(function, 700);
-            pair.push(1, slice.clone());
-            pair.sender().flush();
-            pair.push(2, slice.clone());
-            pair.sender().flush();
-            pair.until("outcomes", |it| it.got.len() == 1 && it.sender_ref().stats().pending == 0);
-            let failed = pair.told.iter().find_map(|event| match event {
-                BufferedEvent::Failed {
-                    carried,
-                    buffer,
-                    error,
-                } => Some((carried.messages(), buffer, error.to_string())),
-                _ => None,
-            });
-            let (messages, buffer, error) = failed.expect("one failed");
-            assert_eq!(messages, 2, "{function}");
-            assert!(error.contains("700"), "{error}");
-            let buffer = buffer.as_ref().expect("with its buffer");
-            let first = SmallMessages::new(Format::Compact, buffer).next();
-            assert_eq!(first.expect("one").expect("whole").bytes, b"a message of the host");
-            assert!(pair.got.remove(0) == (2, pattern(1000, 1)));
-            pair.told.clear();
-        }
-    });
+    on_gpu(
+        "coalesced::a_copy_that_fails_fails_its_buffer_in_words",
+        &[],
+        |gpu| {
+            let Some(fake) = &gpu.fake else { return };
+            let stream = gpu.stream();
+            let Some(mut pair) = Pair::new(pinned(4).flush_interval(None)) else {
+                return;
+            };
+            let region = Region::device(4096).build().expect("device memory");
+            let slice = filled(&region, 3, 1000, 1, &stream);
+            for function in ["cuMemcpyDtoHAsync", "cuEventRecord", "cuEventQuery"] {
+                pair.push_host(0, b"a message of the host");
+                fake.fail(function, 700);
+                pair.push(1, slice.clone());
+                pair.sender().flush();
+                pair.push(2, slice.clone());
+                pair.sender().flush();
+                pair.until("outcomes", |it| {
+                    it.got.len() == 1 && it.sender_ref().stats().pending == 0
+                });
+                let failed = pair.told.iter().find_map(|event| match event {
+                    BufferedEvent::Failed {
+                        carried,
+                        buffer,
+                        error,
+                    } => Some((carried.messages(), buffer, error.to_string())),
+                    _ => None,
+                });
+                let (messages, buffer, error) = failed.expect("one failed");
+                assert_eq!(messages, 2, "{function}");
+                assert!(error.contains("700"), "{error}");
+                let buffer = buffer.as_ref().expect("with its buffer");
+                let first = SmallMessages::new(Format::Compact, buffer).next();
+                assert_eq!(
+                    first.expect("one").expect("whole").bytes,
+                    b"a message of the host"
+                );
+                assert!(pair.got.remove(0) == (2, pattern(1000, 1)));
+                pair.told.clear();
+            }
+        },
+    );
 }
 
 #[test]
 fn what_can_not_be_copied_comes_back_in_words() {
-    on_gpu("coalesced::what_can_not_be_copied_comes_back_in_words", &[], |_| {
-        let Some(mut pair) = Pair::new(pinned(1)) else {
-            return;
-        };
-        let region = Region::device(64 * 1024).build().expect("device memory");
-        let host = Region::host(100).build().expect("memory");
-        let of_others = host.slice(0..10).expect("inside");
-        let payload: Payload = [
-            Segment::from(region.slice(0..10).expect("inside")),
-            of_others.into(),
-        ]
-        .into_iter()
-        .collect();
-        let refused = pair.sender().push_payload(1, 0, payload);
-        let refused = refused.expect_err("memory of others");
-        assert_eq!(refused.kind, PushError::NotCopied { segment: 1 });
-        assert_eq!(refused.payload.segments().len(), 2);
-        let long = region.slice(0..64 * 1024).expect("inside");
-        let refused = pair.sender().push_payload(1, 0, long).expect_err("too long");
-        assert!(matches!(refused.kind, PushError::TooLong { .. }), "{refused}");
-        assert!(refused.payload.into_slice().is_ok());
-    });
+    on_gpu(
+        "coalesced::what_can_not_be_copied_comes_back_in_words",
+        &[],
+        |_| {
+            let Some(mut pair) = Pair::new(pinned(1)) else {
+                return;
+            };
+            let region = Region::device(64 * 1024).build().expect("device memory");
+            let host = Region::host(100).build().expect("memory");
+            let of_others = host.slice(0..10).expect("inside");
+            let payload: Payload = [
+                Segment::from(region.slice(0..10).expect("inside")),
+                of_others.into(),
+            ]
+            .into_iter()
+            .collect();
+            let refused = pair.sender().push_payload(1, 0, payload);
+            let refused = refused.expect_err("memory of others");
+            assert_eq!(refused.kind, PushError::NotCopied { segment: 1 });
+            assert_eq!(refused.payload.segments().len(), 2);
+            let long = region.slice(0..64 * 1024).expect("inside");
+            let refused = pair
+                .sender()
+                .push_payload(1, 0, long)
+                .expect_err("too long");
+            assert!(
+                matches!(refused.kind, PushError::TooLong { .. }),
+                "{refused}"
+            );
+            assert!(refused.payload.into_slice().is_ok());
+        },
+    );
 }
 
 /// With copies in flight, and with a producer that never ends.

@@ -103,7 +103,9 @@ impl Stage {
             over: Vec::new(),
         };
         let count = this.subscribers.len();
-        this.until("subscribers", |it| it.publisher_ref().subscribers(TAG) == count);
+        this.until("subscribers", |it| {
+            it.publisher_ref().subscribers(TAG) == count
+        });
         Some(this)
     }
 
@@ -141,7 +143,11 @@ impl Stage {
         }
     }
 
-    fn try_publish(&mut self, payload: impl Into<Payload>, key: u64) -> Result<(), PublishErrorKind> {
+    fn try_publish(
+        &mut self,
+        payload: impl Into<Payload>,
+        key: u64,
+    ) -> Result<(), PublishErrorKind> {
         let publisher = self.publisher.as_mut().expect("not dropped");
         let told = publisher.publish(TAG, payload, &key.to_le_bytes(), key);
         told.map(drop).map_err(|refused| refused.kind)
@@ -205,7 +211,10 @@ fn everybody_gets_what_was_copied_once() {
         assert_eq!(ring.free_slots(), 4);
         // One owner, and mixed with memory of the host.
         let buffers = device_pool(1, 1000);
-        buffers.region().register(&stage.domain).expect("registered");
+        buffers
+            .region()
+            .register(&stage.domain)
+            .expect("registered");
         let mut buffer = buffers.try_acquire().expect("free");
         buffer
             .copy_from_host(&pattern(1000, 1), &stream)
@@ -432,7 +441,9 @@ fn whatever_goes_first_nothing_that_a_copy_uses_goes_with_it() {
                 }
                 if order % 2 == 1 {
                     stage.subscribers.pop();
-                    stage.until("the end of it", |it| it.publisher_ref().subscribers(TAG) == 1);
+                    stage.until("the end of it", |it| {
+                        it.publisher_ref().subscribers(TAG) == 1
+                    });
                 }
                 let until = Instant::now() + Duration::from_millis(order % 7);
                 while Instant::now() < until {
@@ -481,7 +492,11 @@ fn a_close_brings_what_was_published() {
             }
             // Both sides close: what was posted arrives, and is copied before the end is told.
             let deadline = Instant::now() + LIMIT;
-            stage.publisher.as_mut().expect("there").begin_close(deadline);
+            stage
+                .publisher
+                .as_mut()
+                .expect("there")
+                .begin_close(deadline);
             let mut subscriber = stage.subscribers.pop().expect("one");
             let mut events = Vec::new();
             while stage.publisher_ref().connections() > 0 {
@@ -493,7 +508,9 @@ fn a_close_brings_what_was_published() {
             let mut keys = Vec::new();
             for event in events {
                 match event {
-                    SubscribeEvent::DevicePublication { number, message, .. } => {
+                    SubscribeEvent::DevicePublication {
+                        number, message, ..
+                    } => {
                         let mut bytes = vec![0; message.payload().len()];
                         let payload = message.payload();
                         payload.copy_to_host(&mut bytes, &stream).expect("copied");

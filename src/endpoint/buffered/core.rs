@@ -317,7 +317,9 @@ impl<O: Outlet> BufferedCore<O> {
         };
         let lanes = &self.lanes;
         if let Some(open) = &mut self.open {
-            let filling = open.filling.get_or_insert_with(|| Filling::new(lanes.clone()));
+            let filling = open
+                .filling
+                .get_or_insert_with(|| Filling::new(lanes.clone()));
             filling.add(payload, open.packer.bytes_mut(&placed));
         }
         Ok(self.commit(&placed, len))

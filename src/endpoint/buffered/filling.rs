@@ -39,7 +39,8 @@ unsafe impl Sync for Part {}
 /// The first segment that can't be copied by a push: memory of the host that others may write to.
 pub(super) fn not_copied(payload: &Payload) -> Option<usize> {
     let segments = payload.segments();
-    let copied = |segment: &crate::buffer::Segment| segment.is_device() || segment.as_bytes().is_some();
+    let copied =
+        |segment: &crate::buffer::Segment| segment.is_device() || segment.as_bytes().is_some();
     segments.iter().position(|segment| !copied(segment))
 }
 
@@ -101,7 +102,8 @@ impl Part {
             let len = segment.len();
             // SAFETY: the place is as long as all segments together, and in it nobody else reads or writes: the packer goes on behind it, and the
             // buffer is neither sent nor handed out before the gate is open or settled.
-            let to = unsafe { std::slice::from_raw_parts_mut(self.to.as_ptr().wrapping_add(at), len) };
+            let to =
+                unsafe { std::slice::from_raw_parts_mut(self.to.as_ptr().wrapping_add(at), len) };
             at += len;
             match (segment.as_bytes(), segment.region().kind().device()) {
                 (Some(bytes), _) => to.copy_from_slice(bytes),

@@ -141,9 +141,7 @@ impl<L: Link> PublishCore<L> {
         key: u64,
     ) -> Result<Publication, PublishError> {
         match self.admit(tag, payload, header, key) {
-            Ok((number, payload, prepared)) => {
-                Ok(self.post_to_all(number, payload, prepared, key))
-            }
+            Ok((number, payload, prepared)) => Ok(self.post_to_all(number, payload, prepared, key)),
             Err((kind, payload)) => {
                 if let PublishErrorKind::WouldBlock(blocked) = kind {
                     self.stats.would_block += 1;
@@ -496,12 +494,9 @@ impl<L: Link> PublishCore<L> {
                 debug_assert!(false, "what waits has its header");
                 return;
             };
-            let posted = self.core.send_prepared(
-                connection,
-                held.payload.share(),
-                header,
-                ticket.key(),
-            );
+            let posted =
+                self.core
+                    .send_prepared(connection, held.payload.share(), header, ticket.key());
             match posted.map_err(|refused| refused.kind) {
                 Ok(()) => {
                     lane.take_next();

@@ -938,7 +938,8 @@ fn the_tag_is_in_front_whatever_the_header_mode() {
             .ready();
             let payload = play.payload(7);
             let core = play.publisher();
-            core.publish(TAG, payload.into(), &7_u64.to_be_bytes(), 7).unwrap();
+            core.publish(TAG, payload.into(), &7_u64.to_be_bytes(), 7)
+                .unwrap();
             play.net.deliver(usize::MAX);
             let mut events = Vec::new();
             let core = play.subscribers[0].core.as_mut().unwrap();

@@ -120,7 +120,7 @@ impl Gate for CopyGate {
         let State::Copying(events, pace) = &mut self.state else {
             return Err(GateError("the copy failed".to_owned()));
         };
-        if !pace.may_ask() {
+        if !events.is_empty() && !pace.may_ask() {
             return Ok(false);
         }
         while let Some((_, event)) = events.last() {
