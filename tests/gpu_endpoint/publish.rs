@@ -267,7 +267,9 @@ fn who_is_slow_keeps_the_copy_and_the_others_go_on() {
             assert_eq!(ring.free_slots(), 16 - waiting, "one slot for each");
             stage.subscribers[0].holds = false;
             stage.subscribers[0].held.clear();
-            stage.until("the rest", |it| it.over.len() == 10);
+            stage.until("the rest", |it| {
+                it.over.len() == 10 && it.subscribers.iter().all(|s| s.got.len() == 10)
+            });
             for subscriber in &stage.subscribers {
                 let keys: Vec<_> = subscriber.got.iter().map(|(key, _)| *key).collect();
                 assert_eq!(keys, (0..10).collect::<Vec<_>>());

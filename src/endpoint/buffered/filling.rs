@@ -19,6 +19,8 @@ pub(super) struct Filling {
     lanes: CopyLanes,
     /// Those that are not there yet.
     parts: Vec<Part>,
+    /// What the first said that never will be; to be heard by whoever sends the buffer.
+    failed: Option<GateError>,
 }
 
 /// One message.
@@ -49,6 +51,7 @@ impl Filling {
         Self {
             lanes,
             parts: Vec::new(),
+            failed: None,
         }
     }
 
@@ -66,16 +69,20 @@ impl Filling {
             to: NonNull::from(to).cast(),
             copy: None,
         };
-        // Its error comes again, to whoever sends the buffer.
-        if part.poll(&self.lanes) != Ok(true) {
-            self.parts.push(part);
+        match part.poll(&self.lanes) {
+            Ok(true) => return,
+            Ok(false) => {}
+            Err(error) => self.failed = self.failed.take().or(Some(error)),
         }
+        self.parts.push(part);
     }
 
     /// Begins the copies whose events have happened meanwhile.
     pub(super) fn begin(&mut self) {
         for part in self.parts.iter_mut().filter(|part| part.copy.is_none()) {
-            let _ = part.poll(&self.lanes);
+            if let Err(error) = part.poll(&self.lanes) {
+                self.failed = self.failed.take().or(Some(error));
+            }
         }
     }
 }
@@ -124,6 +131,9 @@ impl Part {
 
 impl Gate for Filling {
     fn poll(&mut self) -> Result<bool, GateError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         let lanes = &self.lanes;
         let mut said = Ok(true);
         self.parts.retain_mut(|part| {
@@ -133,9 +143,9 @@ impl Gate for Filling {
             }
             match (part.poll(lanes), &said) {
                 (Ok(true), _) => return false,
-                (Err(error), _) => said = Err(error),
+                (Err(error), Ok(_)) => said = Err(error),
                 (Ok(false), Ok(true)) => said = Ok(false),
-                (Ok(false), _) => {}
+                _ => {}
             }
             true
         });
