@@ -160,7 +160,9 @@ impl Gate for Filling {
         let copies = self.parts.iter_mut().filter_map(|part| part.copy.as_mut());
         let mut settled = Ok(());
         for copy in copies {
-            settled = settled.and(copy.settle());
+            // Each of them, whatever those before it said.
+            let this = copy.settle();
+            settled = settled.and(this);
         }
         settled
     }
