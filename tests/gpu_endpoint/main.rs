@@ -5,6 +5,7 @@
 mod alone;
 #[path = "../common/c_library.rs"]
 mod c_library;
+mod coalesced;
 mod endpoints;
 mod fake;
 #[path = "../common/fake_cuda.rs"]
@@ -12,4 +13,5 @@ mod fake_cuda;
 mod one_sided;
 #[path = "../common/pattern.rs"]
 mod pattern;
+mod publish;
 mod two;

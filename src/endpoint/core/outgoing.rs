@@ -96,8 +96,8 @@ pub(crate) struct LongOp {
     slot: Option<TakenSlot>,
     /// Valid as long as the two above.
     pub(crate) runs: Vec<Run>,
-    /// It goes through the staging ring, whose registration this holds.
-    pub(crate) staged: Option<HeldDescriptor>,
+    /// A part of it goes through the staging ring: the registration of that, and then of its other parts.
+    pub(crate) staged: Vec<HeldDescriptor>,
 }
 
 impl LongOp {
@@ -590,21 +590,31 @@ impl Outgoing {
     fn lease_long<C: LinkConn>(
         &self,
         payload: &Payload,
-        lane: Lane<'_, C>,
+        mut lane: Lane<'_, C>,
         runs: &mut Vec<Run>,
-    ) -> Result<(Leases, Option<HeldDescriptor>), SendErrorKind> {
+    ) -> Result<(Leases, Vec<HeldDescriptor>), SendErrorKind> {
         let scope = lane.scoped.scope();
         if !self.must_stage(payload, scope)? {
             let leases = lease_runs(payload.wire(), lane.conn, lane.scoped, runs)?;
-            return Ok((leases, None));
+            return Ok((leases, Vec::new()));
         }
+        let ring = self.ring().map(StagingRing::region);
+        let ring = ring.and_then(|region| hold_region(region, lane.conn, lane.scoped).ok());
+        let mut held = vec![ring.ok_or(SendErrorKind::NotStaged { segment: 0 })?];
         for (index, segment) in payload.segments().iter().enumerate() {
             let region = segment.region();
             let device = region.kind().device().filter(|_| region.is_staged(scope));
-            if device.is_none() {
-                return Err(SendErrorKind::MixedStaging { segment: index });
-            }
-            segment.name_runs(std::ptr::null_mut(), &mut |base, len, desc| {
+            let desc = match device {
+                Some(_) => std::ptr::null_mut(),
+                None => {
+                    let one = hold_region(region, lane.conn, lane.scoped)
+                        .map_err(|error| error.unwrap_or_else(|| not_here(region, index)))?;
+                    let desc = one.desc();
+                    held.push(one);
+                    desc
+                }
+            };
+            segment.name_runs(desc, &mut |base, len, desc| {
                 runs.push(Run {
                     base,
                     len,
@@ -613,10 +623,7 @@ impl Outgoing {
                 });
             });
         }
-        let ring = self.ring().map(StagingRing::region);
-        let held = ring.and_then(|region| HeldDescriptor::lease(region, scope));
-        let held = held.ok_or(SendErrorKind::NotStaged { segment: 0 })?;
-        Ok((Leases::elsewhere(scope), Some(held)))
+        Ok((Leases::elsewhere(scope), held))
     }
 
     /// A slot for a part of a long message, and the gate that fills it.
@@ -903,6 +910,31 @@ pub(crate) fn data_of(machine: &Connection, number: u64) -> Option<u64> {
     mark.map(|mark| wire::numbered(mark, number))
 }
 
+/// Keeps a region's registration open for longer than one payload; where the provider scopes registrations to endpoints, it is made. `None`:
+/// it is not registered here.
+#[cold]
+pub(crate) fn hold_region<C: LinkConn>(
+    region: &Arc<Region>,
+    conn: Option<&C>,
+    scoped: &mut ScopedRegistrations,
+) -> Result<HeldDescriptor, Option<SendErrorKind>> {
+    if let Some(registrar) = conn.and_then(LinkConn::registrar)
+        && scoped.misses(region)
+    {
+        let registered = scoped.register(region, registrar);
+        registered.map_err(|error| Some(error.into()))?;
+    }
+    HeldDescriptor::lease(region, scoped.scope()).ok_or(None)
+}
+
+/// What a segment's region lacks.
+fn not_here(region: &Region, segment: usize) -> SendErrorKind {
+    match region.is_registered_anywhere() {
+        true => SendErrorKind::ForeignBuffer { segment },
+        false => SendErrorKind::NotRegistered { segment },
+    }
+}
+
 /// A lease for each segment.
 #[inline(never)]
 pub(crate) fn lease_each<C: LinkConn>(
@@ -965,8 +997,8 @@ fn register_here<C: LinkConn>(
     scoped: &mut ScopedRegistrations,
 ) -> Result<(), SendErrorKind> {
     if payload.is_gated() {
-        // A message does wait: whoever sends it asks again.
-        return Err(SendErrorKind::CantWait);
+        // It waits: what is sent of it is leased by itself, by whoever sends it later.
+        return Err(SendErrorKind::NotRegistered { segment: 0 });
     }
     let (segment, kind) = match error {
         LeaseError::ForeignBuffer { segment } => {

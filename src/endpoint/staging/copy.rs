@@ -5,14 +5,14 @@
 
 use std::ptr::NonNull;
 
-use super::{Pace, StagingRing};
+use super::{CopyLanes, Pace, StagingRing};
 use crate::buffer::{Gate, GateError, Payload};
 use crate::cuda::{CudaError, Device, Event, Stream};
 use crate::endpoint::windows::passage::Copies;
 
 /// Which way copies go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+enum Way {
     /// Out of the device's memory.
     Out,
     /// Into it.
@@ -21,7 +21,7 @@ pub(super) enum Way {
 
 /// One run of a device's memory, and its place in a slot.
 #[derive(Debug)]
-pub(super) struct Copy {
+pub(crate) struct Copy {
     device: Device,
     address: u64,
     slot: NonNull<u8>,
@@ -30,11 +30,11 @@ pub(super) struct Copy {
 
 // SAFETY: an address of a slot, which goes to any thread.
 unsafe impl Send for Copy {}
-// SAFETY: nothing reads or writes there by a shared one.
+// SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Copy {}
 
 impl Copy {
-    pub(super) fn new(device: Device, address: u64, slot: &mut [u8]) -> Self {
+    pub(crate) fn new(device: Device, address: u64, slot: &mut [u8]) -> Self {
         Self {
             device,
             address,
@@ -46,11 +46,12 @@ impl Copy {
 
 /// The copies of one payload, or of one piece. Whoever has this gate owns both ends of them, and keeps them until it is settled.
 #[derive(Debug)]
-pub(super) struct CopyGate {
-    ring: StagingRing,
+pub(crate) struct CopyGate {
+    lanes: CopyLanes,
     way: Way,
     copies: Vec<Copy>,
-    slots: usize,
+    /// Whose slots they go to or come from, and how many: it counts them.
+    ring: Option<(StagingRing, usize)>,
     /// A stream of the caller's that waits for them.
     told: Option<Stream>,
     state: State,
@@ -67,12 +68,16 @@ enum State {
 }
 
 impl CopyGate {
-    pub(super) fn new(ring: StagingRing, copies: Vec<Copy>, slots: usize) -> Self {
+    pub(crate) fn new(
+        lanes: CopyLanes,
+        copies: Vec<Copy>,
+        ring: Option<(StagingRing, usize)>,
+    ) -> Self {
         Self {
-            ring,
+            lanes,
             way: Way::Out,
             copies,
-            slots,
+            ring,
             told: None,
             state: State::Idle,
         }
@@ -80,10 +85,10 @@ impl CopyGate {
 
     fn begin(&mut self) -> Result<(), CudaError> {
         let mut streams: Vec<Stream> = Vec::new();
-        let begun = begin_each(&self.ring, self.way, &self.copies, &mut streams);
+        let begun = begin_each(&self.lanes, self.way, &self.copies, &mut streams);
         let record = |stream: &Stream| {
             let device = stream.device();
-            let event = self.ring.record(device, self.way)?;
+            let event = self.lanes.record(device)?;
             if let Some(told) = &self.told {
                 told.wait_for(&event)?;
             }
@@ -92,9 +97,10 @@ impl CopyGate {
         match begun.and_then(|()| streams.iter().map(record).collect()) {
             Ok(events) => {
                 let bytes = self.copies.iter().map(|copy| copy.len).sum();
-                match self.way {
-                    Way::Out => self.ring.count(bytes, self.slots),
-                    Way::In => self.ring.count_in(bytes),
+                match (&self.ring, self.way) {
+                    (Some((ring, slots)), Way::Out) => ring.count(bytes, *slots),
+                    (Some((ring, _)), Way::In) => ring.count_in(bytes),
+                    (None, _) => {}
                 }
                 self.state = State::Copying(events, Pace::of(bytes));
                 Ok(())
@@ -108,7 +114,7 @@ impl CopyGate {
 }
 
 fn begin_each(
-    ring: &StagingRing,
+    lanes: &CopyLanes,
     way: Way,
     copies: &[Copy],
     streams: &mut Vec<Stream>,
@@ -118,7 +124,7 @@ fn begin_each(
         let at = match known {
             Some(at) => at,
             None => {
-                streams.push(ring.stream(copy.device, way)?);
+                streams.push(lanes.stream(copy.device)?);
                 streams.len() - 1
             }
         };
@@ -142,7 +148,7 @@ impl Gate for CopyGate {
         let State::Copying(events, pace) = &mut self.state else {
             return Err(GateError("the copy failed".to_owned()));
         };
-        if !pace.may_ask() {
+        if !events.is_empty() && !pace.may_ask() {
             return Ok(false);
         }
         while let Some((_, event)) = events.last() {
@@ -150,7 +156,7 @@ impl Gate for CopyGate {
                 return Ok(false);
             }
             if let Some((device, event)) = events.pop() {
-                self.ring.give_back(device, self.way, event);
+                self.lanes.give_back(device, event);
             }
         }
         Ok(true)
@@ -212,7 +218,7 @@ impl Copies for Outward {
             }
         }
         debug_assert_eq!(used, slot.len(), "a part lies within the payload");
-        Box::new(CopyGate::new(self.ring.clone(), copies, 1))
+        Box::new(self.ring.copy_gate(copies, 1))
     }
 }
 
@@ -228,10 +234,11 @@ pub(super) struct Inward {
 impl Copies for Inward {
     fn begin(&mut self, at: u64, slot: &mut [u8]) -> Box<dyn Gate> {
         let copy = Copy::new(self.device, self.address + at, slot);
+        let (lanes, ring) = (self.ring.0.inward.clone(), self.ring.clone());
         Box::new(CopyGate {
             way: Way::In,
             told: self.told.clone(),
-            ..CopyGate::new(self.ring.clone(), vec![copy], 1)
+            ..CopyGate::new(lanes, vec![copy], Some((ring, 1)))
         })
     }
 

@@ -4,6 +4,7 @@
 
 use crate::buffer::{LeasedPayload, Leases, Payload};
 use crate::endpoint::core::control::HeldDescriptor;
+use crate::endpoint::core::outgoing;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::link::LinkConn;
 use crate::endpoint::staging::{StagingRing, staged_segment};
@@ -100,10 +101,6 @@ pub(crate) fn hold_slots<C: LinkConn>(
     let region = slots
         .region()
         .ok_or(SendErrorKind::NotStaged { segment: 0 })?;
-    let registrar = conn.and_then(LinkConn::registrar);
-    if let Some(registrar) = registrar.filter(|_| scoped.misses(region)) {
-        scoped.register(region, registrar)?;
-    }
-    let held = HeldDescriptor::lease(region, scoped.scope());
-    held.ok_or(SendErrorKind::NotStaged { segment: 0 })
+    let held = outgoing::hold_region(region, conn, scoped);
+    held.map_err(|error| error.unwrap_or(SendErrorKind::NotStaged { segment: 0 }))
 }
