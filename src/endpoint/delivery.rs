@@ -89,6 +89,23 @@ impl DeviceMessage {
     }
 }
 
+impl DeviceMessage {
+    /// A message whose payload is there.
+    pub(crate) fn new(
+        connection: ConnectionId,
+        sequence: u64,
+        header: &[u8],
+        payload: DeviceBuffer,
+    ) -> Self {
+        Self {
+            connection,
+            sequence,
+            header: header.into(),
+            payload,
+        }
+    }
+}
+
 impl fmt::Debug for DeviceMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceMessage")
@@ -299,12 +316,13 @@ impl Deliveries {
         self.hand_out(events);
     }
 
-    /// Whether an event is about the end of a connection whose messages wait.
+    /// Whether an event has its place behind the messages that wait.
     fn comes_behind(&self, event: &ReceiveEvent) -> bool {
         match event {
-            ReceiveEvent::PeerClosing { .. } | ReceiveEvent::Disconnected { .. } => {
-                !self.queue.is_empty()
-            }
+            // One that came there by itself keeps its place.
+            ReceiveEvent::DeviceMessage(_)
+            | ReceiveEvent::PeerClosing { .. }
+            | ReceiveEvent::Disconnected { .. } => !self.queue.is_empty(),
             _ => false,
         }
     }
