@@ -59,8 +59,14 @@ pub use source::{
 };
 pub use wire::{StreamIdentity, WireError};
 
-/// A loop that looks around for a moment before it sleeps: while blocks are flowing, the next one is never far.
+/// A loop that looks around for a moment before it sleeps, since while blocks are flowing, the next one is never far; unless there are so few
+/// processors that it would do that in place of a thread which reads, or writes, or has the other side.
 fn loop_config() -> LoopConfig {
+    const THREADS_OF_BOTH_SIDES: usize = 4;
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    if processors < THREADS_OF_BOTH_SIDES {
+        return LoopConfig::default().mode(WaitMode::Block);
+    }
     let window = Duration::from_micros(50);
     LoopConfig::default().mode(WaitMode::Adaptive { window })
 }
