@@ -92,7 +92,9 @@ impl Offer {
             };
         }
         // SAFETY: with the flag it is a dmabuf.
-        let range = unsafe { &*attr.memory.dmabuf };
+        let range = unsafe { attr.memory.dmabuf };
+        // SAFETY: it stays for the time of the call.
+        let range = unsafe { *range };
         Self {
             by: DirectBy::DmaBuf,
             fd: range.fd,
