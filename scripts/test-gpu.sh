@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 suites=(cuda)
 [[ -d tests/gpu_endpoint || -f tests/gpu_endpoint.rs || -x ${FABRICAST_TEST_BINARIES:-/nowhere}/gpu_endpoint ]] && suites+=(gpu_endpoint)
-suites+=(cufile)
+suites+=(streams cufile)
 failed=0
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
@@ -61,11 +61,13 @@ for suite in "${suites[@]}"; do
     only=()
     # The rest of that suite is over a fake libcufile, and no test of this machine.
     [[ $suite == cufile ]] && only=(the_suite_over_the_real_library)
+    # The others have nothing to do with GPUs.
+    [[ $suite == streams ]] && only=(gpu::)
     run "$suite" "$program" "${only[@]}"
     if [[ ${SANITIZER:-0} == 1 && $suite != cufile ]]; then
         if sanitizer=$(command -v compute-sanitizer); then
             # Refusals of the driver are what several tests provoke: only wrong accesses count.
-            run "$suite+san" "$sanitizer" --report-api-errors no --target-processes all --error-exitcode 9 "$program"
+            run "$suite+san" "$sanitizer" --report-api-errors no --target-processes all --error-exitcode 9 "$program" "${only[@]}"
         else
             printf '%-14s %-82s %-8s %s\n' "$suite+san" '(all)' SKIPPED 'compute-sanitizer is not installed'
         fi

@@ -243,6 +243,20 @@ fn the_demo_compares_checksums() {
 }
 
 #[test]
+fn without_a_gpu_it_is_said_what_is_missing() {
+    let Some(program) = program() else { return };
+    let place = temp();
+    let sent = file(&place, "file", 1);
+    let mut demo = Command::new(&program);
+    demo.args(["demo", "--gpu"]).arg(&sent);
+    demo.env("FABRICAST_CUDA", "/nowhere/libcuda.so.1");
+    let ended = Process::start_command(&mut demo).end();
+    ended.assert_failed(
+        "--gpu: a region of device memory: the CUDA driver cannot be loaded: tried /nowhere",
+    );
+}
+
+#[test]
 fn a_source_that_cannot_be_sent_is_named() {
     let Some(program) = program() else { return };
     let dir = temp();

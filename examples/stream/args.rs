@@ -22,6 +22,7 @@ const EXAMPLES: &str = "Examples:
                                                       one reading, two receivers
   stream send run1.h5 --to 10.0.0.2:7471,10.1.0.2:7471
                                                       one receiver by two networks, each address a rail
+  stream demo --gpu                                   file, GPU, network, GPU, file; --gpu=1 for the second one
 
 A stream that was cut goes on where it was when the same command is given again. Files get their names only when all of
 the stream is whole and checked; they replace files of the same names.
@@ -59,6 +60,9 @@ pub(crate) struct CommonArgs {
     /// File with a key of at least 16 bytes that both sides have: each proves to the other that it does
     #[arg(long, value_name = "FILE")]
     pub(crate) key: Option<PathBuf>,
+    /// Take blocks through the memory of a GPU, between file and network: of CUDA device N, or 0
+    #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    pub(crate) gpu: Option<u32>,
     /// Print reports as JSON, one object a line
     #[arg(long)]
     pub(crate) json: bool,

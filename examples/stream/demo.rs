@@ -10,13 +10,15 @@ use tempfile::TempDir;
 
 use crate::args::{CommonArgs, DemoArgs};
 use crate::failure::{Failure, describe};
-use crate::say;
+use crate::{device_buffers, say};
 
 /// Bytes that are made, and checked, at a time.
 const PIECE: usize = 1 << 20;
 
 /// Streams one file between two processes, and compares what arrived with what was sent.
 pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
+    // Else both children would say that there is no GPU.
+    drop(device_buffers(&args.common, 1)?);
     let place = temporary_directory(args)?;
     let target_dir = place.path().join("received");
     std::fs::create_dir(&target_dir).map_err(|error| Failure::file(&target_dir, &error))?;
@@ -63,6 +65,9 @@ fn pass_on(command: &mut Command, common: &CommonArgs) {
         .arg(format!("--provider={}", common.provider));
     if common.rdm {
         command.arg("--rdm");
+    }
+    if let Some(gpu) = common.gpu {
+        command.arg(format!("--gpu={gpu}"));
     }
     if common.json {
         command.arg("--json");

@@ -18,8 +18,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use fabricast::buffer::DeviceBufferManager;
 use fabricast::fabric::EndpointKind;
-use fabricast::{Domain, Fabric};
+use fabricast::{Domain, Fabric, Region};
 
 use args::{Cli, Command, CommonArgs};
 use failure::Failure;
@@ -53,6 +54,22 @@ fn end_with_parent(child: bool) -> Result<(), Failure> {
             .map_err(|error| Failure::new(format!("prctl: {error}")))?;
     }
     Ok(())
+}
+
+/// Buffers in a GPU's memory for so many threads, where blocks are to pass it.
+fn device_buffers(
+    common: &CommonArgs,
+    threads: u32,
+) -> Result<Option<DeviceBufferManager>, Failure> {
+    let Some(ordinal) = common.gpu else {
+        return Ok(None);
+    };
+    let block = common.block as usize;
+    let bytes = threads as usize * block.next_multiple_of(256);
+    let region = Region::device(bytes).device(ordinal).build();
+    let pool = region.and_then(|region| DeviceBufferManager::new(region, block));
+    pool.map(Some)
+        .map_err(|error| Failure::new(format!("--gpu: {error}")))
 }
 
 /// The domain of the network interface that has this address.

@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use fabricast::buffer::DeviceBufferManager;
 use fabricast::stream::{
-    DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, StreamNews, StreamReceiver,
+    DirectorySink, DiscardSink, Limits, PresharedKey, ReceiverConfig, SinkFactory, StreamNews,
+    StreamReceiver, ThroughGpu,
 };
 
 use crate::args::RecvArgs;
 use crate::failure::{Failure, socket_addr};
-use crate::{open_domain, say};
+use crate::{device_buffers, open_domain, say};
 
 /// How long goodbyes may take.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -79,11 +81,12 @@ fn tell(args: &RecvArgs, news: &StreamNews) -> Option<Result<(), Failure>> {
 }
 
 fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
+    let gpu = device_buffers(&args.common, args.writers)?;
     let base = match args.discard {
-        true => ReceiverConfig::new(DiscardSink),
+        true => taking(DiscardSink, gpu),
         false => {
             let sink = DirectorySink::new(&args.dir);
-            ReceiverConfig::new(sink.map_err(|error| Failure::file(&args.dir, &error))?)
+            taking(sink.map_err(|error| Failure::file(&args.dir, &error))?, gpu)
         }
     };
     let limits = Limits::default()
@@ -96,10 +99,19 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
         .window(args.common.buffers)
         .connections(args.peers)
         .writers(args.writers)
+        .pinned(args.common.gpu.is_some())
         .stalled_after(args.common.patience())
         .limits(limits);
     if let Some(path) = &args.common.key {
         config = config.key(PresharedKey::from_file(path).map_err(Failure::of)?);
     }
     Ok(config)
+}
+
+/// Streams go to sinks of this kind, through a GPU's memory where there are buffers in it.
+fn taking(sink: impl SinkFactory, gpu: Option<DeviceBufferManager>) -> ReceiverConfig {
+    match gpu {
+        None => ReceiverConfig::new(sink),
+        Some(gpu) => ReceiverConfig::new(ThroughGpu::new(sink, gpu)),
+    }
 }

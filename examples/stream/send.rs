@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
-    FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer, StreamSender,
+    BlockSource, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
+    StreamSender, ThroughGpu,
 };
 
 use crate::args::{SendArgs, Slow};
 use crate::failure::{Failure, describe, socket_addr};
 use crate::report::{Progress, Summary};
-use crate::{open_domain, say};
+use crate::{device_buffers, open_domain, say};
 
 /// How often progress is shown.
 const TICK: Duration = Duration::from_millis(100);
@@ -29,7 +30,8 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     }
     // Before the first byte is sent: a mistyped name costs nothing.
     let source = source.build().map_err(Failure::of)?;
-    let entries = fabricast::stream::BlockSource::manifest(&source).len();
+    let entries = source.manifest().len();
+    let gpu = device_buffers(&args.common, args.readers)?;
     let mut domains = Vec::new();
     for addr in &args.to[0].0 {
         let local = local_address(socket_addr(addr)?)?;
@@ -37,9 +39,11 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     }
     let sender = StreamSender::over(&domains, config(args)?).map_err(Failure::of)?;
     let peers = args.to.iter().map(|to| Peer::new(to.0.iter().copied()));
-    let transfer = sender
-        .send(source, peers, options(args))
-        .map_err(Failure::of)?;
+    let transfer = match gpu {
+        None => sender.send(source, peers, options(args)),
+        Some(gpu) => sender.send(ThroughGpu::new(source, gpu), peers, options(args)),
+    };
+    let transfer = transfer.map_err(Failure::of)?;
     let progress = transfer.progress();
     let mut shown = Progress::new(progress.iter().map(|peer| peer.total), &args.to);
     let outcomes = loop {
@@ -94,7 +98,8 @@ fn config(args: &SendArgs) -> Result<SenderConfig, Failure> {
     let mut config = SenderConfig::default()
         .block_bytes(args.common.block)
         .buffers(args.common.buffers)
-        .readers(args.readers);
+        .readers(args.readers)
+        .pinned(args.common.gpu.is_some());
     if let Some(path) = &args.common.key {
         config = config.key(PresharedKey::from_file(path).map_err(Failure::of)?);
     }

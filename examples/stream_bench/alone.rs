@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use fabricast::stream::{BlockSource, FileSource};
 
@@ -11,47 +12,92 @@ use crate::case::Case;
 use crate::error::{Failure, fail};
 use crate::sending::{Sent, timed};
 
+/// Does nothing too early for a rate.
+struct Pace {
+    began: Instant,
+    /// None: as fast as it goes.
+    bytes_per_s: Option<f64>,
+}
+
+impl Pace {
+    fn new(bytes_per_s: Option<f64>) -> Self {
+        let began = Instant::now();
+        Self { began, bytes_per_s }
+    }
+
+    /// Until the bytes before may have gone.
+    fn wait(&self, before: usize) {
+        if let Some(rate) = self.bytes_per_s {
+            let due = Duration::from_secs_f64(before as f64 / rate);
+            std::thread::sleep(due.saturating_sub(self.began.elapsed()));
+        }
+    }
+}
+
 /// The stream's own source, read by as many threads into as much memory.
 pub(crate) fn read(case: &Case, path: &Path) -> Result<Sent, Failure> {
-    let readers = case.readers as usize;
-    let each = case.buffers.div_ceil(readers);
-    let mut memory = vec![1; readers * each * case.block];
+    let mut memory = vec![1; room(case, case.readers)];
     let (sent, ()) = timed(|| {
         let source = FileSource::file(path)?;
-        let next = AtomicUsize::new(0);
-        std::thread::scope(|scope| {
-            let (source, next) = (&source, &next);
-            let parts = memory.chunks_exact_mut(each * case.block);
-            let readers: Vec<_> = parts
-                .map(|part| scope.spawn(move || read_blocks(case, source, next, part)))
-                .collect();
-            for reader in readers {
-                match reader.join() {
-                    Ok(result) => result?,
-                    Err(_) => return fail("a reader panicked"),
-                }
-            }
-            Ok(())
-        })
+        read_all(case, &source, &mut memory, None)
     })?;
     Ok(sent)
 }
 
-fn read_blocks(
+/// Bytes of as many blocks as there are buffers, or a few more, so that each thread has as many.
+pub(crate) fn room(case: &Case, threads: u32) -> usize {
+    case.buffers.next_multiple_of(threads as usize) * case.block
+}
+
+/// A source's blocks, read by threads that share the memory.
+pub(crate) fn read_all(
     case: &Case,
-    source: &FileSource,
-    next: &AtomicUsize,
+    source: &impl BlockSource,
     memory: &mut [u8],
+    rate: Option<f64>,
 ) -> Result<(), Failure> {
-    for block in (0..memory.len() / case.block).cycle() {
-        let index = next.fetch_add(1, Ordering::Relaxed);
-        if index >= case.blocks() {
-            break;
+    let part = memory.len() / case.readers as usize;
+    let parts = memory.chunks_exact_mut(part).collect();
+    on_threads(case, parts, rate, |index, memory: &mut &mut [u8]| {
+        let buffers = memory.len() / case.block;
+        let at = index % buffers * case.block;
+        let into = &mut memory[at..][..case.len(index)];
+        Ok(source.read(0, (index * case.block) as u64, into)?)
+    })
+}
+
+/// Does something with each block, on a thread for each of these values, no faster than at that rate.
+pub(crate) fn on_threads<T: Send>(
+    case: &Case,
+    threads: Vec<T>,
+    rate: Option<f64>,
+    work: impl Fn(usize, &mut T) -> Result<(), Failure> + Sync,
+) -> Result<(), Failure> {
+    let (next, pace) = (AtomicUsize::new(0), Pace::new(rate));
+    let all = |mut own: T| -> Result<(), Failure> {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= case.blocks() {
+                return Ok(());
+            }
+            pace.wait(index * case.block);
+            work(index, &mut own)?;
         }
-        let into = &mut memory[block * case.block..][..case.len(index)];
-        source.read(0, (index * case.block) as u64, into)?;
-    }
-    Ok(())
+    };
+    std::thread::scope(|scope| {
+        let all = &all;
+        let threads: Vec<_> = threads
+            .into_iter()
+            .map(|own| scope.spawn(move || all(own)))
+            .collect();
+        for thread in threads {
+            match thread.join() {
+                Ok(result) => result?,
+                Err(_) => return fail("a thread panicked"),
+            }
+        }
+        Ok(())
+    })
 }
 
 /// A new file, written by one thread, block by block, and synced.

@@ -27,6 +27,9 @@ pub(crate) struct Case {
     /// Threads of ours that take blocks from the network to the sink; a file that is written alone has one.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) writers: u32,
+    /// The GPU of operations with one.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) device: u32,
     /// What the bare loop does when there is nothing to do.
     #[arg(long, value_enum, default_value_t = BareWait::Spin)]
     pub(crate) bare_wait: BareWait,
@@ -66,6 +69,7 @@ impl Case {
             format!("--receives={}", self.receives),
             format!("--readers={}", self.readers),
             format!("--writers={}", self.writers),
+            format!("--device={}", self.device),
             format!("--bare-wait={}", name(self.bare_wait)),
             format!("--provider={}", self.provider),
             format!("--node={}", self.node),
@@ -106,6 +110,8 @@ pub(crate) enum Operation {
     DiskTmpfs,
     /// From a file in memory to the disk, synced.
     TmpfsDisk,
+    /// From the page cache to a GPU's memory, to the peer, to a GPU's memory, to a file in memory.
+    GpuTmpfs,
 }
 
 impl Operation {
@@ -124,7 +130,10 @@ impl Operation {
 
     /// Ratios that are printed, the one with the bar first.
     pub(crate) fn comparisons(self) -> &'static [Comparison] {
-        use Way::{Bare, Ours, OursCrc, ReadAlone, Sendfile, Socket, Splice, WriteAlone};
+        use Way::{
+            Bare, Gpu, GpuCrc, Ours, OursCrc, ReadAlone, ReadStage, Sendfile, SlowestStage, Socket,
+            Splice, WireStage, WriteAlone, WriteStage,
+        };
         const fn of(way: Way, by: Way, bar: Option<f64>) -> Comparison {
             Comparison { way, by, bar }
         }
@@ -145,6 +154,17 @@ impl Operation {
             Self::ColdDiscard => const { &[of(Ours, ReadAlone, Some(0.95))] },
             Self::DiskTmpfs => const { &[of(Ours, ReadAlone, Some(0.9))] },
             Self::TmpfsDisk => const { &[of(Ours, WriteAlone, Some(0.9))] },
+            Self::GpuTmpfs => {
+                const {
+                    &[
+                        of(Gpu, SlowestStage, Some(0.9)),
+                        of(Gpu, ReadStage, None),
+                        of(Gpu, WireStage, None),
+                        of(Gpu, WriteStage, None),
+                        of(GpuCrc, Gpu, None),
+                    ]
+                }
+            }
         }
     }
 }
@@ -176,12 +196,28 @@ pub(crate) enum Way {
     ReadAlone,
     /// A file written and synced, and nothing else.
     WriteAlone,
+    /// Ours through a GPU's memory on both sides, no checksums.
+    Gpu,
+    /// The same with CRC32C.
+    GpuCrc,
+    /// Of `gpu`: from the file to the GPU and from there to the buffers that blocks are sent from, while the other stages run as fast as
+    /// the last chain did.
+    ReadStage,
+    /// Of `gpu`: from one process's memory to the other's, in the same way.
+    WireStage,
+    /// Of `gpu`: from the buffers that blocks arrive in to the GPU, and from there to the file, in the same way.
+    WriteStage,
+    /// The slowest of the three in a round.
+    SlowestStage,
 }
 
 impl Way {
     pub(crate) fn name(self) -> String {
         name(self)
     }
+
+    /// The stages of `gpu`.
+    pub(crate) const STAGES: [Self; 3] = [Self::ReadStage, Self::WireStage, Self::WriteStage];
 
     /// Whether there is nobody to receive.
     pub(crate) fn is_alone(self) -> bool {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
+use fabricast::cuda::Device;
 use tempfile::TempDir;
 
 use crate::case::{Case, Operation};
@@ -32,9 +33,15 @@ impl Files {
         let in_memory = &options.memory_dir;
         let (source, sink) = match operation {
             Operation::WarmDiscard | Operation::ColdDiscard => (on_disk, None),
-            Operation::DiskTmpfs => (on_disk, Some(in_memory)),
+            Operation::DiskTmpfs | Operation::GpuTmpfs => (on_disk, Some(in_memory)),
             Operation::TmpfsDisk => (in_memory, Some(on_disk)),
         };
+        if operation == Operation::GpuTmpfs
+            && let Err(why) = Device::new(options.case.device)
+        {
+            println!("SKIPPED: {}: {why}", operation.name());
+            return Ok(None);
+        }
         for place in [Some(source), sink].into_iter().flatten() {
             if let Some(reason) = unfit(place, &options.case, (operation, place == on_disk))? {
                 println!("SKIPPED: {}: {reason}", operation.name());
@@ -98,7 +105,8 @@ fn unfit(
     }
     let kind = disk::file_system(place);
     let in_memory = kind == "tmpfs" || kind == "ramfs";
-    if operation != Operation::WarmDiscard && on_disk == in_memory {
+    let any = matches!(operation, Operation::WarmDiscard | Operation::GpuTmpfs);
+    if !any && on_disk == in_memory {
         let path = place.display();
         return Ok(Some(format!("{path} is on {kind} (--dir, --memory-dir)")));
     }

@@ -39,6 +39,7 @@ mod sending;
 #[path = "../bench/size.rs"]
 mod size;
 mod socket;
+mod stages;
 #[path = "../bench/stats.rs"]
 #[expect(dead_code, reason = "the other bench has histograms")]
 mod stats;

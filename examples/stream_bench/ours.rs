@@ -1,13 +1,12 @@
 //! The library's side: `StreamSender`, `StreamReceiver`. Both are opened once, as a service does; each run is a stream, with connections of its own.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    DirectorySink, DiscardSink, FileSource, Limits, ReceiverConfig, SendOptions, SenderConfig,
-    StreamNews, StreamReceiver, StreamSender,
+    BlockSource, Limits, ReceiverConfig, SendOptions, SenderConfig, SinkFactory, StreamNews,
+    StreamReceiver, StreamSender,
 };
 use fabricast::{Domain, Fabric, PeerAddr};
 
@@ -41,26 +40,26 @@ pub(crate) fn goodbye() -> Instant {
     Instant::now() + Duration::from_secs(5)
 }
 
-pub(crate) fn sender(case: &Case) -> Result<StreamSender, Failure> {
+pub(crate) fn sender(case: &Case, pinned: bool) -> Result<StreamSender, Failure> {
     let config = SenderConfig::default()
         .block_bytes(u32::try_from(case.block)?)
         .buffers(u32::try_from(case.buffers)?)
         .depth(u32::try_from(case.depth)?)
-        .readers(case.readers);
+        .readers(case.readers)
+        .pinned(pinned);
     Ok(StreamSender::open(&domain(case)?, config)?)
 }
 
-pub(crate) fn send(
+/// Sends what `source` opens.
+pub(crate) fn send<S: BlockSource>(
     sender: &StreamSender,
     to: &str,
-    (crc32c, sync): (bool, bool),
-    path: &Path,
+    options: SendOptions,
+    source: impl FnOnce() -> Result<S, Failure>,
 ) -> Result<Sent, Failure> {
     let to: PeerAddr = to.parse()?;
-    let options = SendOptions::default().crc32c(crc32c).sync(sync);
     let (mut sent, outcomes) = timed(|| {
-        let source = FileSource::file(path)?;
-        let transfer = sender.send(source, [to], options)?;
+        let transfer = sender.send(source()?, [to], options)?;
         let outcomes = transfer.wait(Instant::now() + LIMIT);
         outcomes.ok_or_else(|| Failure::of("a stream was not done in time"))
     })?;
@@ -70,21 +69,23 @@ pub(crate) fn send(
         let share = |time: Duration| time.as_secs_f64() / took.as_secs_f64();
         let waits = [stalls.disk, stalls.wire, stalls.credits, stalls.sink];
         sent.waits = Waits(waits.map(share));
+        sent.path = outcome.report.path;
     }
     Ok(sent)
 }
 
-/// Takes streams and drops them, or writes them to a directory.
-pub(crate) fn receiver(case: &Case, sink: Option<&Path>) -> Result<StreamReceiver, Failure> {
-    let config = match sink {
-        None => ReceiverConfig::new(DiscardSink),
-        Some(directory) => ReceiverConfig::new(DirectorySink::new(directory)?),
-    };
+/// Takes streams, and gives them to sinks of this kind.
+pub(crate) fn receiver(
+    case: &Case,
+    sink: impl SinkFactory,
+    pinned: bool,
+) -> Result<StreamReceiver, Failure> {
     let receives = u32::try_from(case.receives)?;
     let limits = Limits::default()
         .bytes(2 * case.size as u64)
         .block_bytes(1 << 28);
-    let config = config
+    let config = ReceiverConfig::new(sink)
+        .pinned(pinned)
         .block_bytes(u32::try_from(case.block)?)
         .window(receives)
         .buffers(2 * receives)

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::Options;
 use crate::case::{Case, Comparison, Figures, Operation, Waits, Way};
-use crate::error::{Failure, fail};
+use crate::error::Failure;
 use crate::files::Files;
 use crate::peer::Peer;
 use crate::report::{self, Outcome};
@@ -14,6 +14,8 @@ use crate::stats::{median, median_interval};
 pub(crate) struct Peers {
     sending: Peer,
     receiving: Peer,
+    /// Bytes a second of the last run through GPUs, which its stages run at while one of them is measured.
+    chain: f64,
 }
 
 impl Peers {
@@ -21,6 +23,7 @@ impl Peers {
         Ok(Self {
             sending: Peer::start("sending", case)?,
             receiving: Peer::start("receiving", case)?,
+            chain: f64::NAN,
         })
     }
 
@@ -43,8 +46,13 @@ impl Peers {
             .map_or_else(|| "-".into(), |sink| sink.to_string_lossy());
         let source = files.source.to_string_lossy();
         let path = match way {
-            Way::WriteAlone => &sink,
-            _ => &source,
+            Way::WriteAlone => sink.to_string(),
+            _ => source.into_owned(),
+        };
+        let stage = Way::STAGES.contains(&way);
+        let (how, sink) = match stage {
+            true => (self.chain.to_string(), format!("{} {sink}", self.chain)),
+            false => (sync.to_owned(), sink.into_owned()),
         };
         let to = match way.is_alone() {
             true => "-".to_owned(),
@@ -54,16 +62,24 @@ impl Peers {
             }
         };
         self.sending
-            .order(&format!("{} {to} {sync} {path}", way.name()))?;
-        let sent = self.sending.expect("sent")?;
-        let numbers: Result<Vec<f64>, _> = sent.split(' ').map(str::parse).collect();
-        let [seconds, cpu, disk, wire, credits, sink] = numbers?[..] else {
-            return fail(format!("not what a sender says: {sent}"));
-        };
-        let receive_cpu = match way.is_alone() {
-            true => 0.0,
-            false => self.receiving.expect("done")?.parse::<f64>()? / gb,
-        };
+            .order(&format!("{} {to} {how} {path}", way.name()))?;
+        let [mut seconds, mut cpu, disk, wire, credits, sink] =
+            numbers(&self.sending.expect("sent")?)?;
+        let mut receive_cpu = 0.0;
+        if !way.is_alone() {
+            let [cpu, of_writing] = numbers(&self.receiving.expect("done")?)?;
+            receive_cpu = cpu / gb;
+            if way == Way::WriteStage {
+                seconds = of_writing;
+            }
+        }
+        if stage {
+            // All stages ran: nobody knows which part is whose.
+            (cpu, receive_cpu) = (f64::NAN, f64::NAN);
+        }
+        if way == Way::Gpu {
+            self.chain = case.size as f64 / seconds;
+        }
         Ok(Figures {
             gb_per_s: gb / seconds,
             send_cpu: cpu / gb,
@@ -71,6 +87,13 @@ impl Peers {
             waits: Waits([disk, wire, credits, sink]),
         })
     }
+}
+
+/// Just so many numbers, with spaces between them.
+fn numbers<const N: usize>(said: &str) -> Result<[f64; N], Failure> {
+    let numbers: Result<Vec<f64>, _> = said.split(' ').map(str::parse).collect();
+    let numbers = numbers?.try_into();
+    numbers.map_err(|_| Failure(format!("not what a peer says: {said}")))
 }
 
 /// The runs of one way.
@@ -93,7 +116,12 @@ pub(crate) fn measure(
         comparisons = &comparisons[..1];
     }
     let mut all: Vec<Runs> = Vec::new();
-    for way in comparisons.iter().flat_map(|of| [of.way, of.by]) {
+    let ways = comparisons.iter().flat_map(|of| [of.way, of.by]);
+    let ways = ways.flat_map(|way| match way {
+        Way::SlowestStage => Way::STAGES.to_vec(),
+        way => vec![way],
+    });
+    for way in ways {
         if all.iter().all(|runs| runs.way != way) {
             let figures = Vec::new();
             all.push(Runs { way, figures });
@@ -117,11 +145,27 @@ pub(crate) fn measure(
             all[index].figures.push(figures);
         }
     }
+    all.extend(slowest(&all));
     for comparison in comparisons {
         let outcome = outcome(comparison, &all);
         report::print(options, operation, &files.path(), &outcome)?;
     }
     Ok(())
+}
+
+/// Of each round, the stage that was slowest, where stages were measured.
+fn slowest(all: &[Runs]) -> Option<Runs> {
+    let mut stages = all.iter().filter(|runs| Way::STAGES.contains(&runs.way));
+    let mut figures = stages.next()?.figures.clone();
+    for runs in stages {
+        for (least, run) in figures.iter_mut().zip(&runs.figures) {
+            if run.gb_per_s < least.gb_per_s {
+                *least = *run;
+            }
+        }
+    }
+    let way = Way::SlowestStage;
+    Some(Runs { way, figures })
 }
 
 fn outcome(comparison: &Comparison, all: &[Runs]) -> Outcome {

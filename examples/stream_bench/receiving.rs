@@ -1,38 +1,60 @@
-//! The process that receives. An order is `WAY SINK`, SINK a directory or `-`; it answers `at ADDRESS` when it is ready, and `done CPU`.
+//! The process that receives. An order is `WAY SINK`, SINK a directory or `-`, of a stage with the rate of the others in front of it; it answers
+//! `at ADDRESS` when it is ready, and `done CPU SECONDS`, the seconds those of writing, where that is a stage.
 
 use std::path::Path;
 
 use clap::ValueEnum;
+use fabricast::stream::{DirectorySink, DiscardSink};
 
 use crate::case::{Case, Way};
 use crate::error::{Failure, fail};
 use crate::peer::{self, answer, words};
-use crate::{bare, ours, socket};
+use crate::{bare, ours, socket, stages};
 
 pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
-    let mut discards = None;
+    let (mut discards, mut far) = (None, None);
     peer::serve(|order| {
         let [way, sink] = words(order)?;
+        let mut seconds = 0.0;
         let cpu = match Way::from_str(way, false).map_err(Failure)? {
             Way::Ours | Way::OursCrc if sink == "-" => {
                 let receiver = match &discards {
                     Some(receiver) => receiver,
-                    None => discards.insert(ours::receiver(case, None)?),
+                    None => discards.insert(ours::receiver(case, DiscardSink, false)?),
                 };
                 ours::receive(receiver)
             }
             Way::Ours | Way::OursCrc => {
-                let receiver = ours::receiver(case, Some(Path::new(sink)))?;
+                let receiver = ours::receiver(case, DirectorySink::new(sink)?, false)?;
                 let cpu = ours::receive(&receiver)?;
                 receiver.stop(ours::goodbye());
                 empty(Path::new(sink))?;
                 Ok(cpu)
             }
+            way @ (Way::Gpu | Way::GpuCrc | Way::ReadStage | Way::WireStage | Way::WriteStage) => {
+                let far = match &mut far {
+                    Some(far) => far,
+                    None => far.insert(stages::Far::open(case)?),
+                };
+                let (rate, sink) = sink.split_once(' ').unwrap_or(("", sink));
+                let cpu = match way {
+                    Way::Gpu | Way::GpuCrc => far.receive(Path::new(sink))?,
+                    stage => {
+                        let written = far.stage(stage, rate.parse()?, Path::new(sink))?;
+                        seconds = written.seconds;
+                        written.cpu
+                    }
+                };
+                empty(Path::new(sink))?;
+                Ok(cpu)
+            }
             Way::Bare => bare::receive(case),
             Way::Socket | Way::Sendfile | Way::Splice => socket::receive(case),
-            Way::ReadAlone | Way::WriteAlone => fail("there is nothing to receive"),
+            Way::ReadAlone | Way::WriteAlone | Way::SlowestStage => {
+                fail("there is nothing to receive")
+            }
         }?;
-        answer(&format!("done {cpu}"))
+        answer(&format!("done {cpu} {seconds}"))
     })
 }
 

@@ -1,23 +1,26 @@
-//! The process that sends, or reads or writes alone. An order is `WAY ADDRESS SYNC PATH`, its answer `sent SECONDS CPU` and four shares of
-//! the time: what ours waited for.
+//! The process that sends, or reads or writes alone. An order is `WAY ADDRESS SYNC PATH`, of a stage with the rate of the others in place of SYNC; its
+//! answer is `sent SECONDS CPU` and four shares of the time: what ours waited for.
 
 use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
+use fabricast::stream::{FileSource, SendOptions};
 
 use crate::case::{Case, Waits, Way};
 use crate::error::{Failure, fail};
 use crate::host::cpu_seconds;
 use crate::peer::{self, answer, words};
-use crate::{alone, bare, ours, socket};
+use crate::{alone, bare, ours, socket, stages};
 
 /// What a run took, at the sender: from before it connects until it knows that the receiver has had everything.
 pub(crate) struct Sent {
-    seconds: f64,
+    pub(crate) seconds: f64,
     cpu: f64,
     /// What ours waited for, as shares of the time.
     pub(crate) waits: Waits,
+    /// Which way its bytes took, as ours reports it.
+    pub(crate) path: String,
 }
 
 /// Measures a run that is all set up.
@@ -28,12 +31,13 @@ pub(crate) fn timed<T>(run: impl FnOnce() -> Result<T, Failure>) -> Result<(Sent
         seconds: began.elapsed().as_secs_f64(),
         cpu: cpu_seconds() - cpu,
         waits: Waits::default(),
+        path: String::new(),
     };
     Ok((sent, result))
 }
 
 pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
-    let mut sender = None;
+    let (mut sender, mut near) = (None, None);
     peer::serve(|order| {
         let [way, to, sync, path] = words(order)?;
         let path = Path::new(path);
@@ -41,10 +45,23 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
             way @ (Way::Ours | Way::OursCrc) => {
                 let sender = match &sender {
                     Some(sender) => sender,
-                    None => sender.insert(ours::sender(case)?),
+                    None => sender.insert(ours::sender(case, false)?),
                 };
-                ours::send(sender, to, (way == Way::OursCrc, sync == "sync"), path)
+                let options = SendOptions::default().crc32c(way == Way::OursCrc);
+                let options = options.sync(sync == "sync");
+                ours::send(sender, to, options, || Ok(FileSource::file(path)?))
             }
+            way @ (Way::Gpu | Way::GpuCrc | Way::ReadStage | Way::WireStage | Way::WriteStage) => {
+                let near = match &mut near {
+                    Some(near) => near,
+                    None => near.insert(stages::Near::open(case)?),
+                };
+                match way {
+                    Way::Gpu | Way::GpuCrc => near.send(to, way == Way::GpuCrc, path),
+                    stage => near.stage(stage, to, sync.parse()?, path),
+                }
+            }
+            Way::SlowestStage => fail("it is not measured by itself"),
             Way::Bare => bare::send(case, to.parse()?, path),
             way @ (Way::Socket | Way::Sendfile | Way::Splice) => {
                 socket::send(case, way, to.parse()?, path)

@@ -8,6 +8,7 @@ mod blocks;
     expect(dead_code, reason = "the engines don't hash the content yet")
 )]
 pub(crate) mod content_hash;
+mod copy_streams;
 pub(crate) mod digest;
 mod error;
 pub(crate) mod handshake;
@@ -28,6 +29,7 @@ pub(crate) mod sending;
 mod simulation;
 mod sink;
 mod source;
+mod through_gpu;
 pub(crate) mod wire;
 mod workers;
 
@@ -51,12 +53,14 @@ pub use sender::{
     Peer, PeerOutcome, PeerProgress, SendOptions, SenderConfig, SlowPeer, StreamSender, Transfer,
 };
 pub use sink::{
-    BlockSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, SinkError, SinkFactory,
-    Stop, StreamOffer,
+    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, OnDevice,
+    SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
-    BlockSource, BufferSource, FileSource, FileSourceBuilder, PathBufText, SourceError,
+    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText,
+    SourceError,
 };
+pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};
 pub use wire::{StreamIdentity, WireError};
 
 /// A loop that looks around for a moment before it sleeps, since while blocks are flowing, the next one is never far; unless there are so few

@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 use self::config::RECEIVES_BESIDE;
 use self::engine::{Command, Engine};
 use super::StreamError;
-use super::sender::control_pool;
+use super::sender::{control_pool, pool};
 use super::wire::HEADER_LEN;
-use crate::buffer::SharedBufferManager;
+use crate::buffer::SharedBufferConfig;
 use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
 use crate::event_loop::Waker;
 use crate::{Domain, PeerAddr};
@@ -100,6 +100,8 @@ impl StreamReceiver {
         let control = control_pool(&domains)?;
         let (news_way, news) = sync_channel(NEWS_MAX);
         let (commands, queue) = channel();
+        let providers = super::report::providers(domains.iter());
+        let endpoints = (endpoints, providers);
         let (engine, waker) = Engine::new(config, endpoints, (control, slots), (news_way, queue))?;
         let thread = std::thread::Builder::new().name("stream-recv".to_owned());
         let thread = thread.spawn(move || engine.run());
@@ -165,7 +167,11 @@ impl Drop for StreamReceiver {
 fn duplex(config: &ReceiverConfig) -> Result<DuplexConfig, StreamError> {
     let slots = config.buffers + RECEIVES_BESIDE * config.connections;
     let slot = config.block_bytes as usize + HEADER_LEN;
-    let pool = SharedBufferManager::allocate(slots, slot).map_err(crate::Error::from)?;
+    let layout = SharedBufferConfig {
+        slots: Some(slots),
+        ..SharedBufferConfig::new(slot)
+    };
+    let pool = pool(layout, config.pinned)?;
     Ok(DuplexConfig {
         header_len: HEADER_LEN as u16,
         pool,

@@ -1,9 +1,12 @@
 //! `StreamReport`: how a stream went, what it waited for, and which way its bytes took.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+
+use crate::Domain;
 
 /// What a side waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,6 +88,25 @@ impl StallClock {
     }
 }
 
+/// What the buffers of blocks are, for [`StreamReport::path`].
+pub(crate) fn memory(pinned: bool) -> &'static str {
+    match pinned {
+        true => "pinned host memory, registered",
+        false => "host memory, registered",
+    }
+}
+
+/// The providers that blocks go by, and what each copies by itself, for the same.
+pub(crate) fn providers<'a>(domains: impl Iterator<Item = &'a Arc<Domain>>) -> String {
+    let providers = domains.map(|domain| {
+        let report = domain.report();
+        format!("{}: {}", report.provider, report.copies)
+    });
+    let mut providers: Vec<_> = providers.collect();
+    providers.dedup();
+    providers.join(", ")
+}
+
 /// How a stream went, at one peer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -115,7 +137,8 @@ pub struct StreamReport {
     pub rails_lost: u64,
     /// Bytes that the sink read back to check them.
     pub read_back_bytes: u64,
-    /// Which way the bytes took.
+    /// Which way the bytes took on this side: where they came from or went to, where that is a GPU's memory; the memory that
+    /// they were sent from or received in; the provider.
     pub path: String,
 }
 

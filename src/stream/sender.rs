@@ -89,7 +89,7 @@ impl StreamSender {
                 range,
             });
         }
-        let pool = block_pool(config.block_bytes, config.buffers, domains)?;
+        let pool = block_pool(&config, domains)?;
         let control = control_pool(domains)?;
         let (commands, queue) = channel();
         let pools = (pool.clone(), control);
@@ -189,23 +189,32 @@ impl Drop for StreamSender {
 }
 
 /// Buffers for blocks, in huge pages where there are some.
-pub(super) fn block_pool(
-    block_bytes: u32,
-    slots: u32,
+fn block_pool(
+    config: &SenderConfig,
     domains: &[Arc<Domain>],
 ) -> Result<SharedBufferManager, StreamError> {
-    let config = SharedBufferConfig {
-        slots: Some(slots),
+    let layout = SharedBufferConfig {
+        slots: Some(config.buffers),
         alignment: 4096,
         headroom: HEADER_LEN,
-        ..SharedBufferConfig::new(block_bytes as usize)
+        ..SharedBufferConfig::new(config.block_bytes as usize)
     };
-    let bytes = config.region_bytes(slots).map_err(crate::Error::from)?;
-    let region = Region::host(bytes).build().map_err(crate::Error::from)?;
+    let pool = pool(layout, config.pinned)?;
     for domain in domains {
-        region.register(domain).map_err(crate::Error::from)?;
+        let registered = pool.region().register(domain);
+        registered.map_err(crate::Error::from)?;
     }
-    Ok(SharedBufferManager::new(region, config).map_err(crate::Error::from)?)
+    Ok(pool)
+}
+
+/// A pool of just as many slots as it says, in memory of its own, pinned where that is asked for.
+pub(super) fn pool(
+    layout: SharedBufferConfig,
+    pinned: bool,
+) -> Result<SharedBufferManager, crate::Error> {
+    let bytes = layout.region_bytes(layout.slots.unwrap_or(1))?;
+    let region = Region::host(bytes).pinned(pinned).build()?;
+    Ok(SharedBufferManager::new(region, layout)?)
 }
 
 /// Buffers for control messages.

@@ -1,6 +1,7 @@
 //! `BlockSink`: where the bytes of a stream go to.
 
 pub(crate) mod beneath;
+mod device;
 mod directory;
 mod discard;
 mod memory;
@@ -10,7 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Block, BlockPlan, Manifest, StreamIdentity};
+use crate::buffer::DeviceBuffer;
+use crate::cuda::{CudaError, Stream};
+use crate::memory::MemoryError;
+use crate::storage::BackEnd;
 
+pub use device::{DeviceSink, OnDevice};
 pub use directory::DirectorySink;
 pub use discard::DiscardSink;
 pub use memory::{InMemory, MemorySink};
@@ -37,7 +43,7 @@ pub struct StreamOffer {
 
 /// Makes a sink for each stream that comes in.
 ///
-/// [`DirectorySink`], [`DiscardSink`] and [`MemorySink`] are what this library brings.
+/// [`DirectorySink`], [`DiscardSink`], [`MemorySink`] and [`DeviceSink`] are what this library brings.
 pub trait SinkFactory: Send + Sync + std::fmt::Debug + 'static {
     /// A sink for one stream; nothing is opened yet.
     ///
@@ -62,6 +68,31 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// The stream fails with it.
     fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError>;
+
+    /// Takes the bytes of a block out of a GPU's memory: what [`ThroughGpu`](super::ThroughGpu) does with a sink. The stream may be used on the
+    /// way. Which way they went.
+    ///
+    /// Unless a sink has a better way, they are copied to the host, and [written](Self::write).
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    fn write_from_device(
+        &self,
+        block: Block,
+        crc: u32,
+        from: &DeviceBuffer,
+        stream: &Stream,
+    ) -> Result<BackEnd, SinkError> {
+        let mut host = vec![0; from.len()];
+        from.copy_to_host(&mut host, stream)?;
+        self.write(block, crc, &host)?;
+        Ok(BackEnd::Staged)
+    }
+
+    /// What the bytes pass behind the memory that they arrive in, for reports; `None`: nothing but the host's memory.
+    fn path(&self) -> Option<String> {
+        None
+    }
 
     /// All blocks are written: makes everything appear under its name, checked and on the device as the offer asked. How many bytes were read
     /// back to check them.
@@ -142,6 +173,9 @@ pub enum SinkError {
         /// Bytes that there is room for.
         room: u64,
     },
+    /// The CUDA driver refused.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// It was given up, because the peer has gone or the receiver stops.
     #[error("stopped")]
     Stopped,
@@ -157,4 +191,20 @@ impl SinkError {
             errno: error.into().raw_os_error().unwrap_or(libc::EIO),
         }
     }
+}
+
+impl From<MemoryError> for SinkError {
+    fn from(error: MemoryError) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+/// Where each entry's bytes begin, where they lie one after the other in the order of the manifest.
+fn starts(manifest: &Manifest) -> Vec<u64> {
+    let sizes = manifest.iter().map(|entry| entry.size);
+    let starts = sizes.scan(0, |end, size| {
+        *end += size;
+        Some(*end - size)
+    });
+    starts.collect()
 }

@@ -1,5 +1,6 @@
 //! `BlockSource`: where the bytes of a stream come from.
 
+mod device;
 mod files;
 mod memory;
 
@@ -8,15 +9,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::{Manifest, NameError};
-use crate::buffer::Buffer;
-use crate::storage::FileError;
+use crate::buffer::{Buffer, DeviceBuffer};
+use crate::cuda::{CudaError, Stream};
+use crate::memory::MemoryError;
+use crate::storage::{BackEnd, FileError};
 
+pub use device::DeviceSource;
 pub use files::{FileSource, FileSourceBuilder};
 pub use memory::BufferSource;
 
 /// Something that a stream is made of: entries, each of which is read in blocks, in any order, by several threads at once.
 ///
-/// [`FileSource`] and [`BufferSource`] are what this library brings. A source of your own says what it has
+/// [`FileSource`], [`BufferSource`] and [`DeviceSource`] are what this library brings. A source of your own says what it has
 /// ([`manifest`](Self::manifest)), tells one state of it from another ([`stamp`](Self::stamp)), and fills memory.
 ///
 /// ```
@@ -56,6 +60,32 @@ pub trait BlockSource: Send + Sync + std::fmt::Debug + 'static {
     /// The same bytes where they lie in memory that is registered already with every domain that they go out by: then nothing is read.
     fn lend(&self, entry: usize, offset: u64, len: usize) -> Option<Buffer> {
         let _ = (entry, offset, len);
+        None
+    }
+
+    /// Fills a buffer in a GPU's memory, all of its length, with the bytes of an entry from an offset on: what
+    /// [`ThroughGpu`](super::ThroughGpu) does with a source. `host` is as long, and may be used on the way; so may the stream.
+    /// Called by several threads at once. Which way they came.
+    ///
+    /// Unless a source has a better way, they are [`read`](Self::read) into `host` and copied.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    fn read_to_device(
+        &self,
+        entry: usize,
+        offset: u64,
+        into: &mut DeviceBuffer,
+        host: &mut [u8],
+        stream: &Stream,
+    ) -> Result<BackEnd, SourceError> {
+        self.read(entry, offset, host)?;
+        into.copy_from_host(host, stream)?;
+        Ok(BackEnd::Staged)
+    }
+
+    /// What the bytes pass before they are in the memory that they are sent from, for reports; `None`: nothing but the host's memory.
+    fn path(&self) -> Option<String> {
         None
     }
 
@@ -108,6 +138,9 @@ pub enum SourceError {
     /// The entries can't be sent together.
     #[error("{0}")]
     Manifest(String),
+    /// The CUDA driver refused.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// There is nothing to send.
     #[error("no files to send")]
     Empty,
@@ -123,6 +156,12 @@ pub struct PathBufText(Arc<Path>);
 impl std::fmt::Display for PathBufText {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.display().fmt(f)
+    }
+}
+
+impl From<MemoryError> for SourceError {
+    fn from(error: MemoryError) -> Self {
+        Self::Other(error.to_string())
     }
 }
 

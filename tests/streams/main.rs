@@ -2,11 +2,18 @@
 
 #![allow(unsafe_code)]
 
+#[path = "../common/alone.rs"]
+mod alone;
+#[path = "../common/c_library.rs"]
+mod c_library;
 mod chaos;
 #[path = "../common/mod.rs"]
 mod common;
 mod control;
+#[path = "../common/fake_cuda.rs"]
+mod fake_cuda;
 mod fan_out;
+mod gpu;
 mod hostile;
 mod large;
 #[path = "../common/pattern.rs"]

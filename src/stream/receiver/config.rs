@@ -22,6 +22,7 @@ pub(super) const RECEIVES_BESIDE: u32 = 11;
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `stalled_after` | time | 60 s | 10 ms to 24 h |
 /// | `lost_after` | time | 10 s | 10 ms to 24 h |
+/// | `pinned` | buffers that CUDA copies from and to without the processor | no | |
 /// | `limits` | | | see [`Limits`] |
 /// | `key` | a pre-shared key | none | |
 ///
@@ -37,6 +38,7 @@ pub struct ReceiverConfig {
     pub(super) handshake_timeout: Duration,
     pub(super) stalled_after: Duration,
     pub(super) lost_after: Duration,
+    pub(super) pinned: bool,
     pub(super) limits: Limits,
     pub(super) key: Option<PresharedKey>,
 }
@@ -54,6 +56,7 @@ impl ReceiverConfig {
             handshake_timeout: Duration::from_secs(5),
             stalled_after: Duration::from_secs(60),
             lost_after: Duration::from_secs(10),
+            pinned: false,
             limits: Limits::default(),
             key: None,
         }
@@ -119,6 +122,14 @@ impl ReceiverConfig {
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Whether the buffers are pinned for CUDA, as blocks out of a GPU's memory and into it are copied fastest. Without a driver, opening
+    /// fails, and says what is missing.
+    #[must_use]
+    pub fn pinned(mut self, yes: bool) -> Self {
+        self.pinned = yes;
         self
     }
 

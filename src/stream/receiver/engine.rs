@@ -17,7 +17,7 @@ use crate::stream::handshake::Then;
 use crate::stream::outbox::Pumped;
 use crate::stream::receiving::Refusal;
 use crate::stream::wire::{BlockHeader, Kind, Message, Reason, Refuse};
-use crate::stream::{RefusalCode, StreamError, StreamViolation};
+use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
 use crate::{Error, PeerAddr};
 
 /// How often deadlines are looked at.
@@ -46,6 +46,8 @@ pub(super) struct Port {
 /// What guests and sessions use of the engine.
 pub(super) struct Tools {
     pub(super) ports: Vec<Port>,
+    /// What blocks come by, in words.
+    providers: String,
     pub(super) control: SharedBufferManager,
     pub(super) config: ReceiverConfig,
     pub(super) writers: Option<Writers>,
@@ -54,6 +56,16 @@ pub(super) struct Tools {
 }
 
 impl Tools {
+    /// Which way the bytes of a stream take to its sink.
+    pub(super) fn path(&self, sink: Option<&dyn BlockSink>) -> String {
+        let memory = report::memory(self.config.pinned);
+        let providers = &self.providers;
+        match sink.and_then(BlockSink::path) {
+            Some(behind) => format!("{providers}; {memory} → {behind}"),
+            None => format!("{providers}; {memory}"),
+        }
+    }
+
     pub(super) fn give(&self, job: WriteJob) {
         let given = self
             .writers
@@ -81,7 +93,7 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(
         config: ReceiverConfig,
-        endpoints: Vec<DuplexEndpoint>,
+        (endpoints, providers): (Vec<DuplexEndpoint>, String),
         (control, slots): (SharedBufferManager, usize),
         (news, commands): (SyncSender<StreamNews>, Receiver<Command>),
     ) -> Result<(Self, Waker), Error> {
@@ -105,6 +117,7 @@ impl Engine {
             event_loop,
             tools: Tools {
                 ports,
+                providers,
                 control,
                 config,
                 writers: Some(writers),

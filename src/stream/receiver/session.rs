@@ -493,7 +493,7 @@ impl Session {
         self.report.bytes = offer.manifest.bytes();
         self.report.blocks = offer.plan.blocks();
         self.report.read_back_bytes = read_back;
-        self.close_report(tools.now);
+        self.close_report(tools);
         let report = self.report.clone();
         tools
             .news
@@ -504,7 +504,9 @@ impl Session {
         self.say_goodbye(guests, tools.now);
     }
 
-    fn close_report(&mut self, now: Instant) {
+    fn close_report(&mut self, tools: &Tools) {
+        let now = tools.now;
+        self.report.path = tools.path(self.sink.as_deref());
         self.stalls.turn(Stall::None, now);
         self.report.stalls = self.stalls.totals();
         self.report.took = now - self.began;
@@ -538,7 +540,7 @@ impl Session {
     /// Nothing more is taken; the sink gives it up when it has done what it was given.
     fn leave(&mut self, error: StreamError, tools: &mut Tools) {
         self.stop.set();
-        self.close_report(tools.now);
+        self.close_report(tools);
         self.report.bytes = self.intake.as_ref().map_or(0, Intake::bytes);
         if self.offer.is_some() {
             self.cut = Some(StreamNews::Cut(self.arrival(), error, self.report.clone()));

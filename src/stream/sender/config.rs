@@ -16,6 +16,7 @@ use crate::stream::{PresharedKey, StreamError};
 /// | `depth` | blocks on their way on one connection | 8 | 1 to 256 |
 /// | `connect_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `lost_after` | time | 10 s | 10 ms to 24 h |
+/// | `pinned` | buffers that CUDA copies from and to without the processor | no | |
 /// | `key` | a pre-shared key | none | |
 ///
 /// The pool takes `buffers × block_bytes` bytes whatever the sources' size, and control messages 1 MiB.
@@ -28,6 +29,7 @@ pub struct SenderConfig {
     pub(super) depth: u32,
     pub(super) connect_timeout: Duration,
     pub(super) lost_after: Duration,
+    pub(super) pinned: bool,
     pub(super) key: Option<PresharedKey>,
 }
 
@@ -41,6 +43,7 @@ impl Default for SenderConfig {
             depth: 8,
             connect_timeout: Duration::from_secs(5),
             lost_after: Duration::from_secs(10),
+            pinned: false,
             key: None,
         }
     }
@@ -93,6 +96,14 @@ impl SenderConfig {
     #[must_use]
     pub fn lost_after(mut self, silence: Duration) -> Self {
         self.lost_after = silence;
+        self
+    }
+
+    /// Whether the buffers are pinned for CUDA, as blocks out of a GPU's memory and into it are copied fastest. Without a driver, opening
+    /// fails, and says what is missing.
+    #[must_use]
+    pub fn pinned(mut self, yes: bool) -> Self {
+        self.pinned = yes;
         self
     }
 

@@ -22,7 +22,7 @@ use crate::endpoint::{ConnectionId, ReceiveEvent};
 use crate::event_loop::{EventLoop, Token, Waker};
 use crate::fabric::EndpointKind;
 use crate::stream::workers::Workers;
-use crate::stream::{BlockSource, StreamError};
+use crate::stream::{BlockSource, StreamError, report};
 use crate::{Domain, Error, PeerAddr};
 
 /// How often deadlines are looked at.
@@ -116,16 +116,14 @@ impl Tools {
         Ok((at, connection))
     }
 
-    /// Which way bytes take.
-    pub(super) fn path(&self) -> String {
-        let reports = self.docks.iter().map(|dock| dock.domain.report());
-        let paths = reports.map(|report| {
-            let (provider, copies) = (&report.provider, &report.copies);
-            format!("host memory, registered; {provider}: {copies}")
-        });
-        let mut paths: Vec<_> = paths.collect();
-        paths.dedup();
-        paths.join(", ")
+    /// Which way the bytes of a source take.
+    pub(super) fn path(&self, source: &dyn BlockSource) -> String {
+        let providers = report::providers(self.docks.iter().map(|dock| &dock.domain));
+        let memory = report::memory(self.config.pinned);
+        match source.path() {
+            Some(before) => format!("{before} → {memory}; {providers}"),
+            None => format!("{memory}; {providers}"),
+        }
     }
 
     fn add_port(&mut self, endpoint: DuplexEndpoint, single: bool) -> Result<usize, Error> {

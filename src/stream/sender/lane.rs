@@ -301,7 +301,7 @@ impl Lane {
         }
         let written = self.written_bytes();
         self.stalls.turn(Stall::None, tools.now);
-        self.report.path = tools.path();
+        self.report.path = tools.path(&*shipment.source);
         self.report.stalls = self.stalls.totals();
         self.report.took = tools.now - self.began;
         self.report.sent_bytes = self.sent_bytes;

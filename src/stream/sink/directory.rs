@@ -22,6 +22,9 @@ use rustix::io::Errno;
 use self::partials::Partials;
 use super::beneath::Beneath;
 use super::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer};
+use crate::buffer::DeviceBuffer;
+use crate::cuda::Stream;
+use crate::storage::BackEnd;
 use crate::stream::Block;
 use crate::stream::{Entry, EntryKind};
 
@@ -190,6 +193,18 @@ impl BlockSink for Receiving {
         self.partials()?.write(block, crc, bytes)?;
         self.any.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn write_from_device(
+        &self,
+        block: Block,
+        crc: u32,
+        from: &DeviceBuffer,
+        _stream: &Stream,
+    ) -> Result<BackEnd, SinkError> {
+        let way = self.partials()?.write_from_device(block, crc, from)?;
+        self.any.store(true, Ordering::Relaxed);
+        Ok(way)
     }
 
     fn finish(&self, stop: &Stop) -> Result<u64, SinkError> {

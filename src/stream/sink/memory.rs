@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer};
+use super::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer, starts};
 use crate::stream::{Block, Manifest};
 
 /// One stream that has arrived.
@@ -38,7 +38,7 @@ struct Filling {
     claimed: u64,
     /// Taken by `finish`.
     parts: Mutex<Option<InMemory>>,
-    offsets: Vec<u64>,
+    starts: Vec<u64>,
 }
 
 impl MemorySink {
@@ -75,15 +75,10 @@ impl SinkFactory for MemorySink {
         };
         state.used += bytes;
         drop(state);
-        let sizes = offer.manifest.iter().map(|entry| entry.size);
-        let offsets = sizes.scan(0, |end, size| {
-            *end += size;
-            Some(*end - size)
-        });
         Ok(Box::new(Filling {
             kept: Arc::clone(&self.0),
             claimed: bytes,
-            offsets: offsets.collect(),
+            starts: starts(&offer.manifest),
             parts: Mutex::new(Some(InMemory {
                 manifest: Arc::clone(&offer.manifest),
                 bytes: vec![0; len],
@@ -99,7 +94,7 @@ impl BlockSink for Filling {
 
     fn write(&self, block: Block, _crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        let start = self.offsets.get(block.entry).copied();
+        let start = self.starts.get(block.entry).copied();
         let place = start.zip(parts.as_mut()).and_then(|(start, stream)| {
             let from = usize::try_from(start + block.offset).ok()?;
             stream.bytes.get_mut(from..from + bytes.len())

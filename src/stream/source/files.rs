@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FileType, OFlags};
 
 use super::{BlockSource, SourceError};
-use crate::storage::{DirectIo, FileHandle, OpenOptions};
+use crate::buffer::DeviceBuffer;
+use crate::cuda::Stream;
+use crate::storage::{BackEnd, DirectIo, FileHandle, IoOptions, OpenOptions};
 use crate::stream::sink::beneath::Beneath;
 use crate::stream::{Entry, EntryKind, Manifest, Modified, RelativeName};
 
@@ -113,7 +115,7 @@ impl FileSource {
         item.ok_or_else(|| SourceError::Other(format!("there is no entry {entry}")))
     }
 
-    fn path(&self, item: &Item) -> PathBuf {
+    fn path_of(&self, item: &Item) -> PathBuf {
         match &item.place {
             Place::Path(path) => path.clone(),
             Place::Below(_, name) => std::ffi::OsStr::from_bytes(name).into(),
@@ -140,7 +142,7 @@ impl FileSource {
     }
 
     fn open_item(&self, item: &Item) -> Result<Opened, SourceError> {
-        let path = self.path(item);
+        let path = self.path_of(item);
         let failed = |error: io::Error| match error.raw_os_error() {
             Some(libc::ENOENT) => changed(&path, "it was removed"),
             _ => SourceError::os(&path, &error),
@@ -162,7 +164,7 @@ impl FileSource {
     }
 
     fn look(&self, item: &Item) -> Result<Identity, SourceError> {
-        let path = self.path(item);
+        let path = self.path_of(item);
         let failed = |error: &io::Error| match error.raw_os_error() {
             Some(libc::ENOENT) => changed(&path, "it was removed"),
             _ => SourceError::os(&path, error),
@@ -197,20 +199,47 @@ impl BlockSource for FileSource {
             Opened::Small(file) => match file.read_exact_at(into, offset) {
                 Ok(()) => true,
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => false,
-                Err(error) => return Err(SourceError::os(&self.path(item), &error)),
+                Err(error) => return Err(SourceError::os(&self.path_of(item), &error)),
             },
             Opened::Large(file) => file.read(into, offset)?.bytes == into.len(),
         };
         match done {
             true => Ok(()),
-            false => Err(changed(&self.path(item), "it became shorter")),
+            false => Err(changed(&self.path_of(item), "it became shorter")),
+        }
+    }
+
+    fn read_to_device(
+        &self,
+        entry: usize,
+        offset: u64,
+        into: &mut DeviceBuffer,
+        host: &mut [u8],
+        stream: &Stream,
+    ) -> Result<BackEnd, SourceError> {
+        let item = self.item(entry)?;
+        let opened = self.opened(entry)?;
+        let Opened::Large(file) = &*opened else {
+            self.read(entry, offset, host)?;
+            into.copy_from_host(host, stream)?;
+            return Ok(BackEnd::Staged);
+        };
+        let options = IoOptions {
+            // Nothing else was given the buffer.
+            sync_default_stream: Some(false),
+            ..IoOptions::default()
+        };
+        let moved = file.read_into(into, .., item.start + offset, &options)?;
+        match moved.bytes == into.len() {
+            true => Ok(moved.back_end),
+            false => Err(changed(&self.path_of(item), "it became shorter")),
         }
     }
 
     fn check_unchanged(&self) -> Result<(), SourceError> {
         for item in &self.items {
             if item.identity.is_some() {
-                check(&self.path(item), item.identity, self.look(item)?)?;
+                check(&self.path_of(item), item.identity, self.look(item)?)?;
             }
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +12,8 @@ use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::dress;
+use crate::buffer::DeviceBuffer;
+use crate::storage::{BackEnd, FileError, FileErrorKind, FileHandle, IoOptions};
 use crate::stream::Block;
 use crate::stream::Entry;
 use crate::stream::block_set::BlockSet;
@@ -41,8 +43,39 @@ pub(super) struct Partials {
     offer: StreamOffer,
     /// What the records of its journal begin from.
     seal: u32,
-    open: Mutex<VecDeque<(usize, Arc<File>)>>,
+    open: Mutex<VecDeque<(usize, Arc<Open>)>>,
     journal: Mutex<Writer>,
+}
+
+/// A file that is held open.
+#[derive(Debug)]
+struct Open {
+    file: File,
+    /// For a GPU's memory; made when it is needed.
+    for_devices: Mutex<Option<Arc<FileHandle>>>,
+}
+
+impl Open {
+    fn for_devices(&self) -> Result<Arc<FileHandle>, FileError> {
+        let made = self.for_devices.lock();
+        let mut made = made.unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = &*made {
+            return Ok(Arc::clone(handle));
+        }
+        // Opened once more, without the flags that cuFile refuses.
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let handle = Arc::new(FileHandle::open(path, "r+")?);
+        *made = Some(Arc::clone(&handle));
+        Ok(handle)
+    }
+}
+
+impl std::ops::Deref for Open {
+    type Target = File;
+
+    fn deref(&self) -> &File {
+        &self.file
+    }
 }
 
 /// The journal's end.
@@ -122,6 +155,41 @@ impl Partials {
         let failed = |error| SinkError::os(self.name(place.entry).as_bytes(), error);
         let file = self.file(place.entry, true).map_err(failed)?;
         file.write_all_at(bytes, place.offset).map_err(failed)?;
+        self.record(place, crc)
+    }
+
+    /// The same out of a GPU's memory.
+    pub(super) fn write_from_device(
+        &self,
+        place: Block,
+        crc: u32,
+        from: &DeviceBuffer,
+    ) -> Result<BackEnd, SinkError> {
+        let failed = |error| SinkError::os(self.name(place.entry).as_bytes(), error);
+        let file = self.file(place.entry, true).map_err(failed)?;
+        let refused = |error| self.file_error(place.entry, error);
+        let handle = file.for_devices().map_err(refused)?;
+        let options = IoOptions {
+            // Nothing else was given the buffer.
+            sync_default_stream: Some(false),
+            ..IoOptions::default()
+        };
+        let moved = handle.write_from(from, .., place.offset, &options);
+        let moved = moved.map_err(refused)?;
+        self.record(place, crc)?;
+        Ok(moved.back_end)
+    }
+
+    fn file_error(&self, entry: usize, error: FileError) -> SinkError {
+        let name = self.name(entry);
+        match error.kind {
+            FileErrorKind::Os { errno } => SinkError::Os { what: name, errno },
+            kind => SinkError::Other(format!("{name}: {kind}")),
+        }
+    }
+
+    /// A block is written: the journal says so, some time.
+    fn record(&self, place: Block, crc: u32) -> Result<(), SinkError> {
         if !self.offer.crc32c {
             return Ok(());
         }
@@ -129,7 +197,7 @@ impl Partials {
         let mut journal = self.journal();
         journal.unwritten.extend_from_slice(&record);
         journal.records += 1;
-        journal.bytes += bytes.len() as u64;
+        journal.bytes += u64::from(place.len);
         if journal.records >= RECORDS_MAX
             || journal.bytes >= BYTES_MAX
             || journal.written_at.elapsed() >= WRITTEN_EVERY
@@ -156,7 +224,7 @@ impl Partials {
             let failed = |error| SinkError::os(entry.name.as_bytes(), error);
             let file = self.file(number, false).map_err(failed)?;
             // It is advice: where it is not taken, the page cache is what is read.
-            let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+            let _ = rustix::fs::fadvise(&file.file, 0, None, Advice::DontNeed);
         }
         let proven = self.prove(stop)?.blocks;
         if (proven.len() as u64) < self.offer.plan.blocks() {
@@ -193,7 +261,7 @@ impl Partials {
         if file.metadata().map_err(failed)?.len() != entry.size {
             file.set_len(entry.size).map_err(failed)?;
         }
-        dress(&file, &entry).map_err(failed)?;
+        dress(&file.file, &entry).map_err(failed)?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(known, _)| *known != number);
         Ok(number.to_string())
@@ -210,7 +278,7 @@ impl Partials {
         entry.map_or_else(String::new, |entry| entry.name.to_string())
     }
 
-    fn file(&self, entry: usize, make: bool) -> io::Result<Arc<File>> {
+    fn file(&self, entry: usize, make: bool) -> io::Result<Arc<Open>> {
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = open.iter().position(|(known, _)| *known == entry)
             && let Some(found) = open.remove(at)
@@ -226,7 +294,10 @@ impl Partials {
         if make {
             self.make_room(file.as_fd(), entry)?;
         }
-        let file = Arc::new(File::from(file));
+        let file = Arc::new(Open {
+            file: File::from(file),
+            for_devices: Mutex::default(),
+        });
         if open.len() >= OPEN_MAX {
             open.pop_front();
         }
@@ -240,6 +311,16 @@ impl Partials {
         if size <= u64::from(self.offer.plan.block_bytes()) || rustix::fs::fstat(file)?.st_size > 0
         {
             return Ok(());
+        }
+        // Of files in memory the pages are made by who writes them, side by side; beforehand one thread would make all of them.
+        let system = rustix::fs::fstatfs(file)?;
+        if system.f_type == libc::TMPFS_MAGIC {
+            let free = system.f_bavail.saturating_mul(system.f_bsize as u64);
+            // Without a limit it has 0 blocks.
+            return match system.f_blocks > 0 && free < size {
+                true => Err(Errno::NOSPC.into()),
+                false => Ok(()),
+            };
         }
         match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, size) {
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
