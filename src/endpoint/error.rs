@@ -124,8 +124,7 @@ pub enum SendErrorKind {
         segment: usize,
     },
     /// A segment, or the destination of a read, lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path)
-    /// says why), and the endpoint has no [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host, or this operation
-    /// does not.
+    /// says why), and the endpoint has no [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host.
     #[error(
         "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here (Region::path says why; give the endpoint a StagingRing)"
     )]
@@ -133,9 +132,6 @@ pub enum SendErrorKind {
         /// Which segment, from 0.
         segment: usize,
     },
-    /// The payload waits for an event ([`Payload::after`]), and this operation can't: wait for the event first. Sends and publications can.
-    #[error("the payload waits for an event, and this operation can't: wait for the event first")]
-    CantWait,
     /// The message is longer than the whole staging ring.
     #[error("{len} bytes in a GPU's memory, the staging ring has {max} (`StagingConfig`)")]
     StagingTooLong {
