@@ -277,7 +277,7 @@ fn host_memory() -> RegionSlice {
 fn peek(slice: &RegionSlice, at: usize) -> u8 {
     assert!(at < slice.len());
     // SAFETY: the slice's own memory; what a peer writes there meanwhile is a test that fails.
-    unsafe { slice.as_ptr().add(at).read_volatile() }
+    unsafe { slice.as_ptr().wrapping_add(at).read_volatile() }
 }
 
 /// Each kind of endpoint, with the name of the test.

@@ -590,7 +590,7 @@ impl Outgoing {
     fn lease_long<C: LinkConn>(
         &self,
         payload: &Payload,
-        mut lane: Lane<'_, C>,
+        lane: Lane<'_, C>,
         runs: &mut Vec<Run>,
     ) -> Result<(Leases, Vec<HeldDescriptor>), SendErrorKind> {
         let scope = lane.scoped.scope();

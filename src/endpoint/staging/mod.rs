@@ -33,8 +33,8 @@ mod copy;
 mod lanes;
 mod pace;
 
-use copy::{Inward, Outward};
 pub(crate) use copy::{Copy, CopyGate};
+use copy::{Inward, Outward};
 pub(crate) use lanes::CopyLanes;
 pub(crate) use pace::Pace;
 

@@ -72,6 +72,8 @@ pub(crate) struct Piece {
     len: usize,
     slot: BufferMut,
     write: bool,
+    /// It may outlive its operation.
+    _desc: Arc<HeldDescriptor>,
 }
 
 impl Piece {
@@ -128,7 +130,7 @@ pub(crate) struct Passage {
     given: Option<Given>,
     slots: Slots,
     /// Of the slots.
-    desc: HeldDescriptor,
+    desc: Arc<HeldDescriptor>,
     len: u64,
     write: bool,
     /// The last piece is to come behind all others, as it tells the peer.
@@ -155,7 +157,7 @@ impl Passage {
         Self {
             given: Some(given),
             slots,
-            desc,
+            desc: Arc::new(desc),
             len: len as u64,
             write,
             last_alone,
@@ -293,6 +295,7 @@ impl Passage {
             len,
             slot,
             write: self.write,
+            _desc: Arc::clone(&self.desc),
         };
         Some((piece, iov, remote))
     }
