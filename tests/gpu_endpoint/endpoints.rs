@@ -94,18 +94,18 @@ pub(crate) fn device_pool(slots: usize, slot_size: usize) -> DeviceBufferManager
 }
 
 /// Endpoints that send to one that receives, and what they said.
-struct Setup {
-    domain: Arc<Domain>,
+pub(crate) struct Setup {
+    pub(crate) domain: Arc<Domain>,
     receiver: Option<ReceiveEndpoint>,
     senders: Vec<SendEndpointZeroCopy>,
-    arrived: VecDeque<DeviceMessage>,
+    pub(crate) arrived: VecDeque<DeviceMessage>,
     received: Vec<ReceiveEvent>,
     sent: Vec<SendEvent>,
     busy: Vec<SendEvent>,
 }
 
 impl Setup {
-    fn new(receive: ReceiveConfig, senders: Vec<SendConfig>) -> Option<Self> {
+    pub(crate) fn new(receive: ReceiveConfig, senders: Vec<SendConfig>) -> Option<Self> {
         let domain = domain()?;
         let receiver = ReceiveEndpoint::listen(&domain, any_port(), receive).expect("listens");
         let addr = receiver.local_addr();
@@ -156,7 +156,7 @@ impl Setup {
     }
 
     #[track_caller]
-    fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !done(self) {
             assert!(
@@ -180,7 +180,7 @@ impl Setup {
 
     /// Sends, and comes back to it while something stands in the way.
     #[track_caller]
-    fn send(&mut self, sender: usize, payload: impl Into<Payload>, key: u64) {
+    pub(crate) fn send(&mut self, sender: usize, payload: impl Into<Payload>, key: u64) {
         let mut payload = Some(payload.into());
         self.until_sent(sender, &mut payload, key);
     }
@@ -201,7 +201,7 @@ impl Setup {
 
     /// The outcomes of that many sends: keys, and payloads; none failed.
     #[track_caller]
-    fn outcomes(&mut self, count: usize) -> Vec<(u64, Payload)> {
+    pub(crate) fn outcomes(&mut self, count: usize) -> Vec<(u64, Payload)> {
         self.until("outcomes", |it| it.sent.len() >= count);
         let done = self.sent.drain(..).map(|event| match event {
             SendEvent::Completed { key, payload } => (key, payload),
@@ -212,7 +212,7 @@ impl Setup {
 
     /// The next message, with its content.
     #[track_caller]
-    fn message(&mut self, stream: &Stream) -> (u64, Vec<u8>) {
+    pub(crate) fn message(&mut self, stream: &Stream) -> (u64, Vec<u8>) {
         self.until("message", |it| !it.arrived.is_empty());
         let message = self.arrived.pop_front().expect("just asked");
         let key = u64::from_le_bytes(message.header().try_into().expect("a key"));
@@ -227,7 +227,7 @@ pub(crate) fn any_port() -> PeerAddr {
     "127.0.0.1:0".parse().expect("an address")
 }
 
-fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
+pub(crate) fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
     ReceiveConfig::default()
         .max_message(max_message)
         .slots(24)
@@ -236,7 +236,7 @@ fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
         .deliver_to(DeviceDelivery::new(pool))
 }
 
-fn staged(ring: &StagingRing) -> SendConfig {
+pub(crate) fn staged(ring: &StagingRing) -> SendConfig {
     SendConfig::default().staging(ring)
 }
 

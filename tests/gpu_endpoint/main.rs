@@ -13,3 +13,4 @@ mod fake_cuda;
 #[path = "../common/pattern.rs"]
 mod pattern;
 mod publish;
+mod two;

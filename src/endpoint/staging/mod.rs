@@ -44,6 +44,9 @@ pub struct StagingConfig {
     pub slot_bytes: usize,
     /// Bytes in front of each slot for a header that must lie there, as [`SharedBufferConfig::headroom`]. Default: 0.
     pub headroom: usize,
+    /// The NUMA node that the slots must lie on, best that of the GPU ([`Device::numa_node`]). Default: `None`, wherever the thread runs that
+    /// makes the ring.
+    pub numa_node: Option<u32>,
 }
 
 impl Default for StagingConfig {
@@ -52,6 +55,7 @@ impl Default for StagingConfig {
             slots: 32,
             slot_bytes: 1 << 20,
             headroom: 0,
+            numa_node: None,
         }
     }
 }
@@ -104,7 +108,7 @@ impl StagingRing {
     /// Allocates and pins the slots, in huge pages where the machine has some. It takes milliseconds for each 100 MiB.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting out of its range; [`Error::Memory`]: no memory, or no CUDA, in words.
+    /// [`Error::Config`] for a setting out of its range; [`Error::Memory`]: no memory, no such NUMA node, or no CUDA, in words.
     pub fn new(config: StagingConfig) -> Result<Self, Error> {
         config.check()?;
         let slots = SharedBufferConfig {
@@ -114,7 +118,10 @@ impl StagingRing {
             ..SharedBufferConfig::new(config.slot_bytes)
         };
         let bytes = slots.region_bytes(config.slots)?;
-        let region = Region::pinned(bytes).huge_pages(HugePages::Try).build()?;
+        let region = Region::pinned(bytes)
+            .huge_pages(HugePages::Try)
+            .numa_node(config.numa_node)
+            .build()?;
         Ok(Self(Arc::new(Inner {
             pool: SharedBufferManager::new(region, slots)?,
             lanes: CopyLanes::default(),
