@@ -249,13 +249,13 @@ run_asan() {
     if has_sanitizer; then
         part asan "the shutdown and one-sided suites under AddressSanitizer" 600 \
             env RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0}" \
-            cargo test --locked -p fabricast --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan --test shutdown --test rma --test forged --test rma_stop --test uring --test file --test cufile -- --show-output
+            cargo test --locked -p fabricast --config 'profile.dev.package."*".opt-level=0' --target "$triple" --target-dir target/asan --test shutdown --test rma --test forged --test rma_stop --test uring --test file --test cufile --test gpu_endpoint -- --show-output
     elif command -v valgrind >/dev/null; then
         local runner
         runner=CARGO_TARGET_$(tr 'a-z-' 'A-Z_' <<<"$triple")_RUNNER
         part asan "the shutdown and one-sided suites under valgrind (no AddressSanitizer with this toolchain)" 900 \
             env "$runner=valgrind -q --error-exitcode=99 --fair-sched=yes" \
-            cargo test --locked -p fabricast --test shutdown --test rma --test forged --test rma_stop --test uring --test file --test cufile -- --show-output --test-threads=1
+            cargo test --locked -p fabricast --test shutdown --test rma --test forged --test rma_stop --test uring --test file --test cufile --test gpu_endpoint -- --show-output --test-threads=1
     else
         skipped asan "the shutdown and one-sided suites under a memory checker" "SKIPPED: neither AddressSanitizer nor valgrind here"
     fi

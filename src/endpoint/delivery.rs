@@ -91,8 +91,9 @@ pub(crate) trait Arrival: Sized {
     fn delivered(message: DeviceMessage, about: Self::About) -> Self;
     /// It came, and could not be copied.
     fn undelivered(message: Message, error: CudaError, about: Self::About) -> Self;
-    /// It is about the end of something whose messages are told before.
-    fn is_end(&self) -> bool;
+    /// It keeps its place behind the messages that wait: it is about the end of something whose messages are told before, or a message that
+    /// came into a GPU's memory by itself.
+    fn comes_behind(&self) -> bool;
 }
 
 /// A received message whose payload is in a GPU's memory.
@@ -127,6 +128,23 @@ impl DeviceMessage {
     /// The payload, to keep or to send on.
     pub fn into_payload(self) -> DeviceBuffer {
         self.payload
+    }
+}
+
+impl DeviceMessage {
+    /// A message whose payload is there.
+    pub(crate) fn new(
+        connection: ConnectionId,
+        sequence: u64,
+        header: &[u8],
+        payload: DeviceBuffer,
+    ) -> Self {
+        Self {
+            connection,
+            sequence,
+            header: header.into(),
+            payload,
+        }
     }
 }
 
@@ -319,7 +337,7 @@ impl<E: Arrival> Deliveries<E> {
             for event in new {
                 match event.into_message() {
                     Ok((message, about)) => self.queue.push_back(Held::Message(message, about)),
-                    Err(event) if event.is_end() && !self.queue.is_empty() => {
+                    Err(event) if event.comes_behind() && !self.queue.is_empty() => {
                         self.queue.push_back(Held::Event(event));
                     }
                     Err(event) => events.push(event),

@@ -127,7 +127,8 @@ pub enum ReceiveEvent {
     },
     /// A message arrived.
     Message(Message),
-    /// A message arrived, and its payload is in a GPU's memory: with [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
+    /// A message arrived, and its payload is in a GPU's memory: with [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to) or
+    /// [`LongMessages::on_device`](crate::endpoint::LongMessages::on_device).
     DeviceMessage(DeviceMessage),
     /// A message arrived, and could not be copied to the GPU.
     Undelivered {
@@ -237,7 +238,10 @@ impl Arrival for ReceiveEvent {
         Self::Undelivered { message, error }
     }
 
-    fn is_end(&self) -> bool {
-        matches!(self, Self::PeerClosing { .. } | Self::Disconnected { .. })
+    fn comes_behind(&self) -> bool {
+        matches!(
+            self,
+            Self::DeviceMessage(_) | Self::PeerClosing { .. } | Self::Disconnected { .. }
+        )
     }
 }

@@ -18,6 +18,7 @@ mod header_source;
 mod id;
 mod limits;
 pub(crate) mod link;
+mod long_messages;
 mod message;
 pub(crate) mod protocol;
 mod publish;
@@ -53,6 +54,7 @@ pub use event::{
 };
 pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};
+pub use long_messages::LongMessages;
 pub use message::Message;
 pub use protocol::close_reason::{CloseReason, Violation};
 pub use protocol::credit::CreditError;
@@ -65,7 +67,7 @@ pub use publish::{
     PublishErrorKind, PublishEvent, PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint,
     SubscribeError, SubscribeEvent,
 };
-pub use receive::{AcceptPolicy, LongMessages, ReceiveConfig, ReceiveEndpoint};
+pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;

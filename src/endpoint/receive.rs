@@ -25,6 +25,7 @@ use crate::endpoint::limits::{
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
+use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::WindowDescriptor;
@@ -96,25 +97,6 @@ pub struct ReceiveConfig {
     patience: Patience,
     watch: TcpWatch,
     delivery: Option<DeviceDelivery>,
-}
-
-/// Where long messages go ([`ReceiveConfig::long_messages`]).
-///
-/// A message that is longer than the receive buffers, or than what the provider takes in one piece, is offered by its sender, which
-/// writes it into a slot of the pool when there is one: no byte of it is copied by this library on either side. While one is under way, its
-/// sender sends nothing else on that connection, so it keeps its place among the others.
-///
-/// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts.
-#[derive(Debug, Clone)]
-pub struct LongMessages {
-    pool: SharedBufferManager,
-}
-
-impl LongMessages {
-    /// Messages, headers included, up to the slot size of this pool. It must not be used for anything else, and needs no registration.
-    pub fn new(pool: SharedBufferManager) -> Self {
-        Self { pool }
-    }
 }
 
 impl Default for ReceiveConfig {
@@ -331,7 +313,7 @@ impl ReceiveConfig {
             return Ok(());
         };
         let pool = self.pool.as_ref().map(SharedBufferManager::slot_size);
-        let long = self.long.as_ref().map_or(0, |long| long.pool.slot_size());
+        let long = self.long.as_ref().map_or(0, LongMessages::host_limit);
         let largest = pool.unwrap_or(self.max_message).max(long);
         delivery.check(largest)
     }
@@ -451,7 +433,7 @@ impl ReceiveEndpoint {
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
-            long: config.long.map(|long| long.pool),
+            long: config.long,
             sends: None,
             publishing: false,
             patience: config.patience,

@@ -322,6 +322,15 @@ impl Region {
             allocation: self.allocation,
         })
     }
+
+    /// A part of it, which lies inside.
+    pub(crate) fn device_part(&self, address: u64, len: usize) -> Option<DeviceRange> {
+        self.device_range().map(|whole| DeviceRange {
+            address,
+            len,
+            ..whole
+        })
+    }
 }
 
 /// Whether CUDA knows all of the bytes: of one allocation, or of several that were mapped one behind the other. An older driver can't

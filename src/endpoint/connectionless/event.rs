@@ -250,7 +250,7 @@ impl Arrival for ConnectionlessEvent {
         }
     }
 
-    fn is_end(&self) -> bool {
+    fn comes_behind(&self) -> bool {
         matches!(self, Self::PeerDown { .. } | Self::Removed { .. })
     }
 }

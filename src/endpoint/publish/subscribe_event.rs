@@ -217,7 +217,7 @@ impl Arrival for SubscribeEvent {
         }
     }
 
-    fn is_end(&self) -> bool {
+    fn comes_behind(&self) -> bool {
         matches!(
             self,
             Self::Unsubscribed { .. }
