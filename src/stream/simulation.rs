@@ -16,33 +16,7 @@ use super::name::RelativeName;
 use super::receiving::{Arrival, Intake, IntakeSettings};
 use super::sending::Outlay;
 use super::wire::{Checks, Features, HEADER_LEN, Message, Open, OpenFlags, StreamIdentity};
-
-/// Where all choices come from: a list, then a simple generator.
-struct Dice(u64);
-
-impl Dice {
-    /// A number below `n`.
-    fn roll(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        n > 0 && self.roll(n) == 0
-    }
-}
-
-/// How often things go wrong: one in so many; 0 never.
-#[derive(Debug, Clone, Copy)]
-struct Faults {
-    drop: u64,
-    double: u64,
-    damage: u64,
-    swap: u64,
-    cut: u64,
-}
+use crate::endpoint::duplex::faults::{Dice, Faults};
 
 const NO_FAULTS: Faults = Faults {
     drop: 0,
