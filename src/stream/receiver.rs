@@ -18,6 +18,8 @@ use super::StreamError;
 use super::sender::{control_pool, pool};
 use super::wire::HEADER_LEN;
 use crate::buffer::SharedBufferConfig;
+#[cfg(test)]
+use crate::buffer::SharedBufferManager;
 use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
 use crate::event_loop::Waker;
 use crate::{Domain, PeerAddr};
