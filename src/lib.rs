@@ -18,6 +18,10 @@
 
 #![deny(unsafe_code)]
 
+// What the tests of this package share names it so.
+#[cfg(all(test, not(loom)))]
+extern crate self as fabricast;
+
 pub mod buffer;
 pub mod coalesce;
 pub mod cuda;
@@ -26,6 +30,8 @@ mod errno;
 pub mod error;
 pub mod event_loop;
 pub mod fabric;
+#[cfg(all(test, not(loom)))]
+mod fake_gpu;
 pub mod future;
 mod in_flight;
 pub mod memory;

@@ -15,10 +15,10 @@ use super::shared::AcquireError;
 use super::slot_table::SlotTable;
 use super::wake_list::{WakeFn, WakerId};
 use crate::cuda::{CudaError, Device, Stream};
-use crate::memory::{Claim, MemoryError, Purpose, Region, round_up};
+use crate::memory::{Claim, DeviceRange, MemoryError, Purpose, Region, round_up};
 
 /// Slots begin at multiples of this, in bytes: what `cuMemAlloc` gives, and what kernels like.
-const ALIGNMENT: usize = 256;
+pub(crate) const ALIGNMENT: usize = 256;
 
 /// A pool of equal buffers in one region of a device's memory; clones are handles on the same pool.
 ///
@@ -115,6 +115,7 @@ impl DeviceBufferManager {
 
     fn buffer(&self, index: u32) -> DeviceBuffer {
         DeviceBuffer {
+            start: 0,
             len: self.0.slot_size,
             index,
             pool: Arc::clone(&self.0),
@@ -180,6 +181,8 @@ impl fmt::Debug for DeviceBufferManager {
 pub struct DeviceBuffer {
     pool: Arc<Inner>,
     index: u32,
+    /// Where in the slot it begins: behind the header of a message that came there.
+    start: usize,
     len: usize,
 }
 
@@ -187,6 +190,16 @@ impl DeviceBuffer {
     /// Its first byte, a `CUdeviceptr`. What runs on the device and reads or writes there has to be over before the buffer is given away.
     pub fn address(&self) -> u64 {
         self.region().address() + self.offset() as u64
+    }
+
+    /// The same as providers are told it: nothing here reaches a byte by it.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.region().as_ptr().wrapping_add(self.offset())
+    }
+
+    /// Its bytes, for who registers them.
+    pub(crate) fn range(&self) -> Option<DeviceRange> {
+        self.region().device_part(self.address(), self.len)
     }
 
     /// The length in bytes: what is sent, written, or was received.
@@ -199,9 +212,16 @@ impl DeviceBuffer {
         self.len == 0
     }
 
-    /// The size of the slot, in bytes: what [`len`](Self::len) may be at most.
+    /// What [`len`](Self::len) may be at most, in bytes: the size of the slot, or what is left of it behind a header.
     pub fn capacity(&self) -> usize {
-        self.pool.slot_size
+        self.pool.slot_size - self.start
+    }
+
+    /// Begins so many bytes later, and is as much shorter.
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        assert!(bytes <= self.len, "skip({bytes}) of {} bytes", self.len);
+        self.start += bytes;
+        self.len -= bytes;
     }
 
     /// Sets the length.
@@ -224,7 +244,7 @@ impl DeviceBuffer {
 
     /// Where in the region the buffer starts, in bytes.
     pub fn offset(&self) -> usize {
-        self.index as usize * self.pool.stride
+        self.index as usize * self.pool.stride + self.start
     }
 
     /// The device whose memory it is.

@@ -33,6 +33,7 @@ pub use shared::{AcquireError, Buffer, BufferMut, SharedBufferConfig, SharedBuff
 pub use wake_list::{WakeFn, WakerId};
 pub use zero_copy::ZeroCopyBufferManager;
 
+pub(crate) use device::ALIGNMENT as DEVICE_ALIGNMENT;
 pub(crate) use gate::{Gate, GateError};
 pub(crate) use header_slots::TakenSlot;
 pub(crate) use payload::{FrontError, LeaseError, LeasedPayload, Leases};

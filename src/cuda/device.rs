@@ -22,6 +22,17 @@ mod attribute {
     pub(super) const DMA_BUF: c_int = 124;
 }
 
+const FLUSH: &str = "cuFlushGPUDirectRDMAWrites";
+type FlushWrites = unsafe extern "C" fn(c_int, c_int) -> c_int;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST`.
+const FLUSH_BY_HOST: c_int = 1;
+/// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`.
+const FLUSH_CURRENT_CONTEXT: c_int = 0;
+/// Who sees what was written: `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`, and `..._TO_ALL_DEVICES`. The levels of
+/// `CU_GPU_DIRECT_RDMA_WRITES_ORDERING_...` have the same numbers.
+const READERS_OWNER: c_int = 100;
+const READERS_ALL_DEVICES: c_int = 200;
+
 /// A GPU, by its number in this process: what `CUDA_VISIBLE_DEVICES` leaves, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Device(u32);
@@ -120,49 +131,67 @@ impl Device {
     /// [`CudaError::Unavailable`], or what the driver answers when it is asked for the device.
     pub fn features(self) -> Result<DeviceFeatures, CudaError> {
         let cuda = Cuda::ready()?;
-        let device = cuda.device(self.0)?;
-        let ask = cuda.devices()?.attribute;
-        let attribute = |attribute| {
-            let mut value: c_int = 0;
-            // SAFETY: writes one number, which is ours; any attribute may be asked for.
-            match unsafe { ask(&raw mut value, attribute, device) } {
-                0 => value,
-                _ => 0,
-            }
-        };
+        let attribute = |attribute| self.attribute(cuda, attribute);
         Ok(DeviceFeatures {
-            dma_buf: attribute(attribute::DMA_BUF) != 0,
-            gpu_direct_rdma: attribute(attribute::GPU_DIRECT_RDMA) != 0,
+            dma_buf: attribute(attribute::DMA_BUF)? != 0,
+            gpu_direct_rdma: attribute(attribute::GPU_DIRECT_RDMA)? != 0,
             gpu_direct_rdma_with_virtual_memory: attribute(
                 attribute::GPU_DIRECT_RDMA_WITH_VIRTUAL_MEMORY,
-            ) != 0,
-            virtual_memory: attribute(attribute::VIRTUAL_MEMORY) != 0,
-            flush_by_host: attribute(attribute::FLUSH_WRITES_OPTIONS) & 1 != 0,
-            // CU_GPU_DIRECT_RDMA_WRITES_ORDERING_OWNER and more.
-            writes_are_ordered: attribute(attribute::WRITES_ORDERING) >= 100,
-            flush_by_stream: attribute(attribute::CAN_FLUSH_REMOTE_WRITES) != 0,
+            )? != 0,
+            virtual_memory: attribute(attribute::VIRTUAL_MEMORY)? != 0,
+            flush_by_host: attribute(attribute::FLUSH_WRITES_OPTIONS)? & FLUSH_BY_HOST != 0,
+            writes_are_ordered: attribute(attribute::WRITES_ORDERING)? >= READERS_OWNER,
+            flush_by_stream: attribute(attribute::CAN_FLUSH_REMOTE_WRITES)? != 0,
         })
     }
 
-    /// Makes what network cards have written to its memory visible to work that it is given afterwards
-    /// (`cuFlushGPUDirectRDMAWrites`). Nothing, where the device orders such writes by itself.
+    /// Makes what network cards have written to its memory visible to work that is given afterwards to it, and, where this process sees
+    /// several devices, to all of them (`cuFlushGPUDirectRDMAWrites`). Nothing, where the device orders such writes by itself.
     ///
     /// # Errors
     /// [`CudaError::Lacks`] where neither is so; what the driver answers.
     pub fn flush_writes(self) -> Result<(), CudaError> {
-        /// `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TARGET_CURRENT_CTX`, `CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER`.
-        const TARGET: (c_int, c_int) = (0, 100);
-        let features = self.features()?;
-        if features.writes_are_ordered {
-            return Ok(());
-        }
         let cuda = Cuda::ready()?;
-        let function = "cuFlushGPUDirectRDMAWrites";
-        let flush = cuda.flush_writes.filter(|_| features.flush_by_host);
-        let flush = flush.ok_or(CudaError::Lacks { function })?;
+        let Some((flush, readers)) = self.flush(cuda)? else {
+            return Ok(());
+        };
         let _current = cuda.enter_device(self.0)?;
         // SAFETY: takes no memory; the context of the device is current.
-        check(function, unsafe { flush(TARGET.0, TARGET.1) })
+        let code = unsafe { flush(FLUSH_CURRENT_CONTEXT, readers) };
+        check(FLUSH, code)
+    }
+
+    /// Whether what a network card wrote can be made visible, or is.
+    ///
+    /// # Errors
+    /// As [`flush_writes`](Self::flush_writes), which this does not do.
+    pub(crate) fn can_flush_writes(self) -> Result<(), CudaError> {
+        self.flush(Cuda::ready()?).map(drop)
+    }
+
+    /// What flushes, and for whom; `None` where nothing has to.
+    fn flush(self, cuda: &Cuda) -> Result<Option<(FlushWrites, c_int)>, CudaError> {
+        let readers = match count()? {
+            1 => READERS_OWNER,
+            _ => READERS_ALL_DEVICES,
+        };
+        if self.attribute(cuda, attribute::WRITES_ORDERING)? >= readers {
+            return Ok(None);
+        }
+        let by_host = self.attribute(cuda, attribute::FLUSH_WRITES_OPTIONS)? & FLUSH_BY_HOST != 0;
+        let flush = cuda.flush_writes.filter(|_| by_host);
+        let flush = flush.ok_or(CudaError::Lacks { function: FLUSH })?;
+        Ok(Some((flush, readers)))
+    }
+
+    /// 0 where the driver does not know the attribute.
+    fn attribute(self, cuda: &Cuda, attribute: c_int) -> Result<c_int, CudaError> {
+        let device = cuda.device(self.0)?;
+        let ask = cuda.devices()?.attribute;
+        let mut value: c_int = 0;
+        // SAFETY: writes one number, which is ours; any attribute may be asked for.
+        let code = unsafe { ask(&raw mut value, attribute, device) };
+        Ok(if code == 0 { value } else { 0 })
     }
 
     fn text(

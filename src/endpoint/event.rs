@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::buffer::Payload;
 use crate::cuda::CudaError;
-use crate::endpoint::delivery::DeviceMessage;
+use crate::endpoint::delivery::{Arrival, DeviceMessage};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::message::Message;
@@ -127,7 +127,8 @@ pub enum ReceiveEvent {
     },
     /// A message arrived.
     Message(Message),
-    /// A message arrived, and its payload is in a GPU's memory: with [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
+    /// A message arrived, and its payload is in a GPU's memory: with [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to) or
+    /// [`LongMessages::on_device`](crate::endpoint::LongMessages::on_device).
     DeviceMessage(DeviceMessage),
     /// A message arrived, and could not be copied to the GPU.
     Undelivered {
@@ -213,4 +214,34 @@ pub enum ReceiveEvent {
         /// Why.
         reason: CloseReason,
     },
+}
+
+impl Arrival for ReceiveEvent {
+    type About = ();
+
+    fn into_message(self) -> Result<(Message, ()), Self> {
+        match self {
+            Self::Message(message) => Ok((message, ())),
+            other => Err(other),
+        }
+    }
+
+    fn message(message: Message, (): ()) -> Self {
+        Self::Message(message)
+    }
+
+    fn delivered(message: DeviceMessage, (): ()) -> Self {
+        Self::DeviceMessage(message)
+    }
+
+    fn undelivered(message: Message, error: CudaError, (): ()) -> Self {
+        Self::Undelivered { message, error }
+    }
+
+    fn comes_behind(&self) -> bool {
+        matches!(
+            self,
+            Self::DeviceMessage(_) | Self::PeerClosing { .. } | Self::Disconnected { .. }
+        )
+    }
 }

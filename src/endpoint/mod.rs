@@ -18,6 +18,7 @@ mod header_source;
 mod id;
 mod limits;
 pub(crate) mod link;
+mod long_messages;
 mod message;
 pub(crate) mod protocol;
 mod publish;
@@ -38,7 +39,8 @@ pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
 pub use buffered::event::{
-    BufferError, BufferedEvent, Carried, PushError, SendBufferError, SmallMessageLimit,
+    BufferError, BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
+    SmallMessageLimit,
 };
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use connectionless::{
@@ -52,6 +54,7 @@ pub use event::{
 };
 pub use id::{ConnectionId, EndpointId};
 pub use link::socket::{Keepalive, KernelWatch};
+pub use long_messages::LongMessages;
 pub use message::Message;
 pub use protocol::close_reason::{CloseReason, Violation};
 pub use protocol::credit::CreditError;
@@ -64,7 +67,7 @@ pub use publish::{
     PublishErrorKind, PublishEvent, PublisherId, SlowPolicy, SubscribeConfig, SubscribeEndpoint,
     SubscribeError, SubscribeEvent,
 };
-pub use receive::{AcceptPolicy, LongMessages, ReceiveConfig, ReceiveEndpoint};
+pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::buffer::{Payload, SharedBufferConfig, SharedBufferManager};
+use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
-use crate::endpoint::delivery::{Deliveries, DeviceDelivery};
+use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -25,6 +25,7 @@ use crate::endpoint::limits::{
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
+use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::WindowDescriptor;
@@ -38,7 +39,7 @@ use crate::endpoint::windows::window::{
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
-use crate::memory::{Access, Region};
+use crate::memory::Access;
 use crate::process::Here;
 use crate::stats::ReceiveStats;
 
@@ -96,25 +97,6 @@ pub struct ReceiveConfig {
     patience: Patience,
     watch: TcpWatch,
     delivery: Option<DeviceDelivery>,
-}
-
-/// Where long messages go ([`ReceiveConfig::long_messages`]).
-///
-/// A message that is longer than the receive buffers, or than what the provider takes in one piece, is offered by its sender, which
-/// writes it into a slot of the pool when there is one: no byte of it is copied by this library on either side. While one is under way, its
-/// sender sends nothing else on that connection, so it keeps its place among the others.
-///
-/// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts.
-#[derive(Debug, Clone)]
-pub struct LongMessages {
-    pool: SharedBufferManager,
-}
-
-impl LongMessages {
-    /// Messages, headers included, up to the slot size of this pool. It must not be used for anything else, and needs no registration.
-    pub fn new(pool: SharedBufferManager) -> Self {
-        Self { pool }
-    }
 }
 
 impl Default for ReceiveConfig {
@@ -331,27 +313,9 @@ impl ReceiveConfig {
             return Ok(());
         };
         let pool = self.pool.as_ref().map(SharedBufferManager::slot_size);
-        let long = self.long.as_ref().map_or(0, |long| long.pool.slot_size());
+        let long = self.long.as_ref().map_or(0, LongMessages::host_limit);
         let largest = pool.unwrap_or(self.max_message).max(long);
-        if delivery.slot_size() < largest {
-            let value = delivery.slot_size().to_string();
-            let reason = "its buffers must have room for the largest message";
-            return Err(config("deliver_to", value, reason));
-        }
-        Ok(())
-    }
-
-    /// The receive pool, if the caller gave none.
-    fn make_pool(&self, slot_size: usize) -> Result<SharedBufferManager, Error> {
-        if self.delivery.is_none() {
-            return Ok(SharedBufferManager::allocate(self.slots, slot_size)?);
-        }
-        let settings = SharedBufferConfig {
-            slots: Some(self.slots),
-            ..SharedBufferConfig::new(slot_size)
-        };
-        let region = Region::pinned(settings.region_bytes(self.slots)?).build()?;
-        Ok(SharedBufferManager::new(region, settings)?)
+        delivery.check(largest)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -397,7 +361,7 @@ pub struct ReceiveEndpoint {
     core: Here<ReceiveCore<ProviderLink>>,
     local: PeerAddr,
     /// Behind the core: nothing arrives any more when it goes.
-    deliveries: Option<Box<Deliveries>>,
+    deliveries: Option<Box<Deliveries<ReceiveEvent>>>,
 }
 
 impl ReceiveEndpoint {
@@ -429,7 +393,7 @@ impl ReceiveEndpoint {
             Some(pool) => (pool.clone(), pool.slot_size()),
             None => {
                 let slot_size = config.max_message.max(slot_min);
-                let pool = config.make_pool(slot_size)?;
+                let pool = receive_pool(config.delivery.as_ref(), config.slots, slot_size)?;
                 let max_message = config.max_message.min(pool.slot_size());
                 (pool, max_message)
             }
@@ -469,7 +433,7 @@ impl ReceiveEndpoint {
             close_timeout: config.close_timeout,
             header_mode: config.header_mode,
             windows: config.windows,
-            long: config.long.map(|long| long.pool),
+            long: config.long,
             sends: None,
             publishing: false,
             patience: config.patience,

@@ -12,24 +12,68 @@ use libfabric_sys as sys;
 use super::domain::Domain;
 use super::ep::Ep;
 use super::{mr, probe};
-use crate::cuda::{self, Cuda, DeviceAllocation, DmaBuf};
+use crate::Error;
+use crate::cuda::{self, Cuda, Device, DeviceAllocation, DmaBuf};
 use crate::memory::{Access, DevicePaths, DeviceRange, DirectBy, RawRegistration, RegisterError};
 
 /// The first version whose `fi_mr_attr` can name a dmabuf. An older library takes it for segments.
 const DMA_BUF_SINCE: u32 = sys::fi_version_make(1, 20);
 
+/// Who takes a device's memory: a domain, and in the tests of endpoints a fake one.
+pub(crate) trait DeviceRegistrar {
+    /// What is known of it.
+    fn terms(&self) -> Terms;
+
+    /// Whether it really moves such memory when it is told of it so, if that was or can be tried.
+    fn prove(
+        &self,
+        memory: &DeviceRange,
+        allocation: DeviceAllocation,
+        by: DirectBy,
+    ) -> Result<(), String>;
+
+    /// `fi_mr_regattr`, for what this side does with the memory (`rights` is `None`), or for a peer. Rights and key are put in there.
+    ///
+    /// # Safety
+    /// What `attr` points to is valid until this returns, and the memory that it names until the registration is dropped.
+    unsafe fn register_attr(
+        &self,
+        attr: sys::fi_mr_attr,
+        flags: u64,
+        rights: Option<Access>,
+        len: usize,
+    ) -> Result<RawRegistration, RegisterError>;
+}
+
+/// What decides, besides the memory, how a provider is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    /// The version of libfabric that both sides of its interface speak.
+    pub(crate) negotiated: u32,
+    /// Direct access, or an error.
+    pub(crate) required: bool,
+    /// Columns of the provider's row.
+    pub(crate) cuda_ipc: bool,
+    pub(crate) offset_windows: bool,
+}
+
 /// Registers a device's memory for what this side does with it (`rights` is `None`), or for a peer.
-pub(super) fn register(
-    domain: &Arc<Domain>,
+///
+/// `offered`: the provider was found with FI_HMEM, or why not.
+pub(crate) fn register(
+    registrar: &impl DeviceRegistrar,
+    offered: Result<(), &str>,
     memory: &DeviceRange,
     rights: Option<Access>,
 ) -> Result<RawRegistration, RegisterError> {
-    let why = match direct(domain, memory, rights) {
+    let direct = offered
+        .map_err(str::to_owned)
+        .and_then(|()| direct(registrar, memory, rights));
+    let why = match direct {
         Ok(registration) => return Ok(registration),
         Err(why) => Arc::from(why),
     };
-    let required = domain.fabric().settings().device_paths == DevicePaths::RequireDirect;
-    if required || rights.is_some() {
+    if registrar.terms().required || rights.is_some() {
         return Err(RegisterError::Device {
             kind: memory.kind(),
             reason: why,
@@ -41,23 +85,21 @@ pub(super) fn register(
 
 /// The same for direct access only, or why not.
 fn direct(
-    domain: &Arc<Domain>,
+    registrar: &impl DeviceRegistrar,
     memory: &DeviceRange,
     rights: Option<Access>,
 ) -> Result<RawRegistration, String> {
-    domain
-        .fabric()
-        .device_memory()
-        .map_err(|why| why.to_string())?;
     let Some(allocation) = memory.allocation else {
         return Err("managed memory moves between host and device".to_owned());
     };
+    let terms = registrar.terms();
     let mut refused = Vec::new();
     for by in [DirectBy::DmaBuf, DirectBy::Interface] {
         let attempt = || {
-            may(domain, allocation, rights, by)?;
-            domain.probed(allocation, by, || probe::run(domain, memory, by))?;
-            registration(domain, memory, rights, by, flags(domain))
+            terms.may(allocation, rights, by)?;
+            terms.may_arrive(memory.device)?;
+            registrar.prove(memory, allocation, by)?;
+            registration(registrar, memory, rights, by, terms.flags())
         };
         match attempt() {
             Ok(registration) => {
@@ -70,59 +112,96 @@ fn direct(
     Err(refused.join("; "))
 }
 
-/// Whether it can be tried at all.
-fn may(
-    domain: &Domain,
-    allocation: DeviceAllocation,
-    rights: Option<Access>,
-    by: DirectBy,
-) -> Result<(), String> {
-    let negotiated = domain.fabric().info().library().negotiated();
-    let provider = domain.fabric().provider();
-    // Whatever it is told of the memory, it is by IPC that the bytes go.
-    if provider.cuda_ipc && allocation != DeviceAllocation::Plain {
-        return Err(format!("CUDA IPC does not take {allocation}"));
-    }
-    match by {
-        DirectBy::DmaBuf if negotiated < DMA_BUF_SINCE => Err(format!(
-            "libfabric {} has no FI_MR_DMABUF, which came with 1.20",
-            sys::version_text(negotiated)
-        )),
-        // libfabric, up to 2.6, takes the descriptor for the address that a window begins at; a peer's write then goes nowhere, and is
-        // reported as done.
-        DirectBy::DmaBuf if rights.is_some() && provider.offset_windows => {
-            Err("the provider does not know where a window in a dmabuf begins".to_owned())
+impl Terms {
+    /// Whether it can be tried at all.
+    fn may(
+        &self,
+        allocation: DeviceAllocation,
+        rights: Option<Access>,
+        by: DirectBy,
+    ) -> Result<(), String> {
+        // Whatever it is told of the memory, it is by IPC that the bytes go.
+        if self.cuda_ipc && allocation != DeviceAllocation::Plain {
+            return Err(format!("CUDA IPC does not take {allocation}"));
         }
-        _ => Ok(()),
+        match by {
+            DirectBy::DmaBuf if self.negotiated < DMA_BUF_SINCE => Err(format!(
+                "libfabric {} has no FI_MR_DMABUF, which came with 1.20",
+                sys::version_text(self.negotiated)
+            )),
+            // libfabric, up to 2.6, takes the descriptor for the address that a window begins at; a peer's write then goes nowhere, and is
+            // reported as done.
+            DirectBy::DmaBuf if rights.is_some() && self.offset_windows => {
+                Err("the provider does not know where a window in a dmabuf begins".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What arrives is flushed before it is reported, which an old driver can't do; CUDA's own copies need nothing of the kind.
+    fn may_arrive(&self, device: Device) -> Result<(), String> {
+        match self.cuda_ipc {
+            true => Ok(()),
+            false => device.can_flush_writes().map_err(|error| error.to_string()),
+        }
+    }
+
+    /// What a provider is told besides. `shm` opens memory by CUDA IPC only where it knows that the host can't touch it; other memory it
+    /// copies through shared memory of the host.
+    fn flags(&self) -> u64 {
+        match self.cuda_ipc {
+            true => sys::FI_HMEM_DEVICE_ONLY,
+            false => 0,
+        }
+    }
+
+    /// Tells an endpoint what it may do with a device's memory, as far as its provider has words for that; `set` is `fi_setopt`.
+    ///
+    /// An error where direct access is required, and the provider says that it can't promise it.
+    fn set_options(&self, mut set: impl FnMut(EpOption) -> i32) -> Result<(), EpOption> {
+        let p2p = EpOption::PeerToPeer(match self.required {
+            true => sys::FI_HMEM_P2P_REQUIRED,
+            false => sys::FI_HMEM_P2P_ENABLED,
+        });
+        let answer = set(p2p);
+        tracing::debug!(?p2p, answer, "fi_setopt");
+        if self.required && answer == -libc::EOPNOTSUPP {
+            return Err(p2p);
+        }
+        // A provider that calls CUDA by itself may wait for kernels that wait for us. One that has nothing but CUDA's own way has to.
+        if !self.cuda_ipc && self.negotiated >= DMA_BUF_SINCE {
+            let answer = set(EpOption::CudaApi(false));
+            tracing::debug!(answer, "FI_OPT_CUDA_API_PERMITTED");
+        }
+        Ok(())
     }
 }
 
-/// What a provider is told besides. `shm` opens memory by CUDA IPC only where it knows that the host can't touch it; other memory it copies
-/// through shared memory of the host.
-fn flags(domain: &Domain) -> u64 {
-    if domain.fabric().provider().cuda_ipc {
-        sys::FI_HMEM_DEVICE_ONLY
-    } else {
-        0
-    }
+/// What an endpoint is told of a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EpOption {
+    /// `FI_OPT_FI_HMEM_P2P`.
+    PeerToPeer(i32),
+    /// `FI_OPT_CUDA_API_PERMITTED`.
+    CudaApi(bool),
 }
 
 /// One registration, not believed yet.
 pub(super) fn registration(
-    domain: &Arc<Domain>,
+    registrar: &impl DeviceRegistrar,
     memory: &DeviceRange,
     rights: Option<Access>,
     by: DirectBy,
     flags: u64,
 ) -> Result<RawRegistration, String> {
     match by {
-        DirectBy::DmaBuf => by_dma_buf(domain, memory, rights, flags),
-        DirectBy::Interface => by_interface(domain, memory, rights, flags),
+        DirectBy::DmaBuf => by_dma_buf(registrar, memory, rights, flags),
+        DirectBy::Interface => by_interface(registrar, memory, rights, flags),
     }
 }
 
 fn by_dma_buf(
-    domain: &Arc<Domain>,
+    registrar: &impl DeviceRegistrar,
     memory: &DeviceRange,
     rights: Option<Access>,
     flags: u64,
@@ -137,22 +216,24 @@ fn by_dma_buf(
     let named = sys::fi_mr_attr_memory {
         dmabuf: &raw const range,
     };
-    // The provider has a reference of its own behind the call: the descriptor is closed here.
     // SAFETY: `range` and the descriptor outlive the call; the memory outlives the registration, as its region does.
-    unsafe {
-        mr::register_attr(
-            domain,
+    let registered = unsafe {
+        registrar.register_attr(
             attr(memory, named),
             sys::FI_MR_DMABUF | flags,
             rights,
             memory.len,
         )
-    }
-    .map_err(|error| error.to_string())
+    };
+    // fi_mr(3) does not say how long the descriptor is used: verbs and efa have the kernel take a reference, opx keeps the number. So it
+    // is closed behind the registration.
+    registered
+        .map(|registration| registration.keeping(exported))
+        .map_err(|error| error.to_string())
 }
 
 fn by_interface(
-    domain: &Arc<Domain>,
+    registrar: &impl DeviceRegistrar,
     memory: &DeviceRange,
     rights: Option<Access>,
     flags: u64,
@@ -170,7 +251,7 @@ fn by_interface(
         .enter_device(memory.device.ordinal())
         .map_err(|error| error.to_string())?;
     // SAFETY: `segment` outlives the call; the memory outlives the registration, as its region does.
-    unsafe { mr::register_attr(domain, attr(memory, named), flags, rights, memory.len) }
+    unsafe { registrar.register_attr(attr(memory, named), flags, rights, memory.len) }
         .map_err(|error| error.to_string())
 }
 
@@ -200,21 +281,112 @@ fn order_copies(memory: &DeviceRange, allocation: DeviceAllocation) {
     }
 }
 
-/// Tells an endpoint what it may do with a device's memory, as far as its provider has a word for that.
-pub(super) fn set_options(domain: &Domain, ep: &Ep) {
-    let fabric = domain.fabric();
-    if fabric.device_memory().is_err() {
-        return;
+impl DeviceRegistrar for Arc<Domain> {
+    fn terms(&self) -> Terms {
+        let fabric = self.fabric();
+        Terms {
+            negotiated: fabric.info().library().negotiated(),
+            required: fabric.settings().device_paths == DevicePaths::RequireDirect,
+            cuda_ipc: fabric.provider().cuda_ipc,
+            offset_windows: fabric.provider().offset_windows,
+        }
     }
-    let p2p = match fabric.settings().device_paths {
-        DevicePaths::RequireDirect => sys::FI_HMEM_P2P_REQUIRED,
-        _ => sys::FI_HMEM_P2P_ENABLED,
+
+    fn prove(
+        &self,
+        memory: &DeviceRange,
+        allocation: DeviceAllocation,
+        by: DirectBy,
+    ) -> Result<(), String> {
+        self.probed(allocation, by, || probe::run(self, memory, by))
+    }
+
+    unsafe fn register_attr(
+        &self,
+        attr: sys::fi_mr_attr,
+        flags: u64,
+        rights: Option<Access>,
+        len: usize,
+    ) -> Result<RawRegistration, RegisterError> {
+        // SAFETY: the caller says so.
+        unsafe { mr::register_attr(self, attr, flags, rights, len) }
+    }
+}
+
+/// Tells an endpoint what it may do with a device's memory, where the fabric was opened with access to that.
+pub(super) fn set_options(domain: &Arc<Domain>, ep: &Ep) -> Result<(), Error> {
+    if domain.fabric().device_memory().is_err() {
+        return Ok(());
+    }
+    let set = |option| match option {
+        EpOption::PeerToPeer(value) => ep.set_option(sys::FI_OPT_FI_HMEM_P2P, value),
+        EpOption::CudaApi(value) => ep.set_option(sys::FI_OPT_CUDA_API_PERMITTED, value),
     };
-    let told = ep.set_option(sys::FI_OPT_FI_HMEM_P2P, p2p);
-    tracing::debug!(p2p, answer = told, "FI_OPT_FI_HMEM_P2P");
-    // A provider that calls CUDA by itself may wait for kernels that wait for us. One that has nothing but CUDA's own way has to.
-    if !fabric.provider().cuda_ipc && fabric.info().library().negotiated() >= DMA_BUF_SINCE {
-        let told = ep.set_option(sys::FI_OPT_CUDA_API_PERMITTED, false);
-        tracing::debug!(answer = told, "FI_OPT_CUDA_API_PERMITTED");
+    domain
+        .terms()
+        .set_options(set)
+        .map_err(|_| Error::Unsupported {
+            provider: domain.fabric().provider().name.to_owned(),
+            need: "can't reach a device's memory without copies (FI_HMEM_P2P_REQUIRED), and direct access is required",
+        })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms {
+        negotiated: DMA_BUF_SINCE,
+        required: false,
+        cuda_ipc: false,
+        offset_windows: false,
+    };
+
+    /// What was set, and what came of it where each is answered so.
+    fn set(terms: Terms, p2p: i32, cuda: i32) -> (Vec<EpOption>, Result<(), EpOption>) {
+        let mut told = Vec::new();
+        let outcome = terms.set_options(|option| {
+            told.push(option);
+            match option {
+                EpOption::PeerToPeer(_) => p2p,
+                EpOption::CudaApi(_) => cuda,
+            }
+        });
+        (told, outcome)
+    }
+
+    #[test]
+    fn endpoints_are_told_what_they_may_do() {
+        let enabled = EpOption::PeerToPeer(sys::FI_HMEM_P2P_ENABLED);
+        let required = EpOption::PeerToPeer(sys::FI_HMEM_P2P_REQUIRED);
+        let no_cuda = EpOption::CudaApi(false);
+        assert_eq!(set(TERMS, 0, 0), (vec![enabled, no_cuda], Ok(())));
+        // Neither is known to every provider, and the second not to older versions.
+        let unknown = -libc::ENOPROTOOPT;
+        assert_eq!(
+            set(TERMS, unknown, unknown),
+            (vec![enabled, no_cuda], Ok(()))
+        );
+        let old = Terms {
+            negotiated: sys::fi_version_make(1, 17),
+            ..TERMS
+        };
+        assert_eq!(set(old, 0, 0), (vec![enabled], Ok(())));
+        // Who has nothing but CUDA is not forbidden it.
+        let ipc = Terms {
+            cuda_ipc: true,
+            ..TERMS
+        };
+        assert_eq!(set(ipc, 0, 0), (vec![enabled], Ok(())));
+
+        let strict = Terms {
+            required: true,
+            ..TERMS
+        };
+        assert_eq!(set(strict, 0, 0), (vec![required, no_cuda], Ok(())));
+        assert_eq!(set(strict, unknown, 0), (vec![required, no_cuda], Ok(())));
+        let cannot = -libc::EOPNOTSUPP;
+        assert_eq!(set(strict, cannot, 0), (vec![required], Err(required)));
+        assert_eq!(set(TERMS, cannot, cannot).1, Ok(()), "nobody requires it");
     }
 }

@@ -187,7 +187,8 @@ impl Registrar for Domain {
         memory: &DeviceRange,
         rights: Option<Access>,
     ) -> Result<RawRegistration, RegisterError> {
-        device_memory::register(&self.here()?, memory, rights)
+        let offered = self.fabric.device_memory();
+        device_memory::register(&self.here()?, offered, memory, rights)
     }
 
     fn register_window(

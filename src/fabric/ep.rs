@@ -60,7 +60,7 @@ impl Ep {
         cq.on_bound();
         ep.bind("fi_ep_bind(eq)", eq.fid(), 0)?;
         ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
-        device_memory::set_options(domain, &ep);
+        device_memory::set_options(domain, &ep)?;
         ep.enable()?;
         Ok(ep)
     }
@@ -84,7 +84,7 @@ impl Ep {
         cq.on_bound();
         ep.bind("fi_ep_bind(av)", av.fid(), 0)?;
         ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
-        device_memory::set_options(domain, &ep);
+        device_memory::set_options(domain, &ep)?;
         ep.enable()?;
         Ok(ep)
     }

@@ -322,6 +322,15 @@ impl Region {
             allocation: self.allocation,
         })
     }
+
+    /// A part of it, which lies inside.
+    pub(crate) fn device_part(&self, address: u64, len: usize) -> Option<DeviceRange> {
+        self.device_range().map(|whole| DeviceRange {
+            address,
+            len,
+            ..whole
+        })
+    }
 }
 
 /// Whether CUDA knows all of the bytes: of one allocation, or of several that were mapped one behind the other. An older driver can't
@@ -369,6 +378,6 @@ fn host_address_of(address: u64) -> Option<NonNull<u8>> {
     ))
 }
 
-fn refused(what: &'static str) -> impl Fn(CudaError) -> MemoryError {
+pub(super) fn refused(what: &'static str) -> impl Fn(CudaError) -> MemoryError {
     move |source| MemoryError::Cuda { what, source }
 }

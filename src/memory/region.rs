@@ -236,6 +236,12 @@ impl Region {
         self.registrations.path(domain.scope())
     }
 
+    /// The same of any registrar.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn path_with(&self, registrar: &dyn Registrar) -> Option<Path> {
+        self.registrations.path(registrar.scope())
+    }
+
     /// Whether the region is registered there, and its bytes have to be copied through memory of the host.
     pub(crate) fn is_staged(&self, scope: Scope) -> bool {
         self.registrations.is_staged(scope)

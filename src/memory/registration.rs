@@ -158,6 +158,15 @@ impl RawRegistration {
         self
     }
 
+    /// Keeps something until the registration was closed.
+    pub(crate) fn keeping(self, kept: impl Any + Send + Sync) -> Self {
+        Self {
+            // Dropped in this order.
+            _handle: Box::new((self._handle, kept)),
+            ..self
+        }
+    }
+
     /// No registration: the bytes are copied through other memory, for that reason.
     pub(crate) fn staged(why: Arc<str>) -> Self {
         Self {

@@ -19,8 +19,7 @@ pub(crate) fn compiled(name: &str, source: &str, flags: &[String]) -> Result<Pat
     }
     let mut hasher = DefaultHasher::new();
     (source, flags).hash(&mut hasher);
-    let dir =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fakes-{:016x}", hasher.finish()));
+    let dir = cache().join(format!("fakes-{:016x}", hasher.finish()));
     let path = dir.join(name);
     if path.exists() {
         return Ok(path);
@@ -31,6 +30,15 @@ pub(crate) fn compiled(name: &str, source: &str, flags: &[String]) -> Result<Pat
     // Others may do the same at the same time: whoever comes last wins, with the same.
     std::fs::rename(unfinished.path(), &path).map_err(|error| error.to_string())?;
     Ok(path)
+}
+
+/// Where they are kept: cargo's folder for that, which unit tests do not have, or beside this program.
+fn cache() -> PathBuf {
+    let beside = || {
+        let program = std::env::current_exe().expect("this program");
+        program.with_file_name("")
+    };
+    option_env!("CARGO_TARGET_TMPDIR").map_or_else(beside, PathBuf::from)
 }
 
 fn compile(source: &str, flags: &[String], into: &Path) -> Result<(), String> {

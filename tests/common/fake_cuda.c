@@ -467,10 +467,13 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, int device)
     (void)device;
     switch (attribute) {
     case 118:
-        *value = from_env("FAKE_CUDA_ORDERED", 0) ? 100 : 0;
+        *value = from_env("FAKE_CUDA_ORDERED", 0);
         return 0;
     case 98: case 102: case 110: case 116: case 117: case 124:
         *value = 1;
+        return 0;
+    case 115: /* no memory pools */
+        *value = 0;
         return 0;
     }
     return INVALID_VALUE;
@@ -486,7 +489,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, int device)
 CUresult cuFlushGPUDirectRDMAWrites(int target, int scope)
 {
     flushes++;
-    return !current ? INVALID_CONTEXT : target == 0 && scope == 100 ? 0 : INVALID_VALUE;
+    return fails("cuFlushGPUDirectRDMAWrites") ? 700 : !current ? INVALID_CONTEXT : target == 0 && (scope == 100 || scope == 200) ? 0 : INVALID_VALUE;
 }
 
 /* Contexts */
@@ -500,6 +503,11 @@ CUresult cuDevicePrimaryCtxRetain(void **context, int device)
 {
     *context = (void *)(uintptr_t)(0x1000 + device);
     return 0;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(int device)
+{
+    return device < device_count() ? 0 : INVALID_DEVICE;
 }
 
 CUresult cuCtxGetCurrent(void **context)
@@ -1092,6 +1100,17 @@ CUresult cuMemRetainAllocationHandle(unsigned long long *handle, void *at)
     return range && range->kind == VIRTUAL ? 0 : INVALID_VALUE;
 }
 
+/* A descriptor begins where the range does, and a file in memory can't begin inside another: so this is what lies there now. */
+static int snapshot(const char *from, size_t size)
+{
+    int fd = memfd_create("a part of device memory", MFD_CLOEXEC);
+    if (fd >= 0 && write(fd, from, size) != (ssize_t)size) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
 CUresult cuMemGetHandleForAddressRange(void *handle, address at, size_t size, int type, unsigned long long flags)
 {
     struct range *range;
@@ -1103,7 +1122,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, address at, size_t size, in
     pthread_mutex_lock(&lock);
     range = find(at);
     if (range && range->kind <= VIRTUAL && type == 1 && at % PAGE == 0 && size % PAGE == 0 && flags <= 1)
-        fd = dup(range->fd);
+        fd = at == range->base ? dup(range->fd) : snapshot(range->view + (at - range->base), size);
     dmabufs += fd >= 0;
     pthread_mutex_unlock(&lock);
     *(int *)handle = fd;

@@ -16,8 +16,8 @@ use std::time::Duration;
 use fabricast::cuda::{Device, Stream};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 
-use crate::alone;
-use crate::c_library::compiled;
+use super::alone;
+use super::c_library::compiled;
 
 const SOURCE: &str = include_str!("fake_cuda.c");
 /// Marks a child, which does what its parent only starts.
@@ -43,6 +43,15 @@ pub(crate) fn on_a_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
         };
     }
     run(test, child(test));
+}
+
+/// Whether there is a second device; says `SKIPPED` where there is none.
+pub(crate) fn has_two_devices() -> bool {
+    let count = Device::all().map_or(0, |all| all.len());
+    if count < 2 {
+        println!("SKIPPED: it takes two GPUs, and this machine has {count}");
+    }
+    count >= 2
 }
 
 /// Runs the body over the fake.
@@ -134,11 +143,16 @@ impl Fake {
 
     /// The next call of that function of the driver answers this.
     pub(crate) fn fail(&self, function: &str, code: c_int) {
+        self.fail_after(function, code, 0);
+    }
+
+    /// The same of the call behind so many others.
+    pub(crate) fn fail_after(&self, function: &str, code: c_int, skip: c_int) {
         type Fail = unsafe extern "C" fn(*const c_char, c_int, c_int, c_int);
         let name = CString::new(function).expect("a name");
         let set = self.get::<Fail>("fake_cuda_fail").expect("in the fake");
         // SAFETY: the type is that of the function, and the text lives until the call is over.
-        unsafe { set(name.as_ptr(), code, 0, 1) }
+        unsafe { set(name.as_ptr(), code, skip, 1) }
     }
 
     /// The stream stops here until `unblock`.

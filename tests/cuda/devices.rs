@@ -116,6 +116,59 @@ fn events_and_streams_go_in_any_order() {
     });
 }
 
+/// Over a fake with so many devices, which order what network cards write for nobody, for themselves (100) or for all devices (200): whether
+/// a flush was called.
+fn flushes(test: &str, devices: &str, ordered: &str, expected: bool) {
+    let env = [
+        ("FAKE_CUDA_DEVICES", devices),
+        ("FAKE_CUDA_ORDERED", ordered),
+    ];
+    over_the_fake(&format!("devices::{test}"), &env, || {
+        let device = Device::new(0).expect("a device");
+        device.flush_writes().expect("flushed");
+        let called = Fake::load().number("fake_cuda_flushes");
+        assert_eq!(called, Some(i32::from(expected)));
+        let features = device.features().expect("features");
+        assert_eq!(features.writes_are_ordered, ordered != "0");
+        assert!(features.flush_by_host);
+    });
+}
+
+#[test]
+fn what_was_written_is_flushed() {
+    flushes("what_was_written_is_flushed", "1", "0", true);
+}
+
+#[test]
+fn a_device_that_orders_writes_needs_no_flush() {
+    let test = "a_device_that_orders_writes_needs_no_flush";
+    flushes(test, "1", "100", false);
+}
+
+#[test]
+fn another_device_may_read_it_too() {
+    flushes("another_device_may_read_it_too", "2", "100", true);
+}
+
+#[test]
+fn writes_that_are_ordered_for_all_devices_need_no_flush() {
+    let test = "writes_that_are_ordered_for_all_devices_need_no_flush";
+    flushes(test, "2", "200", false);
+}
+
+#[test]
+fn a_flush_on_this_machine_is_answered() {
+    on_a_gpu("devices::a_flush_on_this_machine_is_answered", &[], || {
+        for device in Device::all().expect("devices") {
+            match device.flush_writes() {
+                // What it does, no test without a network card can see.
+                Ok(()) => {}
+                Err(error) => assert!(matches!(error, CudaError::Lacks { .. }), "{error}"),
+            }
+        }
+    });
+}
+
 #[test]
 fn an_event_is_not_done_before_its_work_is() {
     // Real devices are too fast for what this asserts.

@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use fabricast::buffer::{Payload, RegionSlice, SharedBufferConfig, SharedBufferManager};
+use fabricast::buffer::{
+    DeviceBufferManager, Payload, RegionSlice, SharedBufferConfig, SharedBufferManager,
+};
 use fabricast::cuda::{Device, Stream};
 use fabricast::endpoint::{
-    Access, ConnectionId, LocalWindow, ReceiveConfig, RemoteWindow, SendConfig, WindowDescriptor,
-    WindowEvent,
+    Access, ConnectionId, LocalWindow, LongMessages, ReceiveConfig, RemoteWindow, SendConfig,
+    WindowDescriptor, WindowEvent,
 };
 use fabricast::fabric::{DevicePaths, EndpointKind};
 use fabricast::memory::Path;
@@ -31,6 +33,11 @@ const MIB: usize = 1 << 20;
 /// The largest message, and room for odd lengths at odd places behind it.
 const LARGEST: usize = 16 * MIB + 3;
 const REGION: usize = 16 * MIB + 4 * KIB;
+/// Numbers of the connections: the two that the test says more of.
+const DIRECT: usize = 0;
+const LONG: usize = 2;
+/// Messages above that many bytes are long ones there.
+const LONG_ABOVE: usize = 64 * KIB;
 /// How long one step may take. A first one opens memory of the other process.
 const LIMIT: Duration = Duration::from_secs(30);
 /// How long one rate is measured, at most.
@@ -184,8 +191,16 @@ fn overlaid(len: usize, under: u64, at: usize, over: &[u8]) -> Vec<u8> {
 struct Listener {
     endpoint: ReceiveEndpoint,
     connection: Option<ConnectionId>,
-    messages: VecDeque<(Vec<u8>, Vec<u8>)>,
+    messages: VecDeque<Arrived>,
     heard: Vec<ReceiveEvent>,
+    stream: Stream,
+}
+
+/// A message, and where it came.
+struct Arrived {
+    header: Vec<u8>,
+    payload: Vec<u8>,
+    on_device: bool,
 }
 
 impl Listener {
@@ -196,12 +211,32 @@ impl Listener {
             .depth(2)
             .max_connections(1)
             .windows(4);
+        Self::listen(domain, config)
+    }
+
+    /// Of messages that land in a device's memory.
+    fn open_long(domain: &Arc<Domain>) -> Self {
+        let size = LARGEST + 4 * KIB;
+        let region = Region::device(size).build().expect("device memory");
+        let device = DeviceBufferManager::new(region, size).expect("a pool");
+        let host = SharedBufferManager::allocate(1, size).expect("a pool");
+        let config = ReceiveConfig::default()
+            .max_message(LONG_ABOVE)
+            .slots(16)
+            .depth(2)
+            .max_connections(1)
+            .long_messages(LongMessages::new(host).on_device(device));
+        Self::listen(domain, config)
+    }
+
+    fn listen(domain: &Arc<Domain>, config: ReceiveConfig) -> Self {
         let at = "any".parse().expect("an address");
         Self {
             endpoint: ReceiveEndpoint::listen(domain, at, config).expect("listens"),
             connection: None,
             messages: VecDeque::new(),
             heard: Vec::new(),
+            stream: Stream::new(Device::new(0).expect("it is there")).expect("a stream"),
         }
     }
 
@@ -211,8 +246,21 @@ impl Listener {
             match event {
                 ReceiveEvent::Connected { connection, .. } => self.connection = Some(connection),
                 ReceiveEvent::Message(message) => {
-                    let (header, payload) = (message.header().to_vec(), message.payload().to_vec());
-                    self.messages.push_back((header, payload));
+                    self.messages.push_back(Arrived {
+                        header: message.header().to_vec(),
+                        payload: message.payload().to_vec(),
+                        on_device: false,
+                    });
+                }
+                ReceiveEvent::DeviceMessage(message) => {
+                    let mut payload = vec![0; message.payload().len()];
+                    let copied = message.payload().copy_to_host(&mut payload, &self.stream);
+                    copied.expect("copied");
+                    self.messages.push_back(Arrived {
+                        header: message.header().to_vec(),
+                        payload,
+                        on_device: true,
+                    });
                 }
                 _ => {}
             }
@@ -221,8 +269,8 @@ impl Listener {
 }
 
 struct Owner {
-    /// For the device's memory, and for what comes through the host.
-    listeners: [Listener; 2],
+    /// For the device's memory, for what comes through the host, and for messages that land in a device's memory.
+    listeners: [Listener; 3],
     device: Arc<Region>,
     host: Arc<Region>,
     stream: Stream,
@@ -274,9 +322,16 @@ impl Owner {
                 let wanted = overlaid(REGION, under, at as usize, &over);
                 told(content(&self.device, &self.stream) == wanted)
             }
-            ("message", &[len, seed]) => {
-                let (header, payload) =
-                    self.until("message", |it| it.listeners[0].messages.pop_front());
+            ("message", &[by, len, seed]) => {
+                let by = by as usize;
+                let Arrived {
+                    header,
+                    payload,
+                    on_device,
+                } = self.until("message", |it| it.listeners[by].messages.pop_front());
+                if on_device != (by == LONG && len as usize > LONG_ABOVE) {
+                    return "another place".to_owned();
+                }
                 told(header == seed.to_le_bytes() && payload == pattern(len as usize, seed))
             }
             _ => panic!("{question:?}"),
@@ -300,13 +355,17 @@ fn own() {
         host: Region::pinned(REGION).build().expect("pinned memory"),
         stream: Stream::new(device).expect("a stream"),
         windows: Vec::new(),
-        listeners: [&direct, &host].map(Listener::open),
+        listeners: [
+            Listener::open(&direct),
+            Listener::open(&host),
+            Listener::open_long(&direct),
+        ],
     };
-    let [a, b] = owner
+    let [a, b, c] = owner
         .listeners
         .each_ref()
         .map(|it| it.endpoint.local_addr());
-    child::tell(format!("at {a} {b}"));
+    child::tell(format!("at {a} {b} {c}"));
     loop {
         owner.listeners.iter_mut().for_each(Listener::poll);
         match orders.try_recv() {
@@ -324,7 +383,7 @@ fn own() {
 type Outcome = Result<(), String>;
 
 struct Peer {
-    senders: [SendEndpointZeroCopy; 2],
+    senders: [SendEndpointZeroCopy; 3],
     windows: Option<[RemoteWindow; 2]>,
     device: Arc<Region>,
     stream: Stream,
@@ -336,14 +395,17 @@ struct Peer {
 impl Peer {
     fn connect(direct: &Arc<Domain>, host: &Arc<Domain>) -> Self {
         let at = child::argument();
-        let (a, b) = at.split_once(' ').expect("two addresses");
+        let at: Vec<_> = at.split(' ').collect();
+        let [a, b, c] = at[..] else {
+            panic!("{at:?} are not three addresses");
+        };
         let connect = |domain, at: &str| {
             let at = at.parse().expect("an address");
             SendEndpointZeroCopy::connect(domain, at, SendConfig::default()).expect("begins")
         };
         let device = Device::all().expect("the owner has one")[0];
         let mut peer = Self {
-            senders: [connect(direct, a), connect(host, b)],
+            senders: [connect(direct, a), connect(host, b), connect(direct, c)],
             windows: None,
             device: direct_region(direct),
             stream: Stream::new(device).expect("a stream"),
@@ -469,12 +531,21 @@ fn visit() {
     child::tell(format!("| (b) one-sided reads: {cases} of {cases} |"));
     rates(&mut peer, &host);
     // Last: what the provider does not take may end the connection.
-    match sent(&mut peer) {
+    match sent(&mut peer, DIRECT) {
         Ok(()) => child::tell(format!(
             "| (c) sends with a header in host memory: {cases} of {cases} (libfabric's IPC takes one segment: these it copies through the host) |"
         )),
         Err(why) => child::tell(format!(
             "| (c) NOT POSSIBLE: sends of device memory with a header in host memory: {why} |"
+        )),
+    }
+    match sent(&mut peer, LONG) {
+        Ok(()) => child::tell(format!(
+            "| (d) messages above {} KiB land in the owner's device memory: {cases} of {cases} |",
+            LONG_ABOVE / KIB
+        )),
+        Err(why) => child::tell(format!(
+            "| (d) NOT POSSIBLE: long messages into device memory: {why} |"
         )),
     }
     child::tell("done");
@@ -527,8 +598,9 @@ fn read(peer: &mut Peer) {
     }
 }
 
-/// Messages of a header in host memory and a payload in a device's, into receives in host memory; why not, if the provider refuses.
-fn sent(peer: &mut Peer) -> Outcome {
+/// Messages of a header in host memory and a payload in a device's, into receives in host memory or, long ones, into a device's; why not, if
+/// the provider refuses.
+fn sent(peer: &mut Peer, by: usize) -> Outcome {
     for (n, &(len, from, _)) in CASES.iter().enumerate() {
         let seed = n as u64 + 401;
         let slice = peer.slice(from, len);
@@ -537,7 +609,7 @@ fn sent(peer: &mut Peer) -> Outcome {
             .expect("copied");
         let mut payload = Some(Payload::from(slice));
         let posted = peer.until("room for a send", |it| {
-            match it.senders[0].send_data(payload.take()?, &seed.to_le_bytes(), seed) {
+            match it.senders[by].send_data(payload.take()?, &seed.to_le_bytes(), seed) {
                 Ok(()) => Some(Ok(())),
                 Err(refused) if refused.is_would_block() => {
                     payload = Some(refused.payload);
@@ -551,7 +623,7 @@ fn sent(peer: &mut Peer) -> Outcome {
             .and_then(|()| peer.outcome())
             .map_err(|why| format!("{len} bytes: {why}"))?;
         // What is reported as sent has to be there, and to be right.
-        let there = peer.ask(&format!("message {len} {seed}"));
+        let there = peer.ask(&format!("message {by} {len} {seed}"));
         assert_eq!(there, "ok", "a message of {len} bytes");
     }
     Ok(())

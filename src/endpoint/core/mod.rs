@@ -3,6 +3,8 @@
 pub(crate) mod conn_table;
 pub(crate) mod control;
 #[cfg(all(test, not(loom)))]
+mod device_tests;
+#[cfg(all(test, not(loom)))]
 mod documented_tests;
 #[cfg(all(test, not(loom)))]
 mod future_tests;

@@ -19,6 +19,7 @@ use crate::endpoint::link::{
     COMPLETION_BATCH, CmData, CmEvent, Completions, ConnKey, Link, LinkCompletion, PEER_WROTE,
     PostRefused,
 };
+use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::connection::{
     Action, Arrival, Connection, Form, SUBSCRIPTION_MESSAGES_MAX, State,
 };
@@ -87,7 +88,7 @@ pub(crate) struct ReceiveSettings {
     pub(crate) header_mode: Option<HeaderMode>,
     pub(crate) windows: WindowSettings,
     /// Where messages go that are too long for a receive; with `windows.long`.
-    pub(crate) long: Option<SharedBufferManager>,
+    pub(crate) long: Option<LongMessages>,
     /// None: it sends nothing.
     pub(crate) sends: Option<SendsSettings>,
     /// Its peers subscribe, or publish; others are refused.
@@ -270,7 +271,7 @@ impl<L: Link> ReceiveCore<L> {
             .long
             .clone()
             .filter(|_| link.limits().rma.is_some());
-        let long = long.map(|pool| LongPool::new(pool, &wait));
+        let long = long.map(|long| LongPool::new(long, &wait)).transpose()?;
         let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::buffer::{
-    Buffer, Gate, GateError, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferConfig,
-    SharedBufferManager,
+    Buffer, DeviceBufferManager, Gate, GateError, HeaderSlotConfig, HeaderSlotManager, Payload,
+    SharedBufferConfig, SharedBufferManager,
 };
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
@@ -18,6 +18,7 @@ use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent, SendEv
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{ConnKey, LinkConn};
+use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::liveness::Patience;
@@ -45,6 +46,8 @@ pub(crate) struct Setup {
     pub(crate) net: NetConfig,
     pub(crate) depth: u32,
     pub(crate) header_slots: u32,
+    /// The longest header.
+    pub(crate) header_bytes: usize,
     pub(crate) header_mode: HeaderMode,
     pub(crate) shape: Option<Shape>,
     pub(crate) inject: Inject,
@@ -64,6 +67,8 @@ pub(crate) struct Setup {
     pub(crate) windows: WindowSettings,
     /// Slots for long messages, and their size.
     pub(crate) long: Option<(u32, usize)>,
+    /// And where they land in a device's memory.
+    pub(crate) long_device: Option<DeviceBufferManager>,
     /// The sender's.
     pub(crate) patience: Patience,
 }
@@ -74,6 +79,7 @@ impl Default for Setup {
             net: NetConfig::default(),
             depth: 8,
             header_slots: 8,
+            header_bytes: 64,
             header_mode: HeaderMode::Prefixed,
             shape: None,
             inject: Inject::Auto,
@@ -98,6 +104,7 @@ impl Default for Setup {
                 long: false,
             },
             long: None,
+            long_device: None,
             patience: Patience::ENDLESS,
         }
     }
@@ -174,7 +181,7 @@ impl Rig {
         payloads.region().register_with(net.near()).unwrap();
         let headers = HeaderSlotManager::new(HeaderSlotConfig {
             slots: setup.header_slots,
-            slot_size: 64,
+            slot_size: setup.header_bytes,
         })
         .unwrap();
         let link = net.link();
@@ -625,9 +632,10 @@ pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
             long: setup.long.is_some(),
             ..setup.windows
         },
-        long: setup
-            .long
-            .map(|(slots, size)| SharedBufferManager::allocate(slots, size).unwrap()),
+        long: setup.long.map(|(slots, size)| LongMessages {
+            pool: SharedBufferManager::allocate(slots, size).unwrap(),
+            device: setup.long_device.clone(),
+        }),
         sends: None,
         publishing: false,
         patience: Patience::ENDLESS,

@@ -26,9 +26,13 @@ use crate::endpoint::link::{
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
-use crate::fabric::{EndpointKind, PeerAddr, Provider};
+use crate::fabric::{self, EndpointKind, PeerAddr, Provider};
 use crate::in_flight::ContextKind;
-use crate::memory::{Access, RawRegistration, Registrar, Scope, ScopeGuard};
+use crate::memory::{Access, DeviceRange, RawRegistration, Registrar, Scope, ScopeGuard};
+
+mod device;
+
+pub(crate) use device::{DeviceSupport, Offer, is_open};
 
 /// What the provider writes into a context cell whenever it touches it.
 const CELL_MARK: usize = 0x5a5a_5a5a;
@@ -49,6 +53,8 @@ pub(crate) struct NetConfig {
     pub(crate) uses_more: bool,
     /// One-sided operations.
     pub(crate) rma: Option<RmaLimits>,
+    /// Access to a device's memory, if there is any.
+    pub(crate) device: Option<DeviceSupport>,
 }
 
 impl Default for NetConfig {
@@ -73,6 +79,7 @@ impl Default for NetConfig {
                 reads_outlive_close: false,
                 holds_registrations: false,
             }),
+            device: None,
         }
     }
 }
@@ -155,6 +162,8 @@ struct Ledger {
     next_registrar: usize,
     /// Memory that is gone: base, length.
     freed: Vec<(usize, usize)>,
+    /// What was said of a device's memory.
+    offers: Vec<Offer>,
     /// What the cores did that no core may do.
     offences: Vec<String>,
 }
@@ -221,16 +230,18 @@ pub(crate) struct FakeMemory {
     id: usize,
     guard: Arc<ScopeGuard>,
     ledger: SharedLedger,
+    device: Option<DeviceSupport>,
 }
 
 impl FakeMemory {
-    fn new(ledger: &SharedLedger) -> Self {
+    fn new(ledger: &SharedLedger, device: Option<DeviceSupport>) -> Self {
         let mut inner = lock(ledger);
         inner.next_registrar += 1;
         Self {
             id: inner.next_registrar,
             guard: Arc::new(Scope::allocate().expect("fewer than 64 scopes at a time")),
             ledger: Arc::clone(ledger),
+            device,
         }
     }
 
@@ -256,6 +267,15 @@ impl Registrar for FakeMemory {
         access: Access,
     ) -> Result<RawRegistration, RegisterError> {
         Ok(self.open(base, len, access))
+    }
+
+    fn register_device(
+        &self,
+        memory: &DeviceRange,
+        rights: Option<Access>,
+    ) -> Result<RawRegistration, RegisterError> {
+        let none = self.device.is_none().then_some("the net has no FI_HMEM");
+        fabric::register_device(self, none.map_or(Ok(()), Err), memory, rights)
     }
 }
 
@@ -462,9 +482,8 @@ impl State {
                 let mut bytes = Vec::new();
                 for &run in runs {
                     lock(&self.ledger).check("send", run, self.conns[conn].registrar);
-                    let base = std::ptr::with_exposed_provenance::<u8>(run.0);
                     // SAFETY: the contract of `Link::post_send`; where a core breaks it, this finds out.
-                    bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(base, run.1) });
+                    bytes.extend(unsafe { self.load(run.0, run.1) });
                 }
                 bytes
             }
@@ -607,15 +626,16 @@ impl State {
             lock(&self.ledger).check("one-sided", (start, len, desc), self.conns[conn].registrar);
             let from = part.start.clamp(at, at + len);
             let to = part.end.clamp(at, at + len);
-            let local = std::ptr::with_exposed_provenance_mut::<u8>(start).wrapping_add(from - at);
-            let remote = std::ptr::with_exposed_provenance_mut::<u8>(base).wrapping_add(from);
+            let (local, remote) = (start + (from - at), base + from);
             let (source, target) = match rma.access {
                 Access::READ => (remote, local),
                 _ => (local, remote),
             };
             // SAFETY: the contract of `Link::post_write` and `Link::post_read` for the one side, that of a window's memory for the
             // other; where a core breaks them, this finds out.
-            unsafe { std::ptr::copy(source, target, to - from) };
+            let bytes = unsafe { self.load(source, to - from) };
+            // SAFETY: as above.
+            unsafe { self.store(target, &bytes) };
             at += len;
         }
     }
@@ -643,9 +663,8 @@ impl State {
         let (base, room, _) = receive.run;
         lock(&self.ledger).check("receive", receive.run, receive.registrar);
         let len = bytes.len().min(room);
-        let to = std::ptr::with_exposed_provenance_mut::<u8>(base);
         // SAFETY: the contract of `Link::post_receive`; where a core breaks it, this finds out.
-        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), len) };
+        unsafe { self.store(base, &bytes[..len]) };
         let errno = (bytes.len() > room).then_some(libc::EMSGSIZE);
         let done = completion(receive.context, len, data, errno);
         self.report(link, done);
@@ -897,8 +916,8 @@ impl Net {
         };
         Self {
             state: Arc::new(Mutex::new(state)),
-            near: Arc::new(FakeMemory::new(&ledger)),
-            far: Arc::new(FakeMemory::new(&ledger)),
+            near: Arc::new(FakeMemory::new(&ledger, config.device)),
+            far: Arc::new(FakeMemory::new(&ledger, config.device)),
             ledger,
         }
     }
@@ -1316,8 +1335,8 @@ impl FakeLink {
         let mut state = self.net.state();
         // Connections that share an endpoint have no registrations of their own.
         let shares = state.links[self.id].shared.is_some();
-        let own =
-            (state.config.endpoint_scope && !shares).then(|| FakeMemory::new(&self.net.ledger));
+        let own = (state.config.endpoint_scope && !shares)
+            .then(|| FakeMemory::new(&self.net.ledger, state.config.device));
         let key = state.conns.len();
         state.conns.push(ConnState {
             link: self.id,
@@ -1573,6 +1592,9 @@ impl Link for FakeLink {
             kept_back: post.more,
         };
         if post.inject {
+            if post.iov.iter().any(|v| state.is_device(v.iov_base.addr())) {
+                state.offence("a device's memory was injected".to_owned());
+            }
             let bytes = state.gather(conn.key, &sent);
             if bytes.len() > self.limits.inject_size || post.level != Level::Sent {
                 state.offence(format!("{} bytes injected, {:?}", bytes.len(), post.level));

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use crate::buffer::{Buffer, BufferMut, Payload, RegionSlice};
+use crate::buffer::{Buffer, BufferMut, DeviceBuffer, Payload, RegionSlice};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
@@ -35,6 +35,7 @@ enum Memory {
     Slice(RegionSlice),
     Unique(BufferMut),
     Shared(Buffer),
+    Device(DeviceBuffer),
 }
 
 impl WindowMemory {
@@ -44,6 +45,7 @@ impl WindowMemory {
             Memory::Slice(slice) => slice.len(),
             Memory::Unique(buffer) => buffer.len(),
             Memory::Shared(buffer) => buffer.len(),
+            Memory::Device(buffer) => buffer.len(),
         }
     }
 
@@ -85,10 +87,21 @@ impl WindowMemory {
         }
     }
 
+    /// The buffer in a device's memory, if it is one.
+    ///
+    /// # Errors
+    /// Gives the memory back when it is something else.
+    pub fn into_device_buffer(self) -> Result<DeviceBuffer, Self> {
+        match self.0 {
+            Memory::Device(buffer) => Ok(buffer),
+            other => Err(Self(other)),
+        }
+    }
+
     /// What a peer may be allowed at all.
     pub(crate) fn allows(&self, access: Access) -> bool {
         match &self.0 {
-            Memory::Slice(_) | Memory::Unique(_) => true,
+            Memory::Slice(_) | Memory::Unique(_) | Memory::Device(_) => true,
             // Others read it.
             Memory::Shared(_) => !access.contains(Access::WRITE),
         }
@@ -96,14 +109,11 @@ impl WindowMemory {
 
     /// Where it lies, if that is a device's memory.
     pub(crate) fn device_range(&self) -> Option<DeviceRange> {
-        let Memory::Slice(slice) = &self.0 else {
-            return None;
-        };
-        slice.region().device_range().map(|region| DeviceRange {
-            address: slice.address(),
-            len: slice.len(),
-            ..region
-        })
+        match &self.0 {
+            Memory::Slice(slice) => slice.region().device_part(slice.address(), slice.len()),
+            Memory::Device(buffer) => buffer.range(),
+            Memory::Unique(_) | Memory::Shared(_) => None,
+        }
     }
 
     /// Its first byte.
@@ -112,6 +122,7 @@ impl WindowMemory {
             Memory::Slice(slice) => slice.as_ptr(),
             Memory::Unique(buffer) => buffer.as_mut_ptr(),
             Memory::Shared(buffer) => buffer.as_ptr().cast_mut(),
+            Memory::Device(buffer) => buffer.as_ptr(),
         })
     }
 }
@@ -131,6 +142,12 @@ impl From<BufferMut> for WindowMemory {
 impl From<Buffer> for WindowMemory {
     fn from(buffer: Buffer) -> Self {
         Self(Memory::Shared(buffer))
+    }
+}
+
+impl From<DeviceBuffer> for WindowMemory {
+    fn from(buffer: DeviceBuffer) -> Self {
+        Self(Memory::Device(buffer))
     }
 }
 

@@ -1,37 +1,116 @@
-//! Long messages at a receive endpoint: each goes straight into a buffer of a pool of their own, which its sender may write meanwhile.
+//! Long messages at a receive endpoint: each goes straight into a buffer of a pool of their own, which its sender may write meanwhile; one in
+//! a device's memory, where the provider writes there.
+//!
+//! The header of a message that lands in a device's memory lies there, too, in front of the payload: it is copied out when the message is
+//! whole, and what arrived is flushed before.
 
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::{Conn, ReceiveCore};
-use crate::buffer::{Buffer, BufferMut, SharedBufferManager, WakerId};
+use crate::Error;
+use crate::buffer::{
+    Buffer, BufferMut, DEVICE_ALIGNMENT, DeviceBuffer, DeviceBufferManager, SharedBufferManager,
+    WakerId,
+};
+use crate::cuda::{CudaError, Stream};
+use crate::endpoint::delivery::DeviceMessage;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::link::{Link, LinkConn};
+use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::wire;
-use crate::memory::{Access, RawRegistration};
+use crate::endpoint::protocol::wire::{self, HeaderMode, WireError};
+use crate::endpoint::windows::window::WindowMemory;
+use crate::error::FabricErrno;
+use crate::memory::{Access, MemoryError, RawRegistration, RegisterError, Registrar};
+
+/// Bytes of a header whose length nobody knows that are copied out of a device's memory at first; a longer one takes a second copy.
+const HEADER_AT_FIRST: usize = 512;
 
 /// Where long messages go, and who waits for room there.
 pub(super) struct LongPool {
     pool: SharedBufferManager,
     waker: WakerId,
+    /// In a device's memory.
+    device: Option<DevicePool>,
     /// Offers that found the pool empty; whoever came first is served first.
     waiting: VecDeque<(ConnectionId, u64)>,
 }
 
-impl LongPool {
-    pub(super) fn new(pool: SharedBufferManager, wait: &Arc<EndpointWait>) -> Self {
+struct DevicePool {
+    pool: DeviceBufferManager,
+    waker: WakerId,
+    /// Of the copies of headers.
+    stream: Stream,
+    /// The provider does not write there.
+    refused: bool,
+}
+
+impl DevicePool {
+    fn new(pool: DeviceBufferManager, wait: &Arc<EndpointWait>) -> Result<Self, Error> {
+        let stream = Stream::new(pool.device()).map_err(|source| MemoryError::Cuda {
+            what: "a stream for long messages",
+            source,
+        })?;
         let waker = Arc::clone(wait);
         let waker = pool.add_waker(Arc::new(move || waker.wake()));
-        Self {
+        Ok(Self {
             pool,
             waker,
+            stream,
+            refused: false,
+        })
+    }
+}
+
+impl Drop for DevicePool {
+    fn drop(&mut self) {
+        self.pool.remove_waker(self.waker);
+    }
+}
+
+impl LongPool {
+    pub(super) fn new(long: LongMessages, wait: &Arc<EndpointWait>) -> Result<Self, Error> {
+        let LongMessages { pool, device } = long;
+        let device = device.map(|pool| DevicePool::new(pool, wait)).transpose()?;
+        let waker = Arc::clone(wait);
+        let waker = pool.add_waker(Arc::new(move || waker.wake()));
+        Ok(Self {
+            pool,
+            waker,
+            device,
             waiting: VecDeque::new(),
+        })
+    }
+
+    /// The longest message that is taken.
+    fn limit(&self) -> usize {
+        let device = self.usable_device().map_or(0, |it| it.pool.slot_size());
+        self.pool.slot_size().max(device)
+    }
+
+    fn usable_device(&self) -> Option<&DevicePool> {
+        self.device.as_ref().filter(|device| !device.refused)
+    }
+
+    /// A buffer for a message of so many bytes, which are no more than the limit; `None`: none is free, and somebody will say so.
+    fn acquire(&self, len: usize) -> Option<Landing> {
+        if let Some(device) = self.usable_device()
+            && len <= device.pool.slot_size()
+        {
+            let acquire = || device.pool.try_acquire().map(Landing::Device);
+            return acquire().or_else(|| device.pool.arm(device.waker).then(acquire)?);
         }
+        let acquire = || self.pool.try_acquire().map(Landing::Host);
+        acquire().or_else(|| {
+            self.pool.arm(self.waker);
+            acquire()
+        })
     }
 
     /// Someone waits for room.
@@ -49,14 +128,77 @@ impl Drop for LongPool {
 /// A destination that a peer may write now. Field order is drop order: the registration closes before the memory goes.
 pub(super) struct LongReceive {
     pub(super) registration: Option<RawRegistration>,
-    pub(super) buffer: BufferMut,
+    pub(super) landing: Landing,
     len: usize,
+}
+
+/// Where a long message lands.
+pub(super) enum Landing {
+    Host(BufferMut),
+    Device(DeviceBuffer),
+}
+
+impl Landing {
+    /// Lets a peer write the first `len` bytes; where they begin.
+    fn open(
+        &mut self,
+        registrar: &dyn Registrar,
+        len: usize,
+        mode: HeaderMode,
+    ) -> Result<(RawRegistration, u64), RegisterError> {
+        match self {
+            Self::Host(buffer) => {
+                let Some(base) = NonNull::new(buffer.as_mut_ptr()) else {
+                    unreachable!("a buffer lies somewhere");
+                };
+                let registration = registrar.register_window(base, len, Access::WRITE)?;
+                Ok((registration, base.as_ptr().addr() as u64))
+            }
+            Self::Device(buffer) => {
+                let shift = shift(mode, len, buffer.capacity());
+                buffer.skip(shift);
+                buffer.set_len(len);
+                let Some(range) = buffer.range() else {
+                    unreachable!("a pool in a device's memory");
+                };
+                let registration = registrar.register_device(&range, Some(Access::WRITE))?;
+                Ok((registration, buffer.address()))
+            }
+        }
+    }
+}
+
+/// How far into its slot a message goes, so that its payload begins where slots may.
+fn shift(mode: HeaderMode, len: usize, room: usize) -> usize {
+    match mode {
+        HeaderMode::Fixed(header) => {
+            let header = usize::from(header);
+            let shift = header.next_multiple_of(DEVICE_ALIGNMENT) - header;
+            if len + shift <= room { shift } else { 0 }
+        }
+        HeaderMode::Prefixed | HeaderMode::Raw => 0,
+    }
+}
+
+impl From<Landing> for WindowMemory {
+    fn from(landing: Landing) -> Self {
+        match landing {
+            Landing::Host(buffer) => buffer.into(),
+            Landing::Device(buffer) => buffer.into(),
+        }
+    }
 }
 
 /// A message whose turn may not have come yet (RDM form).
 pub(super) enum Due<M> {
     Message(M),
-    Long(BufferMut, usize),
+    Long(Landing, usize),
+}
+
+/// Why a message in a device's memory can't be handed out.
+enum Unread {
+    Header(WireError),
+    Cuda(CudaError),
 }
 
 impl<L: Link> ReceiveCore<L> {
@@ -64,7 +206,7 @@ impl<L: Link> ReceiveCore<L> {
     #[cfg(all(test, not(loom)))]
     pub(crate) fn long_limit(&self) -> Option<u64> {
         let long = self.long.as_ref()?;
-        Some(long.pool.slot_size() as u64)
+        Some(long.limit() as u64)
     }
 
     /// Free slots for long messages.
@@ -78,10 +220,6 @@ impl<L: Link> ReceiveCore<L> {
         let Some(long) = &mut self.long else {
             return;
         };
-        let limit = long.pool.slot_size() as u64;
-        if len > limit {
-            return self.refuse_long(id, limit);
-        }
         long.waiting.push_back((id, len));
         self.feed_long();
     }
@@ -99,50 +237,63 @@ impl<L: Link> ReceiveCore<L> {
             let Some(&(id, len)) = long.waiting.front() else {
                 return;
             };
-            let Some(buffer) = long.pool.try_acquire() else {
-                long.pool.arm(long.waker);
-                if long.pool.free_count() > 0 {
-                    self.wait.wake();
-                }
+            let limit = long.limit() as u64;
+            if len > limit {
+                long.waiting.pop_front();
+                self.refuse_long(id, limit);
+                continue;
+            }
+            let Some(landing) = long.acquire(len as usize) else {
                 return;
             };
             long.waiting.pop_front();
-            self.grant_long(id, buffer, len as usize);
+            self.grant_long(id, landing, len as usize);
         }
     }
 
     /// Opens a destination for the peer.
-    fn grant_long(&mut self, id: ConnectionId, mut buffer: BufferMut, len: usize) {
-        let virt = self
-            .link
-            .limits()
-            .rma
-            .is_some_and(|rma| rma.virtual_addresses);
+    fn grant_long(&mut self, id: ConnectionId, mut landing: Landing, len: usize) {
+        let rma = self.link.limits().rma;
+        let virt = rma.is_some_and(|rma| rma.virtual_addresses);
         let Some(conn) = self.conns.get_mut(id) else {
-            return;
-        };
-        let Some(base) = std::ptr::NonNull::new(buffer.as_mut_ptr()) else {
             return;
         };
         let registrar = conn
             .link
             .registrar()
             .unwrap_or_else(|| self.link.registrar());
-        let registration = match registrar.register_window(base, len, Access::WRITE) {
-            Ok(registration) => registration,
-            Err(error) => {
-                tracing::warn!(%error, "a long message can't be taken");
-                return self.refuse_long(id, 0);
-            }
+        let (registration, address) = match landing.open(registrar, len, conn.header_mode) {
+            Ok(opened) => opened,
+            Err(error) => return self.cannot_open(id, landing, len, &error),
         };
-        let address = if virt { base.as_ptr().addr() as u64 } else { 0 };
-        conn.machine.grant_long(address, registration.key);
+        conn.machine
+            .grant_long(if virt { address } else { 0 }, registration.key);
         conn.long = Some(Box::new(LongReceive {
             registration: Some(registration),
-            buffer,
+            landing,
             len,
         }));
         self.touch(id);
+    }
+
+    /// A device's memory that the provider does not write: the host's is used from now on. Without that, the message is refused.
+    fn cannot_open(
+        &mut self,
+        id: ConnectionId,
+        landing: Landing,
+        len: usize,
+        error: &RegisterError,
+    ) {
+        if let Landing::Device(_) = landing
+            && let Some(long) = &mut self.long
+            && let Some(device) = &mut long.device
+        {
+            tracing::warn!(%error, "long messages do not go to the device's memory by themselves");
+            device.refused = true;
+            return long.waiting.push_front((id, len as u64));
+        }
+        tracing::warn!(%error, "a long message can't be taken");
+        self.refuse_long(id, 0);
     }
 
     /// The peer says that its long message is whole, and that it writes no more.
@@ -161,21 +312,21 @@ impl<L: Link> ReceiveCore<L> {
         };
         let LongReceive {
             registration,
-            buffer,
+            landing,
             len,
         } = *long;
         drop(registration);
         if rdm {
-            return self.put_due(id, number as u32, Due::Long(buffer, len), events);
+            return self.put_due(id, number as u32, Due::Long(landing, len), events);
         }
-        self.hand_out_long(id, buffer, len, events);
+        self.hand_out_long(id, landing, len, events);
     }
 
     /// Hands a long message out, in its turn.
     pub(super) fn hand_out_long(
         &mut self,
         id: ConnectionId,
-        buffer: BufferMut,
+        landing: Landing,
         len: usize,
         events: &mut Vec<ReceiveEvent>,
     ) {
@@ -185,9 +336,45 @@ impl<L: Link> ReceiveCore<L> {
         if let Ok(sequence) = conn.machine.on_long_data() {
             // It took no receive: its credit is free again.
             conn.count_reposted();
-            self.hand_out(id, sequence, (buffer, len), None, events);
+            match landing {
+                Landing::Host(buffer) => self.hand_out(id, sequence, (buffer, len), None, events),
+                Landing::Device(buffer) => self.hand_out_on_device(id, sequence, buffer, events),
+            }
         }
         self.touch(id);
+    }
+
+    /// The same for a message that lies in a device's memory, all of it.
+    fn hand_out_on_device(
+        &mut self,
+        id: ConnectionId,
+        sequence: u64,
+        mut buffer: DeviceBuffer,
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let (Some(conn), Some(long)) = (self.conns.get_mut(id), &self.long) else {
+            return;
+        };
+        let Some(device) = &long.device else {
+            unreachable!("it landed in a buffer of that pool");
+        };
+        let len = buffer.len();
+        let header = match take_header(&mut buffer, conn.header_mode, &device.stream) {
+            Ok(header) => header,
+            Err(Unread::Header(error)) => return conn.machine.violate(error),
+            Err(Unread::Cuda(error)) => {
+                tracing::error!(%error, "a message in a device's memory can't be read");
+                return conn.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
+            }
+        };
+        if !conn.established {
+            self.tell_established(id, events);
+        }
+        self.stats.messages += 1;
+        self.stats.bytes += len as u64;
+        // The machine counts what came before.
+        let message = DeviceMessage::new(id, sequence + 1, &header, buffer);
+        events.push(ReceiveEvent::DeviceMessage(message));
     }
 
     /// A whole message for the application, if its bytes make sense. `lone`: its header came before it, by itself.
@@ -241,7 +428,47 @@ impl<L: Link> ReceiveCore<L> {
             let rma = self.link.limits().rma;
             let hold = rma.is_some_and(|rma| rma.holds_registrations);
             let registration = long.registration.filter(|_| hold);
-            self.exposed.keep(id, registration, long.buffer.into());
+            self.exposed.keep(id, registration, long.landing.into());
         }
+    }
+}
+
+/// Takes the header off a message in a device's memory, where every byte of it is visible from now on.
+fn take_header(
+    buffer: &mut DeviceBuffer,
+    mode: HeaderMode,
+    stream: &Stream,
+) -> Result<Vec<u8>, Unread> {
+    match buffer.device().flush_writes() {
+        // Only what CUDA itself moves is taken without that (`fabric/device_memory.rs`).
+        Ok(()) | Err(CudaError::Lacks { .. }) => {}
+        Err(error) => return Err(Unread::Cuda(error)),
+    }
+    let mut bytes = vec![0; header_guess(mode).min(buffer.len())];
+    loop {
+        buffer
+            .copy_to_host(&mut bytes, stream)
+            .map_err(Unread::Cuda)?;
+        match wire::split(mode, &bytes) {
+            Ok((header, payload)) => {
+                buffer.skip(payload.start);
+                bytes.truncate(header.end);
+                bytes.drain(..header.start);
+                return Ok(bytes);
+            }
+            Err(WireError::Short { need, .. }) if bytes.len() < need && need <= buffer.len() => {
+                bytes.resize(need, 0);
+            }
+            Err(error) => return Err(Unread::Header(error)),
+        }
+    }
+}
+
+/// So many bytes of a message have its header, most likely.
+fn header_guess(mode: HeaderMode) -> usize {
+    match mode {
+        HeaderMode::Raw => 0,
+        HeaderMode::Fixed(header) => header.into(),
+        HeaderMode::Prefixed => HEADER_AT_FIRST,
     }
 }

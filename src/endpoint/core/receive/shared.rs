@@ -222,7 +222,7 @@ impl<L: Link> ReceiveCore<L> {
                 Due::Message((buffer, len, mark)) => {
                     self.on_received(id, buffer, len, Some(mark.into()), events);
                 }
-                Due::Long(buffer, len) => self.hand_out_long(id, buffer, len, events),
+                Due::Long(landed, len) => self.hand_out_long(id, landed, len, events),
             }
         }
         self.take_late_bye(id, events);

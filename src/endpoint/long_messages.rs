@@ -1,0 +1,42 @@
+//! `LongMessages`: where messages go that are too long for a receive buffer.
+
+use crate::buffer::{DeviceBufferManager, SharedBufferManager};
+
+/// Where long messages go ([`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages)).
+///
+/// A message that is longer than the receive buffers, or than what the provider takes in one piece, is offered by its sender, which
+/// writes it into a slot of the pool when there is one: no byte of it is copied by this library on either side. While one is under way, its
+/// sender sends nothing else on that connection, so it keeps its place among the others.
+///
+/// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts.
+#[derive(Debug, Clone)]
+pub struct LongMessages {
+    pub(crate) pool: SharedBufferManager,
+    pub(crate) device: Option<DeviceBufferManager>,
+}
+
+impl LongMessages {
+    /// Messages, headers included, up to the slot size of this pool. It must not be used for anything else, and needs no registration.
+    pub fn new(pool: SharedBufferManager) -> Self {
+        Self { pool, device: None }
+    }
+
+    /// Has senders write into these buffers in a GPU's memory instead, where the provider lets them: such a message comes as
+    /// [`ReceiveEvent::DeviceMessage`](crate::ReceiveEvent::DeviceMessage), and no byte of its payload was in the host's memory. Its
+    /// payload begins behind its header, at a multiple of 256 bytes where there is room for that and the header mode is
+    /// [`Fixed`](crate::endpoint::HeaderMode::Fixed).
+    ///
+    /// Where the provider does not reach that memory by itself, and for messages that are longer than its slots, the pool of the host is used as
+    /// without this. The pool must not be used for anything else, nor for
+    /// [`deliver_to`](crate::endpoint::ReceiveConfig::deliver_to), and needs no registration.
+    #[must_use]
+    pub fn on_device(mut self, pool: DeviceBufferManager) -> Self {
+        self.device = Some(pool);
+        self
+    }
+
+    /// Bytes of the longest message that may come to the host's memory.
+    pub(crate) fn host_limit(&self) -> usize {
+        self.pool.slot_size()
+    }
+}
