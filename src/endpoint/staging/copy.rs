@@ -5,10 +5,12 @@
 
 use std::ptr::NonNull;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::{CopyLanes, Pace, StagingRing};
 use crate::buffer::{Gate, GateError, Payload};
 use crate::cuda::{CudaError, Device, Event, Stream};
-use crate::endpoint::windows::passage::Copies;
+use crate::endpoint::windows::passage::PartCopies;
 
 /// Which way copies go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,12 +46,17 @@ impl Copy {
     }
 }
 
+/// Mostly one, in place: a small message is worth no block of its own.
+pub(crate) type Copies = SmallVec<[Copy; 1]>;
+/// Mostly one device's.
+type Streams = SmallVec<[Stream; 1]>;
+
 /// The copies of one payload, or of one piece. Whoever has this gate owns both ends of them, and keeps them until it is settled.
 #[derive(Debug)]
 pub(crate) struct CopyGate {
     lanes: CopyLanes,
     way: Way,
-    copies: Vec<Copy>,
+    copies: Copies,
     /// Whose slots they go to or come from, and how many: it counts them.
     ring: Option<(StagingRing, usize)>,
     /// A stream of the caller's that waits for them.
@@ -62,15 +69,15 @@ enum State {
     /// Nothing was begun.
     Idle,
     /// Behind each stream's copies.
-    Copying(Vec<(Device, Event)>, Pace),
+    Copying(SmallVec<[(Device, Event); 1]>, Pace),
     /// Something failed; these streams may have a copy.
-    Torn(Vec<Stream>),
+    Torn(Streams),
 }
 
 impl CopyGate {
     pub(crate) fn new(
         lanes: CopyLanes,
-        copies: Vec<Copy>,
+        copies: Copies,
         ring: Option<(StagingRing, usize)>,
     ) -> Self {
         Self {
@@ -84,7 +91,7 @@ impl CopyGate {
     }
 
     fn begin(&mut self) -> Result<(), CudaError> {
-        let mut streams: Vec<Stream> = Vec::new();
+        let mut streams = Streams::new();
         let begun = begin_each(&self.lanes, self.way, &self.copies, &mut streams);
         let record = |stream: &Stream| {
             let device = stream.device();
@@ -117,7 +124,7 @@ fn begin_each(
     lanes: &CopyLanes,
     way: Way,
     copies: &[Copy],
-    streams: &mut Vec<Stream>,
+    streams: &mut Streams,
 ) -> Result<(), CudaError> {
     for copy in copies {
         let known = streams.iter().position(|it| it.device() == copy.device);
@@ -203,10 +210,10 @@ impl Outward {
     }
 }
 
-impl Copies for Outward {
+impl PartCopies for Outward {
     fn begin(&mut self, at: u64, slot: &mut [u8]) -> Box<dyn Gate> {
         let (mut skip, mut used) = (at, 0);
-        let mut copies = Vec::new();
+        let mut copies = Copies::new();
         for &(device, address, len) in &self.runs {
             let from = skip.min(len as u64);
             skip -= from;
@@ -231,14 +238,14 @@ pub(super) struct Inward {
     pub(super) told: Option<Stream>,
 }
 
-impl Copies for Inward {
+impl PartCopies for Inward {
     fn begin(&mut self, at: u64, slot: &mut [u8]) -> Box<dyn Gate> {
         let copy = Copy::new(self.device, self.address + at, slot);
         let (lanes, ring) = (self.ring.0.inward.clone(), self.ring.clone());
         Box::new(CopyGate {
             way: Way::In,
             told: self.told.clone(),
-            ..CopyGate::new(lanes, vec![copy], Some((ring, 1)))
+            ..CopyGate::new(lanes, smallvec![copy], Some((ring, 1)))
         })
     }
 

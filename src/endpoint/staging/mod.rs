@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
 use crate::buffer::{
@@ -23,7 +23,7 @@ use crate::buffer::{
 use crate::cuda::Device;
 use crate::endpoint::limits::check_count;
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::passage::{Copies, SLOTS_MAX, Slots};
+use crate::endpoint::windows::passage::{PartCopies, SLOTS_MAX, Slots};
 use crate::error::{Blocked, SendErrorKind};
 use crate::fabric::Domain;
 use crate::memory::{HugePages, Region, RegisterError, Scope};
@@ -33,7 +33,7 @@ mod copy;
 mod lanes;
 mod pace;
 
-pub(crate) use copy::{Copy, CopyGate};
+pub(crate) use copy::{Copies, Copy, CopyGate};
 use copy::{Inward, Outward};
 pub(crate) use lanes::CopyLanes;
 pub(crate) use pace::Pace;
@@ -204,8 +204,8 @@ impl StagingRing {
     ) -> Result<Payload, (SendErrorKind, Payload)> {
         let mut plan = Plan {
             ring: self,
-            wire: Vec::new(),
-            copies: Vec::new(),
+            wire: SmallVec::new(),
+            copies: Copies::new(),
             open: None,
         };
         for index in 0..payload.segments().len() {
@@ -220,7 +220,7 @@ impl StagingRing {
         let Plan { wire, copies, .. } = plan;
         self.count_in_use();
         let gate = self.copy_gate(copies, wire.len());
-        Ok(payload.staged(wire.into(), Box::new(gate)))
+        Ok(payload.staged(wire.into_iter().collect(), Box::new(gate)))
     }
 
     /// A slot with a part of a longer payload, of which whoever sends it has the rest; `None`: no slot is free.
@@ -229,7 +229,7 @@ impl StagingRing {
     /// If `len` is more than a slot has.
     pub(crate) fn piece(&self, device: Device, from: u64, len: usize) -> Option<Payload> {
         let mut slot = self.0.pool.try_acquire()?;
-        let copies = vec![Copy::new(device, from, &mut slot[..len])];
+        let copies = smallvec![Copy::new(device, from, &mut slot[..len])];
         self.count_in_use();
         let gate = self.copy_gate(copies, 1);
         Some(Payload::empty().staged(slot.freeze(len).into(), Box::new(gate)))
@@ -271,7 +271,7 @@ impl StagingRing {
         &self,
         len: usize,
         max_bytes: u64,
-        copies: Box<dyn Copies>,
+        copies: Box<dyn PartCopies>,
     ) -> Result<Slots, SendErrorKind> {
         let max_bytes = usize::try_from(max_bytes).unwrap_or(usize::MAX);
         let piece_bytes = self.slot_bytes().min(PIECE_BYTES).min(max_bytes);
@@ -300,7 +300,7 @@ impl StagingRing {
     }
 
     /// Copies into so many slots.
-    fn copy_gate(&self, copies: Vec<Copy>, slots: usize) -> CopyGate {
+    fn copy_gate(&self, copies: Copies, slots: usize) -> CopyGate {
         CopyGate::new(self.0.lanes.clone(), copies, Some((self.clone(), slots)))
     }
 
@@ -326,8 +326,8 @@ pub(crate) fn staged_segment(payload: &Payload, scope: Scope) -> Option<usize> {
 /// Which bytes go where.
 struct Plan<'a> {
     ring: &'a StagingRing,
-    wire: Vec<Segment>,
-    copies: Vec<Copy>,
+    wire: SmallVec<[Segment; 1]>,
+    copies: Copies,
     /// A slot that is not full, and how many bytes it has.
     open: Option<(crate::buffer::BufferMut, usize)>,
 }

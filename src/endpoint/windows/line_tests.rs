@@ -18,7 +18,7 @@ use crate::endpoint::windows::one_sided_tests::{
     WINDOW_MEMORY, connection, expose, far_events, far_window, first_bytes, memory, rdm_setup,
     read, setup, write,
 };
-use crate::endpoint::windows::passage::{Copies, Slots};
+use crate::endpoint::windows::passage::{PartCopies, Slots};
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
 use crate::error::{Blocked, FabricErrno, SendErrorKind};
 use crate::event_loop::WaitSource;
@@ -71,7 +71,7 @@ impl FakeCopies {
     }
 }
 
-impl Copies for FakeCopies {
+impl PartCopies for FakeCopies {
     fn begin(&mut self, at: u64, slot: &mut [u8]) -> Box<dyn Gate> {
         let mut bytes = self.0.bytes.lock().unwrap();
         let part = &mut bytes[at as usize..][..slot.len()];
@@ -913,7 +913,7 @@ fn what_a_copy_may_still_use_is_leaked() {
     }
     #[derive(Debug)]
     struct StuckCopies;
-    impl Copies for StuckCopies {
+    impl PartCopies for StuckCopies {
         fn begin(&mut self, _: u64, _: &mut [u8]) -> Box<dyn Gate> {
             Box::new(Stuck)
         }

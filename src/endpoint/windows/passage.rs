@@ -27,7 +27,7 @@ use crate::stats;
 pub(crate) const SLOTS_MAX: usize = 4;
 
 /// How the parts of what an operation moves get into slots, or out of them.
-pub(crate) trait Copies: Send + fmt::Debug {
+pub(crate) trait PartCopies: Send + fmt::Debug {
     /// A copy between a slot and the part that begins at `at`, which is as long as `slot`. It begins when its gate is asked first, and nobody
     /// else uses either end before that was settled.
     fn begin(&mut self, at: u64, slot: &mut [u8]) -> Box<dyn Gate>;
@@ -45,7 +45,7 @@ pub(crate) struct Slots {
     pub(crate) free: SmallVec<[BufferMut; SLOTS_MAX]>,
     /// Bytes of a piece, at most.
     pub(crate) piece_bytes: usize,
-    pub(crate) copies: Box<dyn Copies>,
+    pub(crate) copies: Box<dyn PartCopies>,
 }
 
 impl Slots {
