@@ -30,7 +30,7 @@ test: ## all tests: libfabric of the system and 2.x, both mixed, loom, AddressSa
 	@scripts/setup.sh test
 	@scripts/test.sh
 
-test-gpu: ## all GPU tests over this machine's driver, as a table (SKIPPED with the reason where there is none; SANITIZER=1)
+test-gpu: ## all GPU tests over this machine's driver, as a table (SKIPPED with the reason where there is none; SANITIZER=1: memcheck, too)
 	@scripts/setup.sh run
 	@scripts/test-gpu.sh
 
@@ -82,11 +82,11 @@ fmt: ## format the code
 
 clippy: ## lint; a warning is an error
 	@scripts/setup.sh run
-	cargo clippy --workspace --all-targets --features fabricast/tokio --locked -- -D warnings
+	cargo clippy --workspace --all-targets --features fabricast/tokio,fabricast/cudarc --locked -- -D warnings
 
 doc: ## build the documentation; a warning is an error
 	@scripts/setup.sh run
-	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --features fabricast/tokio --locked
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --features fabricast/tokio,fabricast/cudarc --locked
 
 clean: ## remove what was built and fetched
 	cargo clean

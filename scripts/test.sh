@@ -2,7 +2,7 @@
 # Runs all tests, part by part, and says at the end what failed and what was skipped.
 #
 #   test.sh             the parts that are quick to run
-#   test.sh PART...     these parts: abi build suite second mixed tokio plain doc, and the long ones: loom asan
+#   test.sh PART...     these parts: abi build suite second mixed tokio cudarc plain doc, and the long ones: loom asan
 #   test.sh conformance every behaviour on every provider of both libraries, as a table
 #   test.sh soak        the chaos tests alone, with full counts (FABRICAST_SOAK=1), on both libraries
 #
@@ -11,7 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-all_parts=(abi build suite second mixed tokio plain doc)
+all_parts=(abi build suite second mixed tokio cudarc plain doc)
 # Long ones, by name only: `make models`.
 long_parts=(loom asan conformance soak)
 chaos_targets=(chaos hostile churn shutdown rma_stop streams)
@@ -206,15 +206,21 @@ run_mixed() {
 }
 
 run_tokio() {
-    # The only tests that need the feature; on both libraries, as what wakes a task is the library's doing.
+    # The only tests that need the feature; on both libraries, as what wakes a task is the library's doing. With cudarc, so that this and
+    # the next part build the library once.
     part tokio "endpoints on tokio" 300 \
-        cargo test --locked -p fabricast --features tokio --test future_tokio -- --show-output
+        cargo test --locked -p fabricast --features tokio,cudarc --test future_tokio -- --show-output
     if [[ -z $library2 ]]; then
         skipped tokio-second "endpoints on tokio, second libfabric" "$no_library2"
         return
     fi
     part tokio-second "endpoints on tokio, second libfabric" 120 env FABRICAST_LIBFABRIC="$library2" \
-        cargo test --locked -p fabricast --features tokio --test future_tokio -- --show-output
+        cargo test --locked -p fabricast --features tokio,cudarc --test future_tokio -- --show-output
+}
+
+run_cudarc() {
+    part cudarc "what cudarc makes, over the fake driver" 300 \
+        cargo test --locked -p fabricast --features tokio,cudarc --test cuda cudarc:: -- --show-output
 }
 
 run_loom() {

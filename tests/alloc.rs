@@ -204,7 +204,7 @@ impl Fan {
                 } = event
                 {
                     assert_eq!(over, key);
-                    back = Some(payload);
+                    back = payload.into_buffer().ok();
                 }
             }
             for event in self.came.drain(..) {

@@ -237,6 +237,7 @@ impl Publisher {
                 outcomes,
             } => {
                 assert_eq!(self.owed.remove(&key), Some(outcomes.subscribers()));
+                let payload = payload.into_buffer().expect("what was published");
                 assert_eq!(payload[..], pattern(key, size_of(key)));
                 self.over.insert(key, outcomes);
             }
@@ -276,7 +277,8 @@ impl Publisher {
                 }
                 Err(refused) => {
                     assert!(refused.is_would_block(), "{refused}");
-                    assert_eq!((refused.key, &refused.payload[..]), (key, &bytes[..]));
+                    let payload = refused.payload.into_buffer().expect("what was given");
+                    assert_eq!((refused.key, &payload[..]), (key, &bytes[..]));
                     false
                 }
             }

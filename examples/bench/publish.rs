@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabricast::buffer::{Buffer, HeaderSlotConfig, SharedBufferManager};
+use fabricast::buffer::{HeaderSlotConfig, Payload, SharedBufferManager};
 use fabricast::endpoint::{
     HeaderMode, PublishConfig, PublishEndpoint, PublishEvent, SlowPolicy, SubscribeConfig,
     SubscribeEndpoint, SubscribeEvent,
@@ -127,7 +127,7 @@ pub(crate) struct Publisher {
     domain: Arc<Domain>,
     endpoint: PublishEndpoint,
     events: Vec<PublishEvent>,
-    payloads: VecDeque<Buffer>,
+    payloads: VecDeque<Payload>,
     pub(crate) addr: SocketAddr,
 }
 
@@ -205,7 +205,9 @@ impl Publisher {
         let pool = SharedBufferManager::allocate(case.depth as u32, case.size)?;
         pool.region().register(&self.domain)?;
         let taken = std::iter::from_fn(|| pool.try_acquire());
-        self.payloads = taken.map(|buffer| buffer.freeze(case.size)).collect();
+        self.payloads = taken
+            .map(|buffer| buffer.freeze(case.size).into())
+            .collect();
         let deadline = Deadline::after(CONNECT);
         while self.endpoint.subscribers(TAG) < case.subscribers.into() {
             self.poll()?;

@@ -160,3 +160,61 @@ fn an_empty_payload_may_wait_too() {
     assert_eq!(payload.poll_gate(), Ok(true));
     assert!(payload.into_vec().is_empty());
 }
+
+// ---- one payload, several messages -------------------------------------------------------------------------------
+
+#[test]
+fn those_who_share_a_payload_share_its_gates_and_what_is_sent() {
+    let (log, pool) = (Log::default(), pool());
+    let mut owner = Payload::from(buffer(&pool, 9)).behind(log.gate("event", 0));
+    owner = owner.staged(buffer(&pool, 7).into(), log.gate("copy", 1));
+    let mut others: Vec<_> = (0..3).map(|_| owner.share()).collect();
+    assert!(others.iter().all(|it| it.is_gated() && it.len_bytes() == 7));
+    assert_eq!(pool.free_count(), 2, "one copy for all");
+    for other in &mut others {
+        assert_eq!(other.poll_gate(), Ok(false));
+    }
+    // The answer is good for a moment.
+    let said = log.take();
+    assert!(said.starts_with("poll event, poll copy"), "{said}");
+    std::thread::sleep(GOOD_FOR);
+    for other in &mut others {
+        assert_eq!(other.poll_gate(), Ok(true));
+    }
+    assert!(!log.take().contains("event"), "none again that is open");
+    drop(others);
+    assert_eq!(log.take(), "", "their owner settles");
+    let given = owner.ungated().into_buffer().unwrap();
+    assert_eq!((given.len(), pool.free_count()), (9, 3));
+    assert_eq!(log.take(), "settle event, settle copy");
+}
+
+#[test]
+fn a_gate_that_fails_fails_for_all_who_share_it() {
+    let (log, pool) = (Log::default(), pool());
+    let mut gate = log.gate("event", 0);
+    gate.fails = true;
+    let mut owner = Payload::from(buffer(&pool, 9)).behind(gate);
+    let mut others = [owner.share(), owner.share()];
+    for other in &mut others {
+        assert_eq!(other.poll_gate(), Err(GateError("no".to_owned())));
+    }
+    assert_eq!(log.take(), "poll event", "asked once");
+    let mut late = owner.share();
+    assert!(late.poll_gate().is_err(), "one that comes later, too");
+    drop((late, others, owner));
+    assert_eq!(pool.free_count(), 4);
+}
+
+#[test]
+fn what_can_not_be_told_leaks_the_owners_part() {
+    let (log, pool) = (Log::default(), pool());
+    let mut gate = log.gate("copy", 9);
+    gate.lost = true;
+    let mut owner = Payload::from(buffer(&pool, 9)).staged(buffer(&pool, 9).into(), gate);
+    let mut other = owner.share();
+    assert_eq!(other.poll_gate(), Ok(false));
+    drop(owner);
+    drop(other);
+    assert_eq!(pool.free_count(), 2, "both ends of the copy");
+}

@@ -116,6 +116,52 @@ impl Payload {
         }
     }
 
+    // ---- what several messages send ------------------------------------------------------------------------------
+
+    /// Another payload of the same bytes, for another message. What is not to be sent yet waits for the same gates, which are this one's: it
+    /// has to stay until the others are over.
+    #[inline]
+    pub(crate) fn share(&mut self) -> Self {
+        match &self.0[..] {
+            [Segment(Kind::Buffer(buffer))] => Self::from(buffer.clone()),
+            _ => self.share_each(),
+        }
+    }
+
+    #[cold]
+    fn share_each(&mut self) -> Self {
+        if let Some(gated) = self.gated_mut() {
+            return gated.share();
+        }
+        let (own, others) = std::mem::take(&mut self.0)
+            .into_iter()
+            .map(Segment::share)
+            .unzip();
+        self.0 = own;
+        Self(others)
+    }
+
+    /// Another handle on one segment of what was given.
+    ///
+    /// # Panics
+    /// If there is no such segment.
+    pub(crate) fn share_segment(&mut self, index: usize) -> Segment {
+        let given = self.inner_mut(Gated::given_mut);
+        let (own, other) = given.0.remove(index).share();
+        given.0.insert(index, own);
+        other
+    }
+
+    /// Gives what has one owner back to it, where the others that [share](Self::share) it are gone.
+    pub(crate) fn unshared(mut self) -> Self {
+        let given = self.inner_mut(Gated::given_mut);
+        if given.0.iter().any(Segment::is_shared) {
+            let segments = std::mem::take(&mut given.0).into_iter();
+            given.0 = segments.map(Segment::unshared).collect();
+        }
+        self
+    }
+
     // ---- what is not to be sent yet ------------------------------------------------------------------------------
 
     /// The payload, to be sent when the gate is open, and those that it has already.
@@ -189,10 +235,14 @@ impl Payload {
 
     /// The same, to put a header in front.
     pub(crate) fn wire_mut(&mut self) -> &mut Self {
+        self.inner_mut(Gated::wire_mut)
+    }
+
+    fn inner_mut(&mut self, of: fn(&mut Gated) -> &mut Self) -> &mut Self {
         // Asked twice, since the borrow of the one would outlast the other.
         match self.is_gated() {
             true => match self.0.last_mut() {
-                Some(Segment(Kind::Gated(gated))) => gated.wire_mut(),
+                Some(Segment(Kind::Gated(gated))) => of(gated),
                 _ => unreachable!("it was just asked"),
             },
             false => self,
@@ -221,7 +271,7 @@ impl Payload {
         let room = match self.front() {
             Some(Kind::Buffer(buffer)) => buffer.headroom(),
             Some(Kind::Fragment(fragment)) => fragment.headroom(),
-            Some(Kind::Slice(_) | Kind::Device(_) | Kind::Gated(_)) | None => 0,
+            Some(Kind::Slice(_) | Kind::Device(_) | Kind::Shared(_) | Kind::Gated(_)) | None => 0,
         };
         if len > room {
             return Err(FrontError::NoRoom { len, room });
@@ -232,7 +282,7 @@ impl Payload {
                 .map_err(|_| FrontError::Taken)?,
             // SAFETY: a fragment has one owner, this payload, which is borrowed mutably and in no operation.
             Some(Kind::Fragment(fragment)) => unsafe { fragment.put_in_front(header, len) },
-            Some(Kind::Slice(_) | Kind::Device(_) | Kind::Gated(_)) | None => {}
+            Some(Kind::Slice(_) | Kind::Device(_) | Kind::Shared(_) | Kind::Gated(_)) | None => {}
         }
         Ok(len)
     }

@@ -232,3 +232,44 @@ fn a_header_goes_in_front_of_a_fragment_of_a_ring_with_headroom() {
         Err(crate::memory::MemoryError::Setting { .. })
     ));
 }
+
+#[test]
+fn what_has_one_owner_can_be_shared_and_comes_back_to_it() {
+    let domain = FakeRegistrar::new();
+    let pool = SharedBufferManager::allocate(1, 64).unwrap();
+    let mut ring = RingRegion::new(region(10), RingConfig::default()).unwrap();
+    drop(ring.reserve(8).unwrap());
+    let fragment = ring.reserve(5).unwrap().commit(5);
+    for region in [pool.region(), ring.region()] {
+        region.register_with(&domain).unwrap();
+    }
+    let buffer = pool.try_acquire().unwrap().freeze(6);
+    let mut payload: Payload = [Segment::from(buffer), fragment.into()]
+        .into_iter()
+        .collect();
+    let named = |payload: &Payload| {
+        let mut runs = Vec::new();
+        let mut leases = payload
+            .lease(domain.scope(), &mut |at, len, _| {
+                runs.push((at.addr(), len))
+            })
+            .unwrap();
+        leases.end_parts(payload);
+        runs
+    };
+    let runs = named(&payload);
+    assert_eq!(runs.len(), 3, "the fragment wraps around");
+    let other = payload.share();
+    assert_eq!((named(&other), named(&payload)), (runs.clone(), runs));
+    assert_eq!((other.len_bytes(), other.run_count()), (11, 3));
+    let payload = payload.unshared();
+    assert_eq!(ring.outstanding(), 1);
+    let fragment = payload.into_segments().nth(1).unwrap();
+    let still_shared = fragment.into_fragment().unwrap_err();
+    drop(other);
+    let alone = Payload::from(still_shared).unshared();
+    let fragment = alone.into_fragment().expect("the last handle");
+    assert_eq!((fragment.len(), ring.outstanding()), (5, 1));
+    drop(fragment);
+    assert_eq!(ring.outstanding(), 0);
+}

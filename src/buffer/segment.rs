@@ -115,6 +115,8 @@ pub(super) enum Kind {
     Slice(RegionSlice),
     Fragment(RingFragment),
     Device(DeviceBuffer),
+    /// A handle on a segment with one owner, while others send it, too.
+    Shared(Arc<Segment>),
     /// All that a payload has, which is not to be sent yet. Payloads never hand such a segment out.
     Gated(Box<Gated>),
 }
@@ -131,6 +133,7 @@ impl Segment {
             Kind::Slice(slice) => slice.len(),
             Kind::Fragment(fragment) => fragment.len(),
             Kind::Device(buffer) => buffer.len(),
+            Kind::Shared(one) => one.len(),
             Kind::Gated(gated) => gated.given().len_bytes(),
         }
     }
@@ -149,6 +152,7 @@ impl Segment {
             Kind::Slice(slice) => slice.region(),
             Kind::Fragment(fragment) => fragment.region(),
             Kind::Device(buffer) => buffer.region(),
+            Kind::Shared(one) => one.region(),
             Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         }
     }
@@ -161,16 +165,39 @@ impl Segment {
             Kind::Slice(slice) => Some(slice.region()),
             Kind::Fragment(fragment) => Some(fragment.region()),
             Kind::Device(buffer) => Some(buffer.region()),
+            Kind::Shared(one) => one.plain_region(),
             Kind::Gated(_) => None,
         }
     }
 
-    /// Another handle on the same bytes, where there can be one.
-    pub(crate) fn share(&self) -> Option<Self> {
-        match &self.0 {
-            Kind::Buffer(buffer) => Some(buffer.clone().into()),
-            Kind::Slice(slice) => Some(slice.clone().into()),
-            Kind::Fragment(_) | Kind::Device(_) | Kind::Gated(_) => None,
+    /// Two handles on the same bytes: its own, and another. What has one owner is theirs together, until [`unshared`](Self::unshared)
+    /// finds one of them alone.
+    pub(super) fn share(self) -> (Self, Self) {
+        let other = match &self.0 {
+            Kind::Buffer(buffer) => Kind::Buffer(buffer.clone()),
+            Kind::Slice(slice) => Kind::Slice(slice.clone()),
+            Kind::Shared(one) => Kind::Shared(Arc::clone(one)),
+            Kind::Fragment(_) | Kind::Device(_) => {
+                let one = Arc::new(self);
+                return (
+                    Self(Kind::Shared(Arc::clone(&one))),
+                    Self(Kind::Shared(one)),
+                );
+            }
+            Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
+        };
+        (self, Self(other))
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        matches!(self.0, Kind::Shared(_))
+    }
+
+    /// As it was before it was [shared](Self::share), if this is the last handle.
+    pub(super) fn unshared(self) -> Self {
+        match self.0 {
+            Kind::Shared(one) => Arc::try_unwrap(one).unwrap_or_else(|one| Self(Kind::Shared(one))),
+            kind => Self(kind),
         }
     }
 
@@ -187,6 +214,7 @@ impl Segment {
             Kind::Device(_) => true,
             Kind::Slice(slice) => slice.region.is_device(),
             Kind::Buffer(_) | Kind::Fragment(_) => false,
+            Kind::Shared(one) => one.is_device(),
             Kind::Gated(gated) => gated.given().is_device(),
         }
     }
@@ -195,6 +223,7 @@ impl Segment {
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match &self.0 {
             Kind::Buffer(buffer) => Some(buffer),
+            Kind::Shared(one) => one.as_bytes(),
             Kind::Slice(_) | Kind::Fragment(_) | Kind::Device(_) | Kind::Gated(_) => None,
         }
     }
@@ -254,7 +283,7 @@ impl Segment {
             Kind::Buffer(buffer) => (buffer.offset(), buffer.len()),
             Kind::Slice(slice) => (slice.start, slice.len),
             Kind::Device(buffer) => (buffer.offset(), buffer.len()),
-            Kind::Fragment(_) => return self.name_each(desc, out),
+            Kind::Fragment(_) | Kind::Shared(_) => return self.name_each(desc, out),
             Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
         };
         if len > 0 {
@@ -275,21 +304,26 @@ impl Segment {
             Kind::Buffer(buffer) => usize::from(!buffer.is_empty()),
             Kind::Slice(slice) => usize::from(slice.len > 0),
             Kind::Device(buffer) => usize::from(!buffer.is_empty()),
-            Kind::Fragment(_) => self.runs().count(),
+            Kind::Fragment(_) | Kind::Shared(_) => self.runs().count(),
             Kind::Gated(gated) => gated.wire().run_count(),
         }
     }
 
     /// The ranges of the region that it consists of, those without bytes left out: a fragment that wraps around has two.
     pub(super) fn runs(&self) -> impl Iterator<Item = Range<usize>> + use<> {
-        let (first, second) = match &self.0 {
+        let (first, second) = self.ranges();
+        [first, second].into_iter().filter(|run| !run.is_empty())
+    }
+
+    fn ranges(&self) -> (Range<usize>, Range<usize>) {
+        match &self.0 {
             Kind::Buffer(buffer) => (buffer.offset()..buffer.offset() + buffer.len(), 0..0),
             Kind::Slice(slice) => (slice.start..slice.start + slice.len, 0..0),
             Kind::Device(buffer) => (buffer.offset()..buffer.offset() + buffer.len(), 0..0),
             Kind::Fragment(fragment) => fragment.ranges(),
+            Kind::Shared(one) => one.ranges(),
             Kind::Gated(_) => unreachable!("{HANDED_OUT}"),
-        };
-        [first, second].into_iter().filter(|run| !run.is_empty())
+        }
     }
 }
 

@@ -377,6 +377,14 @@ pub(crate) fn may_be_here() -> bool {
         || std::path::Path::new("/dev/nvidiactl").exists()
 }
 
+/// Whether the loader finds a driver by its name: so do libraries that know nothing of [`FABRICAST_CUDA`].
+#[cfg(feature = "cudarc")]
+pub(super) fn is_found_by_name() -> bool {
+    let found = open_first("", &NAMES);
+    // Never unloaded.
+    found.map(|(object, _)| mem::forget(object)).is_ok()
+}
+
 /// Locks, also after another thread panicked while it held the lock: what our locks guard is whole between any two statements.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

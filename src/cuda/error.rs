@@ -111,6 +111,13 @@ pub enum CudaError {
         /// How many there are.
         count: u32,
     },
+    /// What cudarc made can't be used here. Feature `cudarc`.
+    #[cfg(feature = "cudarc")]
+    #[error("cudarc: {reason}")]
+    Cudarc {
+        /// Why not.
+        reason: &'static str,
+    },
 }
 
 impl CudaError {

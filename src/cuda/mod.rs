@@ -13,6 +13,8 @@
 //! The context that a call needs is made current in the thread that makes it, and what was current before is put back.
 
 mod context;
+#[cfg(feature = "cudarc")]
+mod cudarc;
 mod device;
 mod dmabuf;
 mod driver;
@@ -31,6 +33,8 @@ pub use memory::{DeviceAllocation, MemoryKind};
 pub use stream::Stream;
 
 pub(crate) use context::{Context, Current};
+#[cfg(feature = "cudarc")]
+pub(crate) use cudarc::OfCudarc;
 pub(crate) use driver::{Cuda, may_be_here};
 pub(crate) use virtual_memory::Mapped;
 

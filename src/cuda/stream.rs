@@ -117,6 +117,24 @@ impl Stream {
         Ok(Self::of(cuda, raw, context, device, kept))
     }
 
+    /// A stream of that context, which somebody else made; as [`from_raw`](Self::from_raw).
+    #[cfg(feature = "cudarc")]
+    pub(super) fn in_context(
+        raw: RawStream,
+        context: Context,
+        device: Device,
+        keep_alive: Box<dyn Any + Send + Sync>,
+    ) -> Result<Self, CudaError> {
+        let cuda = Cuda::ready()?;
+        let kept = Kept::Theirs(keep_alive);
+        Ok(Self::of(cuda, raw, context, device, kept))
+    }
+
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn context(&self) -> Context {
+        self.shared.context
+    }
+
     fn of(
         cuda: &'static Cuda,
         raw: RawStream,

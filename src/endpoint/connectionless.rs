@@ -22,6 +22,7 @@ use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
+use crate::endpoint::delivery::{Deliveries, receive_pool};
 use crate::endpoint::error::PeerError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -106,6 +107,8 @@ pub struct ConnectionlessEndpoint {
     on_abandoned: Option<OnAbandoned>,
     /// What the core said and was not told yet.
     inbox: Vec<ReceiveEvent>,
+    /// Behind the core: nothing arrives any more when it goes.
+    deliveries: Option<Box<Deliveries<ConnectionlessEvent>>>,
 }
 
 impl ConnectionlessEndpoint {
@@ -145,7 +148,7 @@ impl ConnectionlessEndpoint {
             Some(pool) => pool.clone(),
             None => {
                 let slots = config.pool_slots() as u32;
-                SharedBufferManager::allocate(slots, config.max_message)?
+                receive_pool(config.delivery.as_ref(), slots, config.max_message)?
             }
         };
         let connections = 2 * config.max_peers;
@@ -157,6 +160,7 @@ impl ConnectionlessEndpoint {
         let this = (config.max_peers, config.accept_unknown, config.add_on_send);
         let close_timeout = config.close_timeout;
         let on_abandoned = config.on_abandoned.take();
+        let deliveries = config.delivery.take().map(Deliveries::new).transpose()?;
         let settings = settings(config, windows, &headers, &pool);
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, pool, settings)?;
@@ -170,6 +174,7 @@ impl ConnectionlessEndpoint {
             close_timeout,
             on_abandoned,
             inbox: Vec::new(),
+            deliveries: deliveries.map(Box::new),
         })
     }
 
@@ -370,6 +375,10 @@ impl ConnectionlessEndpoint {
         self.tell(&mut inbox, events);
         self.inbox = inbox;
         self.end_leaving(events);
+        if let Some(deliveries) = &mut self.deliveries {
+            deliveries.pass(events, before);
+            self.core.set_layer_deadline(deliveries.next_look());
+        }
         polled?;
         Ok(events.len() - before)
     }
@@ -428,7 +437,7 @@ impl ConnectionlessEndpoint {
                 let message = PeerMessage::new(message, &self.peers.get(peer)?.held);
                 Told::Message { peer, message }
             }
-            // It delivers to the host's memory.
+            // They are made of what is told here.
             ReceiveEvent::DeviceMessage(_) | ReceiveEvent::Undelivered { .. } => return None,
             ReceiveEvent::Completed {
                 connection,
@@ -564,6 +573,9 @@ impl ConnectionlessEndpoint {
         let mut events = Vec::new();
         self.tell(&mut inbox, &mut events);
         self.end_leaving(&mut events);
+        if let Some(deliveries) = self.deliveries.take() {
+            deliveries.finish(&mut events, deadline);
+        }
         Ok(events)
     }
 

@@ -6,6 +6,8 @@
 //! ```
 //!
 //! Without a free device buffer, messages wait; they hold their receive slots, and with them the credits of their senders.
+//!
+//! A layer above whatever receives: [`Arrival`] is what it knows of the events there.
 
 #![allow(unsafe_code)]
 
@@ -17,17 +19,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Error;
-use crate::buffer::{DeviceBuffer, DeviceBufferManager};
+use crate::buffer::{DeviceBuffer, DeviceBufferManager, SharedBufferConfig, SharedBufferManager};
 use crate::cuda::{CudaError, Event, Stream};
 use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
-use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::limits::config;
 use crate::endpoint::message::Message;
 use crate::endpoint::staging::Pace;
 use crate::memory::{MemoryError, Region};
 use crate::stats;
 
-/// Where a [`ReceiveEndpoint`](crate::ReceiveEndpoint) puts the payloads of messages: buffers in a GPU's memory.
+/// Where an endpoint puts the payloads of messages: buffers in a GPU's memory. See
+/// [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
 #[derive(Clone, Debug)]
 pub struct DeviceDelivery {
     pool: DeviceBufferManager,
@@ -48,10 +51,53 @@ impl DeviceDelivery {
         self
     }
 
-    /// Bytes of the largest payload that it takes.
-    pub(crate) fn slot_size(&self) -> usize {
-        self.pool.slot_size()
+    /// Whether its buffers are those of that pool.
+    pub(crate) fn is_to(&self, pool: &DeviceBufferManager) -> bool {
+        Arc::ptr_eq(self.pool.region(), pool.region())
     }
+
+    /// Whether its buffers have room for messages of so many bytes.
+    pub(crate) fn check(&self, largest: usize) -> Result<(), Error> {
+        let size = self.pool.slot_size();
+        if size < largest {
+            let reason = "its buffers must have room for the largest message";
+            return Err(config("deliver_to", size.to_string(), reason));
+        }
+        Ok(())
+    }
+}
+
+/// A receive pool, where the caller gave none: pinned if messages are copied out of it to a GPU.
+pub(crate) fn receive_pool(
+    delivery: Option<&DeviceDelivery>,
+    slots: u32,
+    slot_size: usize,
+) -> Result<SharedBufferManager, Error> {
+    if delivery.is_none() {
+        return Ok(SharedBufferManager::allocate(slots, slot_size)?);
+    }
+    let settings = SharedBufferConfig {
+        slots: Some(slots),
+        ..SharedBufferConfig::new(slot_size)
+    };
+    let region = Region::pinned(settings.region_bytes(slots)?).build()?;
+    Ok(SharedBufferManager::new(region, settings)?)
+}
+
+/// An event of an endpoint, which may be a message.
+pub(crate) trait Arrival: Sized {
+    /// What it says of a message besides.
+    type About;
+    /// The message, if it is one.
+    fn into_message(self) -> Result<(Message, Self::About), Self>;
+    /// It came, and lies in the host's memory.
+    fn message(message: Message, about: Self::About) -> Self;
+    /// It came, and lies in a device's memory.
+    fn delivered(message: DeviceMessage, about: Self::About) -> Self;
+    /// It came, and could not be copied.
+    fn undelivered(message: Message, error: CudaError, about: Self::About) -> Self;
+    /// It has its place behind the messages that wait: it is about the end of something that they came by, or one of them.
+    fn comes_behind(&self) -> bool;
 }
 
 /// A received message whose payload is in a GPU's memory.
@@ -118,23 +164,23 @@ impl fmt::Debug for DeviceMessage {
 }
 
 /// What waits between the core and the application.
-pub(crate) struct Deliveries {
+pub(crate) struct Deliveries<E: Arrival> {
     settings: DeviceDelivery,
     /// Of the copies.
     stream: Stream,
     /// Events that have happened, to be used again: making one costs more than recording it.
     spare: Vec<Event>,
     /// In the order in which it came.
-    queue: VecDeque<Held>,
+    queue: VecDeque<Held<E>>,
     /// Handed out before their copies were done: what those need.
     landing: VecDeque<Landing>,
 }
 
-enum Held {
-    Message(Message),
-    Copying(Copying),
+enum Held<E: Arrival> {
+    Message(Message, E::About),
+    Copying(Copying, E::About),
     /// Of a connection whose messages are in front.
-    Event(ReceiveEvent),
+    Event(E),
     Nothing,
 }
 
@@ -152,7 +198,7 @@ impl Copying {
         waits: Option<&Stream>,
         message: Message,
         mut buffer: DeviceBuffer,
-    ) -> Result<Self, Box<ReceiveEvent>> {
+    ) -> Result<Self, Box<(Message, CudaError)>> {
         let bytes = message.payload();
         buffer.set_len(bytes.len());
         let from = NonNull::from(bytes).cast();
@@ -184,7 +230,11 @@ impl Copying {
                 },
                 buffer,
             }),
-            Err(error) => Err(Box::new(undone(stream, message, buffer, error))),
+            Err(error) => {
+                give_up(stream, buffer);
+                // The slot is only read by a copy, and nobody writes there while the message lives.
+                Err(Box::new((message, error)))
+            }
         }
     }
 
@@ -203,29 +253,22 @@ impl Copying {
     }
 
     /// The copy failed.
-    fn fail(mut self, error: CudaError) -> ReceiveEvent {
+    fn fail(mut self) -> Message {
         self.landing.event = None;
         match self.landing.message.take() {
-            Some(message) => ReceiveEvent::Undelivered { message, error },
+            Some(message) => message,
             None => unreachable!("taken by the drop only"),
         }
     }
 }
 
-/// Something failed behind the beginning of a copy: gives the message back when that is over.
-fn undone(
-    stream: &Stream,
-    message: Message,
-    buffer: DeviceBuffer,
-    error: CudaError,
-) -> ReceiveEvent {
+/// Something failed behind the beginning of a copy: the buffer goes back when that is over.
+fn give_up(stream: &Stream, buffer: DeviceBuffer) {
     if let Err(error) = stream.synchronize() {
         tracing::error!(%error, "a device buffer is leaked: a copy may be under way");
         mem::forget(buffer);
         stats::count_leaked(1);
     }
-    // The slot is only read by a copy, and nobody writes there while the message lives.
-    ReceiveEvent::Undelivered { message, error }
 }
 
 /// A copy, and what it reads and writes.
@@ -260,7 +303,7 @@ impl Drop for Landing {
     }
 }
 
-impl fmt::Debug for Deliveries {
+impl<E: Arrival> fmt::Debug for Deliveries<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deliveries")
             .field("queued", &self.queue.len())
@@ -269,7 +312,7 @@ impl fmt::Debug for Deliveries {
     }
 }
 
-impl Deliveries {
+impl<E: Arrival> Deliveries<E> {
     pub(crate) fn new(settings: DeviceDelivery) -> Result<Self, Error> {
         let region = settings.pool.region();
         let Some(device) = region.kind().device() else {
@@ -291,15 +334,17 @@ impl Deliveries {
         })
     }
 
-    /// Takes the messages out of what the core said, from there on, and puts in those whose copies are done.
-    pub(crate) fn pass(&mut self, events: &mut Vec<ReceiveEvent>, from: usize) {
+    /// Takes the messages out of what was said, from there on, and puts in those whose copies are done.
+    pub(crate) fn pass(&mut self, events: &mut Vec<E>, from: usize) {
         if events.len() > from {
             let new: Vec<_> = events.drain(from..).collect();
             for event in new {
-                match event {
-                    ReceiveEvent::Message(message) => self.queue.push_back(Held::Message(message)),
-                    event if self.comes_behind(&event) => self.queue.push_back(Held::Event(event)),
-                    event => events.push(event),
+                match event.into_message() {
+                    Ok((message, about)) => self.queue.push_back(Held::Message(message, about)),
+                    Err(event) if event.comes_behind() && !self.queue.is_empty() => {
+                        self.queue.push_back(Held::Event(event));
+                    }
+                    Err(event) => events.push(event),
                 }
             }
         }
@@ -316,57 +361,46 @@ impl Deliveries {
         self.hand_out(events);
     }
 
-    /// Whether an event has its place behind the messages that wait.
-    fn comes_behind(&self, event: &ReceiveEvent) -> bool {
-        match event {
-            // One that came there by itself keeps its place.
-            ReceiveEvent::DeviceMessage(_)
-            | ReceiveEvent::PeerClosing { .. }
-            | ReceiveEvent::Disconnected { .. } => !self.queue.is_empty(),
-            _ => false,
-        }
-    }
-
     /// Begins the copies for which there are buffers.
     fn begin(&mut self) {
         let stream = self.settings.stream.as_ref();
         for held in &mut self.queue {
-            if !matches!(held, Held::Message(_)) {
+            if !matches!(held, Held::Message(..)) {
                 continue;
             }
             let Some(buffer) = self.settings.pool.try_acquire() else {
                 return;
             };
-            let Held::Message(message) = mem::replace(held, Held::Nothing) else {
+            let Held::Message(message, about) = mem::replace(held, Held::Nothing) else {
                 unreachable!("just looked at");
             };
             let event = self.spare.pop();
             *held = match Copying::begin(&self.stream, event, stream, message, buffer) {
-                Ok(copying) => Held::Copying(copying),
-                Err(undelivered) => Held::Event(*undelivered),
+                Ok(copying) => Held::Copying(copying, about),
+                Err(failed) => Held::Event(E::undelivered(failed.0, failed.1, about)),
             };
         }
     }
 
-    fn hand_out(&mut self, events: &mut Vec<ReceiveEvent>) {
+    fn hand_out(&mut self, events: &mut Vec<E>) {
         while let Some(held) = self.queue.pop_front() {
             match held {
                 Held::Nothing => {}
-                Held::Message(_) => return self.queue.push_front(held),
+                Held::Message(..) => return self.queue.push_front(held),
                 Held::Event(event) => events.push(event),
-                Held::Copying(copying) if self.settings.stream.is_some() => {
+                Held::Copying(copying, about) if self.settings.stream.is_some() => {
                     let (message, landing) = copying.hand_out();
-                    events.push(ReceiveEvent::DeviceMessage(message));
+                    events.push(E::delivered(message, about));
                     self.landing.push_back(landing);
                 }
-                Held::Copying(mut copying) => match copying.landing.is_over() {
-                    Ok(false) => return self.queue.push_front(Held::Copying(copying)),
+                Held::Copying(mut copying, about) => match copying.landing.is_over() {
+                    Ok(false) => return self.queue.push_front(Held::Copying(copying, about)),
                     Ok(true) => {
                         let (message, mut landing) = copying.hand_out();
                         self.spare.extend(landing.event.take());
-                        events.push(ReceiveEvent::DeviceMessage(message));
+                        events.push(E::delivered(message, about));
                     }
-                    Err(error) => events.push(copying.fail(error)),
+                    Err(error) => events.push(E::undelivered(copying.fail(), error, about)),
                 },
             }
         }
@@ -374,7 +408,7 @@ impl Deliveries {
 
     /// When to look again, if something waits that tells nobody.
     pub(crate) fn next_look(&self) -> Option<Instant> {
-        let copies = matches!(self.queue.front(), Some(Held::Copying(_)));
+        let copies = matches!(self.queue.front(), Some(Held::Copying(..)));
         let pause = match () {
             () if copies => GATE_RETRY,
             () if !self.queue.is_empty() || !self.landing.is_empty() => CONTROL_RETRY,
@@ -383,25 +417,24 @@ impl Deliveries {
         Some(Instant::now() + pause)
     }
 
-    /// The endpoint is closed: what is under way is waited for, and what found no buffer by then comes as it is, in the host's memory.
-    pub(crate) fn finish(mut self, events: &mut Vec<ReceiveEvent>, deadline: Instant) {
-        loop {
-            self.pass(events, events.len());
-            if self.queue.is_empty() || Instant::now() >= deadline {
-                break;
-            }
+    /// The endpoint is closed, and said this: what is under way is waited for, and what found no buffer by then comes as it is, in the
+    /// host's memory.
+    pub(crate) fn finish(mut self, events: &mut Vec<E>, deadline: Instant) {
+        self.pass(events, 0);
+        while !self.queue.is_empty() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_micros(50));
+            self.pass(events, events.len());
         }
         for held in mem::take(&mut self.queue) {
             match held {
                 Held::Nothing => {}
-                Held::Message(message) => events.push(ReceiveEvent::Message(message)),
+                Held::Message(message, about) => events.push(E::message(message, about)),
                 Held::Event(event) => events.push(event),
-                Held::Copying(copying) => {
+                Held::Copying(copying, about) => {
                     let (message, landing) = copying.hand_out();
                     // Which waits for it.
                     drop(landing);
-                    events.push(ReceiveEvent::DeviceMessage(message));
+                    events.push(E::delivered(message, about));
                 }
             }
         }

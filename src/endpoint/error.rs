@@ -131,7 +131,7 @@ pub enum SendErrorKind {
         /// Which segment, from 0.
         segment: usize,
     },
-    /// The payload waits for an event ([`Payload::after`]), and this operation can't: wait for the event first.
+    /// The payload waits for an event ([`Payload::after`]), and this operation can't: wait for the event first. Sends and publications can.
     #[error("the payload waits for an event, and this operation can't: wait for the event first")]
     CantWait,
     /// The message is longer than the whole staging ring.
@@ -141,12 +141,6 @@ pub enum SendErrorKind {
         len: usize,
         /// Bytes of all slots.
         max: usize,
-    },
-    /// A fragment of a ring can't be part of a payload that is staged: it has one owner.
-    #[error("segment {segment} is a fragment of a ring, in a payload that has to be staged")]
-    MixedStaging {
-        /// Which segment, from 0.
-        segment: usize,
     },
     /// The region is registered with the domain, but registering it with this endpoint failed.
     #[error(transparent)]

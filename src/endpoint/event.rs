@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::buffer::Payload;
 use crate::cuda::CudaError;
-use crate::endpoint::delivery::DeviceMessage;
+use crate::endpoint::delivery::{Arrival, DeviceMessage};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::message::Message;
@@ -214,4 +214,35 @@ pub enum ReceiveEvent {
         /// Why.
         reason: CloseReason,
     },
+}
+
+impl Arrival for ReceiveEvent {
+    type About = ();
+
+    fn into_message(self) -> Result<(Message, ()), Self> {
+        match self {
+            Self::Message(message) => Ok((message, ())),
+            other => Err(other),
+        }
+    }
+
+    fn message(message: Message, (): ()) -> Self {
+        Self::Message(message)
+    }
+
+    fn delivered(message: DeviceMessage, (): ()) -> Self {
+        Self::DeviceMessage(message)
+    }
+
+    fn undelivered(message: Message, error: CudaError, (): ()) -> Self {
+        Self::Undelivered { message, error }
+    }
+
+    fn comes_behind(&self) -> bool {
+        // A message that came to a device's memory by itself keeps its place, too.
+        matches!(
+            self,
+            Self::DeviceMessage(_) | Self::PeerClosing { .. } | Self::Disconnected { .. }
+        )
+    }
 }

@@ -39,7 +39,8 @@ pub use self::core::send::SendStatus;
 pub use crate::fabric::PeerAddr;
 pub use crate::memory::Access;
 pub use buffered::event::{
-    BufferError, BufferedEvent, Carried, PushError, SendBufferError, SmallMessageLimit,
+    BufferError, BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
+    SmallMessageLimit,
 };
 pub use buffered::{BufferedConfig, MessageSlot, SendEndpointBuffered};
 pub use connectionless::{

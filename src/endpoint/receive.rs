@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use crate::Error;
-use crate::buffer::{Payload, SharedBufferConfig, SharedBufferManager};
+use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
-use crate::endpoint::delivery::{Deliveries, DeviceDelivery};
+use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -39,7 +39,7 @@ use crate::endpoint::windows::window::{
 use crate::error::{ReadError, SendError};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
-use crate::memory::{Access, Region};
+use crate::memory::Access;
 use crate::process::Here;
 use crate::stats::ReceiveStats;
 
@@ -312,28 +312,15 @@ impl ReceiveConfig {
         let Some(delivery) = &self.delivery else {
             return Ok(());
         };
+        let landing = self.long.as_ref().and_then(|long| long.device.as_ref());
+        if landing.is_some_and(|pool| delivery.is_to(pool)) {
+            let reason = "must be other buffers than those where long messages land";
+            return Err(config("deliver_to", "the same pool".to_owned(), reason));
+        }
         let pool = self.pool.as_ref().map(SharedBufferManager::slot_size);
         let long = self.long.as_ref().map_or(0, LongMessages::host_limit);
         let largest = pool.unwrap_or(self.max_message).max(long);
-        if delivery.slot_size() < largest {
-            let value = delivery.slot_size().to_string();
-            let reason = "its buffers must have room for the largest message";
-            return Err(config("deliver_to", value, reason));
-        }
-        Ok(())
-    }
-
-    /// The receive pool, if the caller gave none.
-    fn make_pool(&self, slot_size: usize) -> Result<SharedBufferManager, Error> {
-        if self.delivery.is_none() {
-            return Ok(SharedBufferManager::allocate(self.slots, slot_size)?);
-        }
-        let settings = SharedBufferConfig {
-            slots: Some(self.slots),
-            ..SharedBufferConfig::new(slot_size)
-        };
-        let region = Region::pinned(settings.region_bytes(self.slots)?).build()?;
-        Ok(SharedBufferManager::new(region, settings)?)
+        delivery.check(largest)
     }
 
     fn check(&self) -> Result<(), Error> {
@@ -379,7 +366,7 @@ pub struct ReceiveEndpoint {
     core: Here<ReceiveCore<ProviderLink>>,
     local: PeerAddr,
     /// Behind the core: nothing arrives any more when it goes.
-    deliveries: Option<Box<Deliveries>>,
+    deliveries: Option<Box<Deliveries<ReceiveEvent>>>,
 }
 
 impl ReceiveEndpoint {
@@ -411,7 +398,7 @@ impl ReceiveEndpoint {
             Some(pool) => (pool.clone(), pool.slot_size()),
             None => {
                 let slot_size = config.max_message.max(slot_min);
-                let pool = config.make_pool(slot_size)?;
+                let pool = receive_pool(config.delivery.as_ref(), config.slots, slot_size)?;
                 let max_message = config.max_message.min(pool.slot_size());
                 (pool, max_message)
             }

@@ -378,6 +378,6 @@ fn host_address_of(address: u64) -> Option<NonNull<u8>> {
     ))
 }
 
-fn refused(what: &'static str) -> impl Fn(CudaError) -> MemoryError {
+pub(super) fn refused(what: &'static str) -> impl Fn(CudaError) -> MemoryError {
     move |source| MemoryError::Cuda { what, source }
 }

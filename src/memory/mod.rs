@@ -20,6 +20,8 @@
 //! provider reaches it by itself or it is staged through the host, [`Region::path`] says.
 
 mod access;
+#[cfg(feature = "cudarc")]
+mod cudarc;
 mod device;
 mod dlpack;
 mod error;

@@ -472,6 +472,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, int device)
     case 98: case 102: case 110: case 116: case 117: case 124:
         *value = 1;
         return 0;
+    case 115: /* no memory pools */
+        *value = 0;
+        return 0;
     }
     return INVALID_VALUE;
 }
@@ -500,6 +503,11 @@ CUresult cuDevicePrimaryCtxRetain(void **context, int device)
 {
     *context = (void *)(uintptr_t)(0x1000 + device);
     return 0;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(int device)
+{
+    return device < device_count() ? 0 : INVALID_DEVICE;
 }
 
 CUresult cuCtxGetCurrent(void **context)

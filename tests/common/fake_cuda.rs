@@ -45,6 +45,15 @@ pub(crate) fn on_a_gpu(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
     run(test, child(test));
 }
 
+/// Whether there is a second device; says `SKIPPED` where there is none.
+pub(crate) fn has_two_devices() -> bool {
+    let count = Device::all().map_or(0, |all| all.len());
+    if count < 2 {
+        println!("SKIPPED: it takes two GPUs, and this machine has {count}");
+    }
+    count >= 2
+}
+
 /// Runs the body over the fake.
 pub(crate) fn over_the_fake(test: &str, env: &[(&str, &str)], body: impl FnOnce()) {
     if is_child(test) {

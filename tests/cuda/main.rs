@@ -8,6 +8,8 @@ mod c_library;
 #[path = "../common/child.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod child;
+#[cfg(feature = "cudarc")]
+mod cudarc;
 mod devices;
 mod direct;
 #[path = "../common/fake_cuda.rs"]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::{
-    DeviceBufferManager, Payload, RegionSlice, SharedBufferConfig, SharedBufferManager,
+    DeviceBufferManager, Payload, RegionSlice, RingConfig, RingRegion, Segment, SharedBufferConfig,
+    SharedBufferManager,
 };
 use fabricast::cuda::Stream;
 use fabricast::endpoint::{
@@ -23,10 +24,10 @@ use fabricast::{
 use crate::fake::{Count, on_gpu};
 use crate::pattern::pattern;
 
-const MIB: usize = 1 << 20;
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const MIB: usize = 1 << 20;
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
-fn domain() -> Option<Arc<Domain>> {
+pub(crate) fn domain() -> Option<Arc<Domain>> {
     match Fabric::builder().provider("tcp").node("127.0.0.1").open() {
         Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
         Err(error) => {
@@ -36,8 +37,32 @@ fn domain() -> Option<Arc<Domain>> {
     }
 }
 
+/// The same of endpoints without connections: what 1.17 calls `net` is `tcp` of 2.x.
+fn rdm_domain() -> Option<Arc<Domain>> {
+    let open = |provider| {
+        let fabric = Fabric::builder().provider(provider);
+        fabric
+            .endpoint_kind(EndpointKind::Rdm)
+            .node("127.0.0.1")
+            .open()
+    };
+    match open("net").or_else(|_| open("tcp")) {
+        Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
+        Err(error) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+    }
+}
+
 /// A slice of a device's memory with that pattern.
-fn filled(region: &Arc<Region>, at: usize, len: usize, seed: u64, stream: &Stream) -> RegionSlice {
+pub(crate) fn filled(
+    region: &Arc<Region>,
+    at: usize,
+    len: usize,
+    seed: u64,
+    stream: &Stream,
+) -> RegionSlice {
     let slice = region.slice(at..at + len).expect("inside");
     slice
         .copy_from_host(&pattern(len, seed), stream)
@@ -45,13 +70,13 @@ fn filled(region: &Arc<Region>, at: usize, len: usize, seed: u64, stream: &Strea
     slice
 }
 
-fn device_region(domain: &Domain, len: usize) -> Arc<Region> {
+pub(crate) fn device_region(domain: &Domain, len: usize) -> Arc<Region> {
     let region = Region::device(len).build().expect("device memory");
     region.register(domain).expect("registered");
     region
 }
 
-fn ring(slots: u32, slot_bytes: usize) -> StagingRing {
+pub(crate) fn ring(slots: u32, slot_bytes: usize) -> StagingRing {
     let config = StagingConfig {
         slots,
         slot_bytes,
@@ -60,7 +85,7 @@ fn ring(slots: u32, slot_bytes: usize) -> StagingRing {
     StagingRing::new(config).expect("a ring")
 }
 
-fn device_pool(slots: usize, slot_size: usize) -> DeviceBufferManager {
+pub(crate) fn device_pool(slots: usize, slot_size: usize) -> DeviceBufferManager {
     let stride = slot_size.next_multiple_of(512);
     let region = Region::device(slots * stride)
         .build()
@@ -69,18 +94,18 @@ fn device_pool(slots: usize, slot_size: usize) -> DeviceBufferManager {
 }
 
 /// Endpoints that send to one that receives, and what they said.
-struct Setup {
-    domain: Arc<Domain>,
+pub(crate) struct Setup {
+    pub(crate) domain: Arc<Domain>,
     receiver: Option<ReceiveEndpoint>,
     senders: Vec<SendEndpointZeroCopy>,
-    arrived: VecDeque<DeviceMessage>,
+    pub(crate) arrived: VecDeque<DeviceMessage>,
     received: Vec<ReceiveEvent>,
     sent: Vec<SendEvent>,
     busy: Vec<SendEvent>,
 }
 
 impl Setup {
-    fn new(receive: ReceiveConfig, senders: Vec<SendConfig>) -> Option<Self> {
+    pub(crate) fn new(receive: ReceiveConfig, senders: Vec<SendConfig>) -> Option<Self> {
         let domain = domain()?;
         let receiver = ReceiveEndpoint::listen(&domain, any_port(), receive).expect("listens");
         let addr = receiver.local_addr();
@@ -131,7 +156,7 @@ impl Setup {
     }
 
     #[track_caller]
-    fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&Self) -> bool) {
         let deadline = Instant::now() + LIMIT;
         while !done(self) {
             assert!(
@@ -155,7 +180,7 @@ impl Setup {
 
     /// Sends, and comes back to it while something stands in the way.
     #[track_caller]
-    fn send(&mut self, sender: usize, payload: impl Into<Payload>, key: u64) {
+    pub(crate) fn send(&mut self, sender: usize, payload: impl Into<Payload>, key: u64) {
         let mut payload = Some(payload.into());
         self.until_sent(sender, &mut payload, key);
     }
@@ -176,7 +201,7 @@ impl Setup {
 
     /// The outcomes of that many sends: keys, and payloads; none failed.
     #[track_caller]
-    fn outcomes(&mut self, count: usize) -> Vec<(u64, Payload)> {
+    pub(crate) fn outcomes(&mut self, count: usize) -> Vec<(u64, Payload)> {
         self.until("outcomes", |it| it.sent.len() >= count);
         let done = self.sent.drain(..).map(|event| match event {
             SendEvent::Completed { key, payload } => (key, payload),
@@ -187,7 +212,7 @@ impl Setup {
 
     /// The next message, with its content.
     #[track_caller]
-    fn message(&mut self, stream: &Stream) -> (u64, Vec<u8>) {
+    pub(crate) fn message(&mut self, stream: &Stream) -> (u64, Vec<u8>) {
         self.until("message", |it| !it.arrived.is_empty());
         let message = self.arrived.pop_front().expect("just asked");
         let key = u64::from_le_bytes(message.header().try_into().expect("a key"));
@@ -198,11 +223,11 @@ impl Setup {
     }
 }
 
-fn any_port() -> PeerAddr {
+pub(crate) fn any_port() -> PeerAddr {
     "127.0.0.1:0".parse().expect("an address")
 }
 
-fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
+pub(crate) fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
     ReceiveConfig::default()
         .max_message(max_message)
         .slots(24)
@@ -211,7 +236,7 @@ fn receive(max_message: usize, pool: DeviceBufferManager) -> ReceiveConfig {
         .deliver_to(DeviceDelivery::new(pool))
 }
 
-fn staged(ring: &StagingRing) -> SendConfig {
+pub(crate) fn staged(ring: &StagingRing) -> SendConfig {
     SendConfig::default().staging(ring)
 }
 
@@ -408,18 +433,7 @@ fn endpoints_without_connections_stage_too() {
         "endpoints::endpoints_without_connections_stage_too",
         &[],
         |gpu| {
-            let open = |provider| {
-                let fabric = Fabric::builder().provider(provider);
-                fabric
-                    .endpoint_kind(EndpointKind::Rdm)
-                    .node("127.0.0.1")
-                    .open()
-            };
-            let fabric = match open("net").or_else(|_| open("tcp")) {
-                Ok(fabric) => fabric,
-                Err(error) => return println!("SKIPPED: {error}"),
-            };
-            let domain = fabric.open_domain().expect("a domain");
+            let Some(domain) = rdm_domain() else { return };
             let (stream, ring) = (gpu.stream(), ring(4, MIB));
             let config = || {
                 ConnectionlessConfig::default()
@@ -461,6 +475,187 @@ fn endpoints_without_connections_stage_too() {
                 }
             }
             assert_eq!(ring.stats().payloads, 10);
+        },
+    );
+}
+
+fn connectionless(config: ConnectionlessConfig, domain: &Arc<Domain>) -> ConnectionlessEndpoint {
+    ConnectionlessEndpoint::open(domain, any_port(), config).expect("opens")
+}
+
+#[test]
+fn endpoints_without_connections_deliver_to_a_gpu() {
+    on_gpu(
+        "endpoints::endpoints_without_connections_deliver_to_a_gpu",
+        &[("FAKE_CUDA_DELAY_US", "300")],
+        |gpu| {
+            let Some(domain) = rdm_domain() else { return };
+            let (stream, ring) = (gpu.stream(), ring(4, MIB));
+            let pool = device_pool(2, MIB);
+            let config = || {
+                ConnectionlessConfig::default()
+                    .max_message(MIB)
+                    .max_peers(2)
+            };
+            let mut a = connectionless(config().staging(&ring), &domain);
+            let delivery = DeviceDelivery::new(pool.clone());
+            let mut b = connectionless(config().deliver_to(delivery), &domain);
+            let region = device_region(&domain, 16 * MIB);
+            let (mut sent, mut keys) = (0, Vec::new());
+            let (mut events, mut over) = (Vec::new(), false);
+            let deadline = Instant::now() + LIMIT;
+            while !over {
+                assert!(Instant::now() < deadline, "{sent} sent, {keys:?} came");
+                if sent < 10 {
+                    let slice = filled(&region, sent as usize * MIB + 3, 100_001, sent, &stream);
+                    match a.send_data(b.local_addr(), slice, &sent.to_le_bytes(), sent) {
+                        Ok(()) => sent += 1,
+                        Err(refused) => assert!(refused.is_would_block(), "{refused}"),
+                    }
+                }
+                events.clear();
+                a.poll(&mut events).expect("polls");
+                for event in events.drain(..) {
+                    assert!(
+                        !matches!(event, ConnectionlessEvent::Failed { .. }),
+                        "{event:?}"
+                    );
+                }
+                b.poll(&mut events).expect("polls");
+                for event in events.drain(..) {
+                    match event {
+                        ConnectionlessEvent::DeviceMessage { message, .. } => {
+                            let key = u64::from_le_bytes(message.header().try_into().expect("8"));
+                            let mut bytes = vec![0; message.payload().len()];
+                            let payload = message.payload();
+                            payload.copy_to_host(&mut bytes, &stream).expect("copied");
+                            assert!(bytes == pattern(100_001, key), "another content");
+                            keys.push(key);
+                        }
+                        ConnectionlessEvent::Message { .. } => panic!("not delivered"),
+                        ConnectionlessEvent::Undelivered { error, .. } => panic!("{error}"),
+                        _ => {}
+                    }
+                }
+                over = keys.len() == 10;
+            }
+            assert_eq!(keys, (0..10).collect::<Vec<_>>());
+            assert_eq!(pool.free_count(), 2);
+            let too_small = config().deliver_to(DeviceDelivery::new(device_pool(1, MIB - 1)));
+            let refused = ConnectionlessEndpoint::open(&domain, any_port(), too_small);
+            let refused = refused.expect_err("too small").to_string();
+            assert!(refused.contains("deliver_to"), "{refused}");
+        },
+    );
+}
+
+/// A goodbye comes behind the messages before it, also where they wait for the only buffer.
+#[test]
+fn the_end_of_a_peer_is_told_behind_its_messages() {
+    on_gpu(
+        "endpoints::the_end_of_a_peer_is_told_behind_its_messages",
+        &[("FAKE_CUDA_DELAY_US", "1000")],
+        |gpu| {
+            let Some(domain) = rdm_domain() else { return };
+            let stream = gpu.stream();
+            let ring = ring(8, 4096);
+            let pool = device_pool(1, MIB);
+            let config = || {
+                ConnectionlessConfig::default()
+                    .max_message(MIB)
+                    .max_peers(2)
+            };
+            let mut a = connectionless(config().staging(&ring), &domain);
+            let delivery = DeviceDelivery::new(pool.clone());
+            let mut b = connectionless(config().deliver_to(delivery), &domain);
+            let region = device_region(&domain, MIB);
+            let slice = filled(&region, 0, 4000, 1, &stream);
+            let (mut sent, mut events) = (0, Vec::new());
+            let (mut held, mut came, mut down) = (Vec::new(), 0, false);
+            let deadline = Instant::now() + LIMIT;
+            while sent < 6 {
+                assert!(Instant::now() < deadline);
+                if a.send_data(b.local_addr(), slice.clone(), b"", sent)
+                    .is_ok()
+                {
+                    sent += 1;
+                }
+                a.poll(&mut Vec::new()).expect("polls");
+                b.poll(&mut events).expect("polls");
+            }
+            let peer = a.peer_at(&b.local_addr()).expect("known");
+            a.remove_peer_by(peer, deadline).expect("begins");
+            while !down {
+                assert!(Instant::now() < deadline, "{came} came");
+                a.poll(&mut Vec::new()).expect("polls");
+                b.poll(&mut events).expect("polls");
+                for event in events.drain(..) {
+                    match event {
+                        ConnectionlessEvent::DeviceMessage { message, .. } => {
+                            came += 1;
+                            held.push(message);
+                        }
+                        ConnectionlessEvent::PeerDown { .. } => down = true,
+                        _ => {}
+                    }
+                }
+                // One at a time: there is one buffer.
+                assert!(held.len() <= 1);
+                held.clear();
+            }
+            assert_eq!(came, 6, "before its end");
+        },
+    );
+}
+
+/// A fragment of a ring, and a buffer, between parts that are copied; as one message, and piece by piece.
+#[test]
+fn fragments_of_rings_go_among_what_is_staged() {
+    on_gpu(
+        "endpoints::fragments_of_rings_go_among_what_is_staged",
+        &[],
+        |gpu| {
+            let stream = gpu.stream();
+            let staging = ring(8, MIB);
+            let largest = 6 * MIB;
+            let pinned = Region::pinned(largest).build().expect("pinned memory");
+            let long = SharedBufferManager::new(pinned, SharedBufferConfig::new(largest));
+            let config = receive(64 * 1024, device_pool(1, largest))
+                .long_messages(LongMessages::new(long.expect("a pool")));
+            let Some(mut setup) = Setup::new(config, vec![staged(&staging)]) else {
+                return;
+            };
+            let region = device_region(&setup.domain, largest);
+            for (key, size) in [(1, 1000), (2, 2 * MIB + 5)] {
+                let memory = Region::host(size + 4096).build().expect("memory");
+                memory.register(&setup.domain).expect("registered");
+                let mut ring = RingRegion::new(memory, RingConfig::default()).expect("a ring");
+                // So that the next one wraps around.
+                drop(ring.reserve(size).expect("room"));
+                let mut reservation = ring.reserve(size).expect("room");
+                let (first, second) = reservation.segments_mut().expect("of the host");
+                let bytes = pattern(size, 100 + key);
+                let (head, tail) = bytes.split_at(first.len());
+                first.copy_from_slice(head);
+                second.copy_from_slice(tail);
+                let fragment = ring.commit(reservation, size);
+                let payload: Payload = [
+                    Segment::from(fragment),
+                    filled(&region, 7, size + 1, key, &stream).into(),
+                ]
+                .into_iter()
+                .collect();
+                setup.send(0, payload, key);
+                let (got, came) = setup.message(&stream);
+                assert_eq!(got, key);
+                let expected = [bytes, pattern(size + 1, key)].concat();
+                assert!(came == expected, "{size}: another content");
+                let (_, payload) = setup.outcomes(1).remove(0);
+                let first = payload.into_segments().next().expect("two");
+                assert_eq!(first.into_fragment().expect("as it was").len(), size);
+                assert_eq!(ring.outstanding(), 0);
+            }
+            assert_eq!(staging.free_slots(), 8);
         },
     );
 }

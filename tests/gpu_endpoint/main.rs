@@ -5,9 +5,12 @@
 mod alone;
 #[path = "../common/c_library.rs"]
 mod c_library;
+mod coalesced;
 mod endpoints;
 mod fake;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
 #[path = "../common/pattern.rs"]
 mod pattern;
+mod publish;
+mod two;

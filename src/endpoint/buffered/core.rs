@@ -9,15 +9,18 @@ use std::time::{Duration, Instant};
 use smallvec::SmallVec;
 
 use crate::Error;
-use crate::buffer::{Buffer, BufferMut, Payload, SharedBufferManager, WakerId};
+use crate::buffer::{BufferMut, Payload, SharedBufferManager, WakerId};
 use crate::coalesce::{Format, Packer, Placed};
 use crate::endpoint::buffered::event::{
-    BufferError, BufferedEvent, Carried, PushError, SendBufferError, SmallMessageLimit,
+    BufferError, BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
+    SmallMessageLimit,
 };
+use crate::endpoint::buffered::filling::{Filling, not_copied};
 use crate::endpoint::core::control::CONTROL_RETRY;
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::CloseReason;
+use crate::endpoint::staging::CopyLanes;
 use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::event_loop::WaitSource;
 use crate::stats::BufferedStats;
@@ -51,11 +54,29 @@ struct Open {
     due: Option<Instant>,
     /// It is to leave as soon as it can.
     now: bool,
+    /// Of the messages in it that are copied out of a device's memory.
+    filling: Option<Filling>,
+}
+
+impl Open {
+    /// Ends packing; none if there is nothing in it. What is still copied into it is waited for when it is sent, or given back.
+    fn pack(self) -> Option<Packed> {
+        let count = self.packer.count();
+        if count == 0 {
+            return None;
+        }
+        let payload = Payload::from(self.packer.freeze());
+        let payload = match self.filling.filter(|filling| !filling.is_empty()) {
+            Some(filling) => payload.behind(Box::new(filling)),
+            None => payload,
+        };
+        Some(Packed { payload, count })
+    }
 }
 
 /// A buffer that is packed and was not sent yet.
 struct Packed {
-    buffer: Buffer,
+    payload: Payload,
     count: u32,
 }
 
@@ -167,6 +188,8 @@ pub(crate) struct BufferedCore<O: Outlet> {
     /// Buffers that are packed and wait for the outlet, oldest first.
     waiting: VecDeque<Packed>,
     manifest: Manifest,
+    /// For messages in a device's memory.
+    lanes: CopyLanes,
     /// Messages accepted, sent or failed so far: the number of the next one.
     stats: BufferedStats,
     /// The number of the first message that was not given to the outlet.
@@ -203,6 +226,7 @@ impl<O: Outlet> BufferedCore<O> {
             open: None,
             waiting: VecDeque::with_capacity(settings.waiting as usize + 1),
             manifest: Manifest::new(settings.depth),
+            lanes: CopyLanes::default(),
             settings,
             stats: BufferedStats::default(),
             unsent: 0,
@@ -272,6 +296,32 @@ impl<O: Outlet> BufferedCore<O> {
         let len = lens.fold(0_usize, usize::saturating_add);
         let placed = self.place(tag, status, len)?;
         self.packer().fill(&placed, segments);
+        Ok(self.commit(&placed, len))
+    }
+
+    /// As [`push`](Self::push), of bytes that may lie in a device's memory, and may have to be waited for.
+    pub(crate) fn push_payload(
+        &mut self,
+        tag: u64,
+        status: u8,
+        payload: Payload,
+    ) -> Result<u64, PushPayloadError> {
+        let len = payload.len_bytes();
+        let placed = match not_copied(&payload) {
+            Some(segment) => Err(PushError::NotCopied { segment }),
+            None => self.place(tag, status, len),
+        };
+        let placed = match placed {
+            Ok(placed) => placed,
+            Err(kind) => return Err(PushPayloadError { kind, payload }),
+        };
+        let lanes = &self.lanes;
+        if let Some(open) = &mut self.open {
+            let filling = open
+                .filling
+                .get_or_insert_with(|| Filling::new(lanes.clone()));
+            filling.add(payload, open.packer.bytes_mut(&placed));
+        }
         Ok(self.commit(&placed, len))
     }
 
@@ -364,6 +414,7 @@ impl<O: Outlet> BufferedCore<O> {
             packer,
             due,
             now: false,
+            filling: None,
         });
         self.wait.set_due(due);
         // `check_len` saw that it fits an empty buffer.
@@ -474,17 +525,14 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// Takes the open buffer out: it is sent, or waits, or fails.
     fn close_open(&mut self) {
-        let Some(Open { packer, .. }) = self.open.take() else {
+        let Some(open) = self.open.take() else {
             return;
         };
         self.wait.set_due(None);
-        let count = packer.count();
-        if count == 0 {
-            return;
+        if let Some(packed) = open.pack() {
+            self.waiting.push_back(packed);
+            self.send_waiting();
         }
-        let buffer = packer.freeze();
-        self.waiting.push_back(Packed { buffer, count });
-        self.send_waiting();
     }
 
     /// Offers the outlet what waits, oldest first, until it takes no more.
@@ -499,17 +547,17 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// Sends a buffer, or gives it back because the outlet does not take it now.
     fn send_packed(&mut self, packed: Packed) -> Result<(), Packed> {
-        let Packed { buffer, count } = packed;
+        let Packed { payload, count } = packed;
         let carried = Carried::Messages {
             first: self.unsent,
             count: count.into(),
         };
         let Some(index) = self.manifest.put(carried) else {
             self.outlet_blocked = Blocked::Depth;
-            return Err(Packed { buffer, count });
+            return Err(Packed { payload, count });
         };
-        let bytes = buffer.len() as u64;
-        let refused = match self.outlet.send(buffer.into(), index) {
+        let bytes = payload.len_bytes() as u64;
+        let refused = match self.outlet.send(payload, index) {
             Ok(()) => {
                 self.stats.buffers += 1;
                 self.stats.bytes += bytes;
@@ -519,22 +567,22 @@ impl<O: Outlet> BufferedCore<O> {
             Err(refused) => refused,
         };
         self.manifest.take(index);
-        let buffer = refused.payload.into_buffer().ok();
-        match (refused.kind, buffer) {
-            (SendErrorKind::WouldBlock(blocked), Some(buffer)) => {
+        let payload = refused.payload;
+        match refused.kind {
+            SendErrorKind::WouldBlock(blocked) => {
                 self.outlet_blocked = blocked;
-                Err(Packed { buffer, count })
+                Err(Packed { payload, count })
             }
-            (kind, buffer) => {
-                self.fail_unsent(count, buffer, kind);
+            kind => {
+                self.fail_unsent(Packed { payload, count }, kind);
                 Ok(())
             }
         }
     }
 
     /// The oldest messages that were not sent never will be.
-    fn fail_unsent(&mut self, count: u32, buffer: Option<Buffer>, kind: SendErrorKind) {
-        let count = u64::from(count);
+    fn fail_unsent(&mut self, packed: Packed, kind: SendErrorKind) {
+        let count = u64::from(packed.count);
         let carried = Carried::Messages {
             first: self.unsent,
             count,
@@ -543,7 +591,7 @@ impl<O: Outlet> BufferedCore<O> {
         self.stats.failed += count;
         self.outbox.push(BufferedEvent::Failed {
             carried,
-            buffer,
+            buffer: packed.payload.into_buffer().ok(),
             error: BufferError::Refused(kind),
         });
         // A sleeper must hear of it.
@@ -552,16 +600,10 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// Nothing is sent any more.
     fn fail_all_unsent(&mut self, reason: CloseReason) {
-        if let Some(Open { packer, .. }) = self.open.take()
-            && !packer.is_empty()
-        {
-            let count = packer.count();
-            let buffer = packer.freeze();
-            self.waiting.push_back(Packed { buffer, count });
-        }
+        self.waiting.extend(self.open.take().and_then(Open::pack));
         self.wait.set_due(None);
-        while let Some(Packed { buffer, count }) = self.waiting.pop_front() {
-            self.fail_unsent(count, Some(buffer), SendErrorKind::Closed(reason));
+        while let Some(packed) = self.waiting.pop_front() {
+            self.fail_unsent(packed, SendErrorKind::Closed(reason));
         }
     }
 
@@ -596,6 +638,9 @@ impl<O: Outlet> BufferedCore<O> {
         polled?;
         if end.is_none() {
             self.send_waiting();
+            if let Some(filling) = self.open.as_mut().and_then(|open| open.filling.as_mut()) {
+                filling.begin();
+            }
             self.send_open_if_due();
             self.close_outlet_if_due();
         }
@@ -736,17 +781,17 @@ impl<O: Outlet> Drop for BufferedCore<O> {
     /// The rude end: what nobody will hear of is told to the hook, oldest first.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
+        // So that what is copied into it is over before it goes back to its pool.
+        self.waiting.extend(self.open.take().and_then(Open::pack));
         let Some(hear) = &mut self.settings.on_abandoned else {
             return;
         };
         let mut in_flight: Vec<_> = self.manifest.entries.iter().flatten().copied().collect();
         in_flight.sort_unstable();
         in_flight.into_iter().for_each(&mut *hear);
-        let open = self.open.as_ref().map_or(0, |open| open.packer.count());
-        let waiting = self.waiting.iter().map(|packed| packed.count);
         let mut first = self.unsent;
-        for count in waiting.chain([open]).filter(|count| *count > 0) {
-            let count = u64::from(count);
+        for packed in &self.waiting {
+            let count = u64::from(packed.count);
             hear(Carried::Messages { first, count });
             first += count;
         }

@@ -20,6 +20,9 @@ use crate::error::{Blocked, CompletionError, SendError, SendErrorKind};
 use crate::event_loop::WaitSource;
 use crate::fabric::Shape;
 
+#[path = "filling_tests.rs"]
+mod filling_tests;
+
 const SIZE: usize = 256;
 const LONG: Duration = Duration::from_secs(60);
 
@@ -39,12 +42,15 @@ struct FakeOutlet {
 
 impl FakeOutlet {
     fn complete(&mut self, at: usize) {
-        let (key, payload) = self.in_flight.remove(at);
+        let (key, mut payload) = self.in_flight.remove(at);
+        assert_eq!(payload.poll_gate(), Ok(true), "sent too early");
+        let payload = payload.ungated();
         self.events.push(SendEvent::Completed { key, payload });
     }
 
     fn fail(&mut self, at: usize) {
         let (key, payload) = self.in_flight.remove(at);
+        let payload = payload.ungated();
         let error = CompletionError::new(libc::EIO);
         self.events.push(SendEvent::Failed {
             key,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::buffer::{Buffer, BufferMut};
+use crate::buffer::{Buffer, BufferMut, Payload};
 use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::error::{Blocked, CompletionError, SendErrorKind};
@@ -137,6 +137,12 @@ pub enum PushError {
         /// Whose limit it is.
         whose: SmallMessageLimit,
     },
+    /// A segment of the payload is memory of the host that others may write to, a slice of a region or a fragment of a ring: push its bytes.
+    #[error("segment {segment} is memory of the host that others may write to: push its bytes")]
+    NotCopied {
+        /// Which segment, from 0.
+        segment: usize,
+    },
     /// One of the two sides is saying goodbye: nothing new is taken.
     #[error("the connection is closing")]
     Closing,
@@ -157,6 +163,37 @@ impl PushError {
         matches!(self, Self::WouldBlock(_))
     }
 }
+
+/// A payload that [`push_payload`](crate::SendEndpointBuffered::push_payload) refused, and gives back. Nothing of it was packed.
+pub struct PushPayloadError {
+    /// Why.
+    pub kind: PushError,
+    /// The payload, untouched.
+    pub payload: Payload,
+}
+
+impl PushPayloadError {
+    /// True for back-pressure: try again after the next `Writable` event or poll.
+    pub fn is_would_block(&self) -> bool {
+        self.kind.is_would_block()
+    }
+}
+
+impl fmt::Debug for PushPayloadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PushPayloadError")
+            .field("kind", &self.kind)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for PushPayloadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.kind, f)
+    }
+}
+
+impl std::error::Error for PushPayloadError {}
 
 /// A whole buffer that was refused, with everything that was given.
 pub struct SendBufferError {

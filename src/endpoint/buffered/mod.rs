@@ -4,6 +4,7 @@ pub(crate) mod core;
 #[cfg(all(test, not(loom)))]
 mod core_tests;
 pub(crate) mod event;
+mod filling;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -16,7 +17,9 @@ use crate::coalesce::{Format, Placed};
 use crate::endpoint::buffered::core::{
     BufferedCore, BufferedSettings, BufferedWait, OnAbandoned, Outlet,
 };
-use crate::endpoint::buffered::event::{BufferedEvent, Carried, PushError, SendBufferError};
+use crate::endpoint::buffered::event::{
+    BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
+};
 use crate::endpoint::event::{ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{check_count, check_size, config};
@@ -315,6 +318,34 @@ impl SendEndpointBuffered {
     ) -> Result<u64, PushError> {
         self.check_fork()?;
         self.core.push_segments(tag, status, segments)
+    }
+
+    /// The same with a message that lies in a GPU's memory, all or some of its segments, and that may be [to be read after](Payload::after) an
+    /// event. It is accepted at once and keeps its place among the others; its bytes are copied there in the meantime, by a stream of the
+    /// endpoint's own, and its buffer is sent when they have arrived. Nothing needs a registration.
+    ///
+    /// The payload is kept until it is copied, and dropped then: a [`DeviceBuffer`](crate::buffer::DeviceBuffer) is back in its pool. Who keeps the
+    /// memory otherwise may overwrite it when the message has its outcome. An event, or a copy, that fails, fails the buffer with all messages
+    /// in it, which comes back in [`BufferedEvent::Failed`].
+    ///
+    /// It does not wait for the GPU where the buffers are [pinned](crate::Region::pinned): give the endpoint such a [pool](BufferedConfig::pool).
+    /// With other memory the CUDA driver copies before it returns, in this call or, where there is an event, in a later poll: as long as the copy
+    /// takes, and never for the event.
+    ///
+    /// # Errors
+    ///
+    /// As [`push`](Self::push), and [`PushError::NotCopied`]; with the payload.
+    pub fn push_payload(
+        &mut self,
+        tag: u64,
+        status: u8,
+        payload: impl Into<Payload>,
+    ) -> Result<u64, PushPayloadError> {
+        let payload = payload.into();
+        match self.check_fork() {
+            Ok(()) => self.core.push_payload(tag, status, payload),
+            Err(kind) => Err(PushPayloadError { kind, payload }),
+        }
     }
 
     /// Room for a small message of up to `len` bytes, to be written in place: fill it, then [`commit`](MessageSlot::commit).

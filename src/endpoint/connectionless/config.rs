@@ -7,6 +7,7 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
+use crate::endpoint::delivery::DeviceDelivery;
 use crate::endpoint::event::{DeadlinePolicy, Level};
 use crate::endpoint::header_source::HeaderSource;
 use crate::endpoint::limits::{
@@ -65,6 +66,7 @@ pub struct ConnectionlessConfig {
     pub(super) patience: Patience,
     pub(super) endpoint: EndpointSettings,
     pub(super) staging: Option<StagingRing>,
+    pub(super) delivery: Option<DeviceDelivery>,
     pub(super) on_abandoned: Option<OnAbandoned>,
 }
 
@@ -92,6 +94,7 @@ impl Default for ConnectionlessConfig {
             patience: PATIENCE,
             endpoint: EndpointSettings::default(),
             staging: None,
+            delivery: None,
             on_abandoned: None,
         }
     }
@@ -180,6 +183,15 @@ impl ConnectionlessConfig {
     #[must_use]
     pub fn staging(mut self, ring: &StagingRing) -> Self {
         self.staging = Some(ring.clone());
+        self
+    }
+
+    /// Copies the payloads of messages to a GPU's memory: they come as
+    /// [`ConnectionlessEvent::DeviceMessage`](crate::endpoint::ConnectionlessEvent::DeviceMessage). As
+    /// [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
+    #[must_use]
+    pub fn deliver_to(mut self, delivery: DeviceDelivery) -> Self {
+        self.delivery = Some(delivery);
         self
     }
 
@@ -282,6 +294,9 @@ impl ConnectionlessConfig {
         if !(114..=1 << 30).contains(&bytes) {
             let reason = "must be 114 bytes, for hellos, to 1 GiB";
             return Err(config("max_message", bytes.to_string(), reason));
+        }
+        if let Some(delivery) = &self.delivery {
+            delivery.check(bytes)?;
         }
         check_timeout("connect_timeout", self.connect_timeout)?;
         check_timeout("close_timeout", self.close_timeout)?;

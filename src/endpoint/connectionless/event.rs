@@ -5,6 +5,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::buffer::Payload;
+use crate::cuda::CudaError;
+use crate::endpoint::delivery::{Arrival, DeviceMessage};
 use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
@@ -83,14 +85,14 @@ pub enum RemovePeerError {
 #[derive(Debug)]
 pub struct PeerMessage {
     message: Message,
-    _held: Arc<()>,
+    held: Arc<()>,
 }
 
 impl PeerMessage {
     pub(super) fn new(message: Message, held: &Arc<()>) -> Self {
         Self {
             message,
-            _held: Arc::clone(held),
+            held: Arc::clone(held),
         }
     }
 
@@ -127,6 +129,23 @@ pub enum ConnectionlessEvent {
         peer: PeerId,
         /// The message.
         message: PeerMessage,
+    },
+    /// A message arrived, and its payload is in a GPU's memory: with
+    /// [`ConnectionlessConfig::deliver_to`](crate::endpoint::ConnectionlessConfig::deliver_to). It is not counted as held.
+    DeviceMessage {
+        /// From whom.
+        peer: PeerId,
+        /// The message.
+        message: DeviceMessage,
+    },
+    /// A message arrived, and could not be copied to the GPU.
+    Undelivered {
+        /// From whom.
+        peer: PeerId,
+        /// As it is, in the host's memory.
+        message: PeerMessage,
+        /// What the driver answers.
+        error: CudaError,
     },
     /// A send is done.
     Completed {
@@ -201,4 +220,37 @@ pub enum ConnectionlessEvent {
         /// Which.
         peer: PeerId,
     },
+}
+
+impl Arrival for ConnectionlessEvent {
+    /// From whom, and the count of what is held: a message that waits for its copy is.
+    type About = (PeerId, Arc<()>);
+
+    fn into_message(self) -> Result<(Message, Self::About), Self> {
+        match self {
+            Self::Message { peer, message } => Ok((message.message, (peer, message.held))),
+            other => Err(other),
+        }
+    }
+
+    fn message(message: Message, (peer, held): Self::About) -> Self {
+        let message = PeerMessage { message, held };
+        Self::Message { peer, message }
+    }
+
+    fn delivered(message: DeviceMessage, (peer, _): Self::About) -> Self {
+        Self::DeviceMessage { peer, message }
+    }
+
+    fn undelivered(message: Message, error: CudaError, (peer, held): Self::About) -> Self {
+        Self::Undelivered {
+            peer,
+            message: PeerMessage { message, held },
+            error,
+        }
+    }
+
+    fn comes_behind(&self) -> bool {
+        matches!(self, Self::PeerDown { .. } | Self::Removed { .. })
+    }
 }

@@ -96,8 +96,8 @@ pub(crate) struct LongOp {
     slot: Option<TakenSlot>,
     /// Valid as long as the two above.
     pub(crate) runs: Vec<Run>,
-    /// It goes through the staging ring, whose registration this holds.
-    pub(crate) staged: Option<HeldDescriptor>,
+    /// A part of it goes through the staging ring: the registration of that, and then of its other parts.
+    pub(crate) staged: Vec<HeldDescriptor>,
 }
 
 impl LongOp {
@@ -586,21 +586,31 @@ impl Outgoing {
     fn lease_long<C: LinkConn>(
         &self,
         payload: &Payload,
-        lane: Lane<'_, C>,
+        mut lane: Lane<'_, C>,
         runs: &mut Vec<Run>,
-    ) -> Result<(Leases, Option<HeldDescriptor>), SendErrorKind> {
+    ) -> Result<(Leases, Vec<HeldDescriptor>), SendErrorKind> {
         let scope = lane.scoped.scope();
         if !self.must_stage(payload, scope)? {
             let leases = lease_runs(payload.wire(), lane.conn, lane.scoped, runs)?;
-            return Ok((leases, None));
+            return Ok((leases, Vec::new()));
         }
+        let ring = self.staging.as_ref().map(|(ring, _)| ring.region());
+        let ring = ring.and_then(|region| hold_region(region, &mut lane).ok());
+        let mut held = vec![ring.ok_or(SendErrorKind::NotStaged { segment: 0 })?];
         for (index, segment) in payload.segments().iter().enumerate() {
             let region = segment.region();
             let device = region.kind().device().filter(|_| region.is_staged(scope));
-            if device.is_none() {
-                return Err(SendErrorKind::MixedStaging { segment: index });
-            }
-            segment.name_runs(std::ptr::null_mut(), &mut |base, len, desc| {
+            let desc = match device {
+                Some(_) => std::ptr::null_mut(),
+                None => {
+                    let one = hold_region(region, &mut lane)
+                        .map_err(|error| error.unwrap_or_else(|| not_here(region, index)))?;
+                    let desc = one.desc();
+                    held.push(one);
+                    desc
+                }
+            };
+            segment.name_runs(desc, &mut |base, len, desc| {
                 runs.push(Run {
                     base,
                     len,
@@ -609,10 +619,7 @@ impl Outgoing {
                 });
             });
         }
-        let ring = self.staging.as_ref().map(|(ring, _)| ring.region());
-        let held = ring.and_then(|region| HeldDescriptor::lease(region, scope));
-        let held = held.ok_or(SendErrorKind::NotStaged { segment: 0 })?;
-        Ok((Leases::elsewhere(scope), Some(held)))
+        Ok((Leases::elsewhere(scope), held))
     }
 
     /// A slot for a part of a long message, and the gate that fills it.
@@ -897,6 +904,30 @@ impl Prefix {
 pub(crate) fn data_of(machine: &Connection, number: u64) -> Option<u64> {
     let mark = machine.data_mark();
     mark.map(|mark| wire::numbered(mark, number))
+}
+
+/// Keeps a region's registration open for longer than one payload; where the provider scopes registrations to endpoints, it is made. `None`:
+/// it is not registered here.
+#[cold]
+fn hold_region<C: LinkConn>(
+    region: &Arc<Region>,
+    lane: &mut Lane<'_, C>,
+) -> Result<HeldDescriptor, Option<SendErrorKind>> {
+    if let Some(registrar) = lane.conn.and_then(LinkConn::registrar)
+        && lane.scoped.misses(region)
+    {
+        let registered = lane.scoped.register(region, registrar);
+        registered.map_err(|error| Some(error.into()))?;
+    }
+    HeldDescriptor::lease(region, lane.scoped.scope()).ok_or(None)
+}
+
+/// What a segment's region lacks.
+fn not_here(region: &Region, segment: usize) -> SendErrorKind {
+    match region.is_registered_anywhere() {
+        true => SendErrorKind::ForeignBuffer { segment },
+        false => SendErrorKind::NotRegistered { segment },
+    }
 }
 
 /// A lease for each segment.

@@ -1,7 +1,10 @@
 //! `PublishCore`: what a publisher does, over any link. A layer above [`ReceiveCore`], which accepts the subscribers and posts.
 //!
-//! One publication is one header slot, filled once, and one buffer, of which every send has a clone. Each subscriber has a
+//! One publication is one header slot, filled once, and one payload, of which every send has a handle. Each subscriber has a
 //! [`Lane`]: what it has no room for waits there, or is dropped, as its policy says.
+//!
+//! What has to be staged is copied once, and what waits for an event waits once: every send has a handle on the copy, and on the gates
+//! ([`Payload::share`]). The sends wait where all do, in the core, each in its place among those of its subscriber.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -12,7 +15,7 @@ use super::lane::{Lag, Lane, Parked};
 use super::policy::{DropReason, PeerOutcome, SlowPolicy};
 use super::table::{SubscriptionLimits, SubscriptionTable};
 use crate::Error;
-use crate::buffer::{Buffer, HeaderSlotManager, Payload};
+use crate::buffer::{HeaderSlotManager, Payload};
 use crate::endpoint::core::outgoing::PreparedHeader;
 use crate::endpoint::core::receive::{ReceiveCore, SubscriptionNews};
 use crate::endpoint::event::ReceiveEvent;
@@ -37,7 +40,8 @@ pub(crate) struct PublishSettings {
 
 /// What a publication holds until it is over.
 struct Held {
-    payload: Buffer,
+    /// Empty while the publication is posted.
+    payload: Payload,
     /// While it waits for a subscriber.
     header: Option<PreparedHeader>,
 }
@@ -51,8 +55,8 @@ pub(crate) struct PublishCore<L: Link> {
     lanes: HashMap<ConnectionId, Lane>,
     /// What is to be told at the next poll.
     later: Vec<PublishEvent>,
-    /// A publication was refused for now.
-    blocked: bool,
+    /// Why the last publication was refused, if it may be taken later.
+    blocked: Option<Blocked>,
     closing: bool,
     /// Nothing is due in any lane before this.
     next_due: Option<Instant>,
@@ -74,7 +78,7 @@ impl<L: Link> PublishCore<L> {
             account: Publications::new(settings.publications),
             lanes: HashMap::new(),
             later: Vec::new(),
-            blocked: false,
+            blocked: None,
             closing: false,
             next_due: None,
             clock: Instant::now(),
@@ -128,28 +132,52 @@ impl<L: Link> PublishCore<L> {
 
     // ---- publishing ----------------------------------------------------------------------------------------------
 
-    /// Posts one buffer to everybody who has subscribed to the tag, or gives everything back.
+    /// Posts one payload to everybody who has subscribed to the tag, or gives everything back.
     pub(crate) fn publish(
         &mut self,
         tag: u64,
-        payload: Buffer,
+        payload: Payload,
         header: &[u8],
         key: u64,
     ) -> Result<Publication, PublishError> {
-        match self.admit(tag, header, key) {
-            Ok((number, prepared)) => Ok(self.post_to_all(number, payload, prepared, key)),
-            Err(kind) => {
-                if let PublishErrorKind::WouldBlock(_) = kind {
+        match self.admit(tag, payload, header, key) {
+            Ok((number, payload, prepared)) => Ok(self.post_to_all(number, payload, prepared, key)),
+            Err((kind, payload)) => {
+                if let PublishErrorKind::WouldBlock(blocked) = kind {
                     self.stats.would_block += 1;
-                    self.blocked = true;
+                    self.blocked = Some(blocked);
                 }
                 Err(PublishError { kind, payload, key })
             }
         }
     }
 
-    /// What can be said without looking at any subscriber: the publication's number, and its header in its slot.
+    /// What can be said without looking at any subscriber: the publication's number, the payload with what it is staged in, and the header
+    /// in its slot.
     fn admit(
+        &mut self,
+        tag: u64,
+        payload: Payload,
+        header: &[u8],
+        key: u64,
+    ) -> Result<(u64, Payload, PreparedHeader), (PublishErrorKind, Payload)> {
+        let (number, prepared) = match self.admit_header(tag, header, key) {
+            Ok(admitted) => admitted,
+            Err(kind) => return Err((kind, payload)),
+        };
+        match self.core.stage_for_many(payload) {
+            Ok(payload) => {
+                self.table.count_publication(tag);
+                Ok((number, payload, prepared))
+            }
+            Err((kind, payload)) => {
+                self.core.drop_header(prepared);
+                Err((refusal(kind), payload))
+            }
+        }
+    }
+
+    fn admit_header(
         &mut self,
         tag: u64,
         header: &[u8],
@@ -173,22 +201,20 @@ impl<L: Link> PublishCore<L> {
         self.header.extend_from_slice(header);
         let prepared = self.core.prepare_header(&self.header, key);
         let prepared = prepared.map_err(|kind| match kind {
-            SendErrorKind::WouldBlock(blocked) => PublishErrorKind::WouldBlock(blocked),
             SendErrorKind::HeaderTooLong { max, .. }
             | SendErrorKind::HeaderLength { fixed: max, .. } => PublishErrorKind::HeaderLength {
                 len: header.len(),
                 max: max.saturating_sub(PUBLICATION_LEN),
             },
-            other => PublishErrorKind::Refused(other),
+            other => refusal(other),
         })?;
-        self.table.count_publication(tag);
         Ok((number, prepared))
     }
 
     fn post_to_all(
         &mut self,
         number: u64,
-        payload: Buffer,
+        mut payload: Payload,
         mut header: PreparedHeader,
         key: u64,
     ) -> Publication {
@@ -200,13 +226,13 @@ impl<L: Link> PublishCore<L> {
             dropped: 0,
         };
         let held = Held {
-            payload: payload.clone(),
+            payload: Payload::empty(),
             header: None,
         };
         let ticket = self.account.open(key, held);
         let members = std::mem::take(&mut self.members);
         for &connection in &members {
-            match self.post_or_park(connection, &payload, &mut header, ticket) {
+            match self.post_or_park(connection, &mut payload, &mut header, ticket) {
                 Offered::Posted => told.posted += 1,
                 Offered::Waits => told.waiting += 1,
                 Offered::Dropped(reason) => {
@@ -217,10 +243,14 @@ impl<L: Link> PublishCore<L> {
             }
         }
         self.members = members;
-        if told.waiting == 0 {
+        let mut header = Some(header);
+        if told.waiting == 0
+            && let Some(header) = header.take()
+        {
             self.core.drop_header(header);
-        } else if let Some((_, held)) = self.account.get(ticket) {
-            held.header = Some(header);
+        }
+        if let Some((_, held)) = self.account.get(ticket) {
+            *held = Held { payload, header };
         }
         self.account.seal(ticket);
         self.stats.published += 1;
@@ -236,7 +266,7 @@ impl<L: Link> PublishCore<L> {
     fn post_or_park(
         &mut self,
         connection: ConnectionId,
-        payload: &Buffer,
+        payload: &mut Payload,
         header: &mut PreparedHeader,
         ticket: Ticket,
     ) -> Offered {
@@ -245,10 +275,9 @@ impl<L: Link> PublishCore<L> {
         };
         let mut blocked = Blocked::Depth;
         if !lane.is_waiting() {
-            let clone = Payload::from(payload.clone());
             let posted = self
                 .core
-                .send_prepared(connection, clone, header, ticket.key());
+                .send_prepared(connection, payload.share(), header, ticket.key());
             match posted.map_err(|refused| refused.kind) {
                 Ok(()) => {
                     lane.on_posted(ticket, self.clock);
@@ -330,13 +359,17 @@ impl<L: Link> PublishCore<L> {
             self.stats.over += 1;
             events.push(PublishEvent::Published {
                 key: over.key,
-                payload: over.held.payload,
+                // Nothing is copied out of it any more; what shared it is over, but for what the provider of a lost connection kept.
+                payload: over.held.payload.ungated().unshared(),
                 outcomes: over.outcomes,
             });
         }
+        let Some(blocked) = self.blocked.filter(|_| !self.closing) else {
+            return;
+        };
         let free = !self.account.is_full() && self.settings.headers.free_count() > 0;
-        if self.blocked && free && !self.closing {
-            self.blocked = false;
+        if free && (blocked != Blocked::Staging || self.core.has_staging()) {
+            self.blocked = None;
             events.push(PublishEvent::Writable);
         }
     }
@@ -461,10 +494,9 @@ impl<L: Link> PublishCore<L> {
                 debug_assert!(false, "what waits has its header");
                 return;
             };
-            let payload = Payload::from(held.payload.clone());
-            let posted = self
-                .core
-                .send_prepared(connection, payload, header, ticket.key());
+            let posted =
+                self.core
+                    .send_prepared(connection, held.payload.share(), header, ticket.key());
             match posted.map_err(|refused| refused.kind) {
                 Ok(()) => {
                     lane.take_next();
@@ -635,6 +667,14 @@ enum Offered {
 fn note_due(next_due: &mut Option<Instant>, lane: &Lane) {
     if let Some(at) = lane.next_deadline() {
         *next_due = Some(next_due.map_or(at, |due| due.min(at)));
+    }
+}
+
+/// What is said of a whole publication.
+fn refusal(kind: SendErrorKind) -> PublishErrorKind {
+    match kind {
+        SendErrorKind::WouldBlock(blocked) => PublishErrorKind::WouldBlock(blocked),
+        other => PublishErrorKind::Refused(other),
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::account::Outcomes;
 use super::policy::PeerOutcome;
-use crate::buffer::Buffer;
+use crate::buffer::Payload;
 use crate::endpoint::event::{ConnectionInfo, ConnectionRequest};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::protocol::connection::CloseReason;
@@ -59,8 +59,9 @@ pub enum PublishEvent {
     Published {
         /// The key that was given to `publish`.
         key: u64,
-        /// The buffer that was given to it.
-        payload: Buffer,
+        /// The payload that was given to it. Where a connection over FI_EP_RDM was lost the provider may still read it: a fragment of a ring or
+        /// a device's buffer stays in its place then, and goes back when it is dropped and the provider is done.
+        payload: Payload,
         /// How it ended for how many.
         outcomes: Outcomes,
     },
@@ -117,8 +118,8 @@ pub enum PublishErrorKind {
         /// The tag.
         tag: u64,
     },
-    /// Not now; back-pressure, not a failure: as many publications are not over as the setting `publications` allows, or no header slot
-    /// is free.
+    /// Not now; back-pressure, not a failure: as many publications are not over as the setting `publications` allows, or no header slot,
+    /// or slot of the staging ring, is free.
     #[error("would block: {0}")]
     WouldBlock(Blocked),
     /// The header does not fit its slot, behind the 16 bytes of the publication, or the header mode.
@@ -131,7 +132,7 @@ pub enum PublishErrorKind {
         /// Bytes that fit.
         max: usize,
     },
-    /// The endpoint is closing, or was made by another process, or whatever else there is.
+    /// The endpoint is closing, or was made by another process, or can't stage the payload.
     #[error(transparent)]
     Refused(SendErrorKind),
 }
@@ -140,8 +141,8 @@ pub enum PublishErrorKind {
 pub struct PublishError {
     /// Why.
     pub kind: PublishErrorKind,
-    /// The buffer, untouched.
-    pub payload: Buffer,
+    /// The payload, untouched.
+    pub payload: Payload,
     /// The key, unchanged.
     pub key: u64,
 }

@@ -1,4 +1,4 @@
-//! `PublishEndpoint`: sends one buffer to everybody who has subscribed to its tag.
+//! `PublishEndpoint`: sends one payload to everybody who has subscribed to its tag.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use super::policy::SlowPolicy;
 use super::table::SubscriptionLimits;
 use crate::Error;
 use crate::buffer::{
-    Buffer, HeaderSlotConfig, HeaderSlotManager, SharedBufferManager, ZeroCopyBufferManager,
+    HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager, ZeroCopyBufferManager,
 };
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
@@ -32,6 +32,7 @@ use crate::endpoint::protocol::wire::{
     CONTROL_LEN_MAX, HeaderMode, PUBLICATION_LEN, Refusal, RefusalCode,
 };
 use crate::endpoint::receive::AcceptPolicy;
+use crate::endpoint::staging::StagingRing;
 use crate::error::SendErrorKind;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
@@ -86,6 +87,7 @@ pub struct PublishConfig {
     patience: Patience,
     watch: TcpWatch,
     endpoint: EndpointSettings,
+    staging: Option<StagingRing>,
     on_abandoned: Option<Box<dyn FnMut(u64) + Send>>,
 }
 
@@ -115,6 +117,7 @@ impl Default for PublishConfig {
             patience: PATIENCE,
             watch: TcpWatch::default(),
             endpoint: EndpointSettings::default(),
+            staging: None,
             on_abandoned: None,
         }
     }
@@ -278,6 +281,14 @@ impl PublishConfig {
         self
     }
 
+    /// Publishes payloads that lie in a GPU's memory by way of this ring, where the fabric takes none; endpoints may share one. A publication
+    /// is copied once, for all its subscribers. Without a ring such a payload is refused.
+    #[must_use]
+    pub fn staging(mut self, ring: &StagingRing) -> Self {
+        self.staging = Some(ring.clone());
+        self
+    }
+
     /// Called with the key of each publication that is not over when the endpoint is dropped, from within the drop: it must not panic.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
@@ -351,7 +362,7 @@ impl PublishConfig {
                 level: self.level,
                 deadline: self.send_deadline,
                 policy: self.deadline_policy,
-                staging: None,
+                staging: self.staging.clone(),
                 on_abandoned: None,
             }),
             publishing: true,
@@ -371,12 +382,17 @@ impl std::fmt::Debug for PublishConfig {
     }
 }
 
-/// Sends one buffer to everybody who has subscribed to its tag, without a copy of its own.
+/// Sends one payload to everybody who has subscribed to its tag, without a copy of its own.
 ///
 /// Subscribers connect by a [`SubscribeEndpoint`](crate::SubscribeEndpoint) and subscribe to tags, numbers of the application's. A
-/// publication is a [`Buffer`] with a header: the header goes into one registered slot and the buffer from where it lies, to all of
-/// them. Each accepted publication has one [`PublishEvent::Published`], when it is over for the last of them, which brings the buffer
-/// back; [`PublishEvent::Peer`] before it says who did not get it, and why.
+/// publication is a [`Payload`], mostly a [`Buffer`](crate::buffer::Buffer), with a header: the header goes into one registered slot and the
+/// payload from where it lies, to all of them. Each accepted publication has one [`PublishEvent::Published`], when it is over for the last
+/// of them, which brings the payload back; [`PublishEvent::Peer`] before it says who did not get it, and why.
+///
+/// What lies in a GPU's memory is copied once where the provider can't reach it ([`PublishConfig::staging`]), and all sends share the copy.
+/// A payload that is to go [after](Payload::after) an event is accepted at once, and keeps its place at each subscriber; what is published
+/// behind it waits for it there, and nowhere else. The wait counts as time on the way: for `send_deadline`, and for a policy that
+/// disconnects who is too slow. An event, or a copy, that fails is the end of the publication, for each subscriber and in words.
 ///
 /// A subscriber that has no room does not hold up the others: see [`SlowPolicy`].
 ///
@@ -412,6 +428,7 @@ impl std::fmt::Debug for PublishConfig {
 ///                 assert_eq!((publication.posted, publication.dropped), (1, 0));
 ///             }
 ///             PublishEvent::Published { key, payload, outcomes } => {
+///                 let payload = payload.into_buffer().expect("what was published");
 ///                 assert_eq!((key, &payload[..], outcomes.sent), (42, &b"hello"[..], 1));
 ///                 done += 1;
 ///             }
@@ -458,6 +475,9 @@ impl PublishEndpoint {
             EndpointKind::Rdm => (Form::Rdm, HELLO_MESSAGE_MAX),
         };
         let headers = config.make_headers()?;
+        if let Some(ring) = &config.staging {
+            ring.register(domain)?;
+        }
         let settings = config.settings(headers.clone())?;
         let receives = settings.receives(form).max;
         let slots = receives * config.max_connections + SPARE_BUFFERS;
@@ -494,23 +514,24 @@ impl PublishEndpoint {
         self.local
     }
 
-    /// Posts a buffer to everybody who has subscribed to the tag, and says what became of it at once. Never blocks. A subscriber
+    /// Posts a payload to everybody who has subscribed to the tag, and says what became of it at once. Never blocks. A subscriber
     /// that it can't be posted to is dealt with by its [`SlowPolicy`], and is no error.
     ///
-    /// `header` is copied, and may be empty. `key` is the caller's own, and comes back with the buffer in
+    /// `header` is copied, and may be empty. `key` is the caller's own, and comes back with the payload in
     /// [`PublishEvent::Published`].
     ///
     /// # Errors
     ///
-    /// Nothing was posted to anybody, and buffer and key are in the error: nobody has subscribed to the tag, back-pressure, or a header
-    /// that does not fit.
+    /// Nothing was posted to anybody, and payload and key are in the error: nobody has subscribed to the tag, back-pressure, a header that
+    /// does not fit, or a GPU's memory that has to be staged and can't be.
     pub fn publish(
         &mut self,
         tag: u64,
-        payload: Buffer,
+        payload: impl Into<Payload>,
         header: &[u8],
         key: u64,
     ) -> Result<Publication, PublishError> {
+        let payload = payload.into();
         let owner = self.core.owner();
         if owner.is_here() {
             return self.core.publish(tag, payload, header, key);

@@ -54,6 +54,8 @@ pub(crate) struct SubscribeCore<L: Link> {
     /// What is to be told at the next poll.
     later: Vec<SubscribeEvent>,
     closing: bool,
+    /// When a layer above has something to look at.
+    look: Option<Instant>,
     stats: SubscribeStats,
     raw: Vec<ReceiveEvent>,
     news: Vec<(ConnectionId, SubscriptionNews)>,
@@ -70,6 +72,7 @@ impl<L: Link> SubscribeCore<L> {
             next_id: 0,
             later: Vec::new(),
             closing: false,
+            look: None,
             stats: SubscribeStats::default(),
             raw: Vec::new(),
             news: Vec::new(),
@@ -381,8 +384,16 @@ impl<L: Link> SubscribeCore<L> {
 
     fn arm(&mut self) {
         let attempts = self.publishers.values().filter_map(|known| known.retry_at);
-        let next = attempts.min();
+        let next = attempts.chain(self.look).min();
         self.core.set_layer_deadline(next);
+    }
+
+    /// Has a sleeper come back by then: a layer above has something to look at.
+    pub(crate) fn look_again(&mut self, at: Option<Instant>) {
+        if self.look != at {
+            self.look = at;
+            self.arm();
+        }
     }
 
     /// Begins the attempts that are due.

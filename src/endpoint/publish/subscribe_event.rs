@@ -4,6 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::wanted::SubscribeError;
+use crate::cuda::CudaError;
+use crate::endpoint::delivery::{Arrival, DeviceMessage};
 use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::CloseReason;
@@ -75,6 +77,35 @@ pub enum SubscribeEvent {
         /// Header and payload. Owned: keep it, or drop it on any thread.
         message: Message,
     },
+    /// A publication came, and its payload is in a GPU's memory: with
+    /// [`SubscribeConfig::deliver_to`](crate::endpoint::SubscribeConfig::deliver_to). As [`Publication`](Self::Publication) in all else.
+    DevicePublication {
+        /// Whose.
+        publisher: PublisherId,
+        /// Under which tag.
+        tag: u64,
+        /// Its number among the tag's publications.
+        number: u64,
+        /// How many publications of the tag the publisher dropped for this subscriber before it.
+        missed: u64,
+        /// Header and payload.
+        message: DeviceMessage,
+    },
+    /// A publication came, and could not be copied to the GPU.
+    Undelivered {
+        /// Whose.
+        publisher: PublisherId,
+        /// Under which tag.
+        tag: u64,
+        /// Its number among the tag's publications.
+        number: u64,
+        /// How many publications of the tag the publisher dropped for this subscriber before it.
+        missed: u64,
+        /// As it is, in the host's memory.
+        message: Message,
+        /// What the driver answers.
+        error: CudaError,
+    },
     /// A connection wants more buffers than the pool has: messages are held, and the publisher's policy for slow subscribers applies.
     Starved {
         /// Whose.
@@ -120,5 +151,79 @@ impl SubscribeError {
     /// True where another try, later, can end in another way.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Leaving)
+    }
+}
+
+/// Whose a publication is, and which one.
+pub(crate) struct About {
+    publisher: PublisherId,
+    tag: u64,
+    number: u64,
+    missed: u64,
+}
+
+impl Arrival for SubscribeEvent {
+    type About = About;
+
+    fn into_message(self) -> Result<(Message, About), Self> {
+        match self {
+            Self::Publication {
+                publisher,
+                tag,
+                number,
+                missed,
+                message,
+            } => {
+                let about = About {
+                    publisher,
+                    tag,
+                    number,
+                    missed,
+                };
+                Ok((message, about))
+            }
+            other => Err(other),
+        }
+    }
+
+    fn message(message: Message, about: About) -> Self {
+        Self::Publication {
+            publisher: about.publisher,
+            tag: about.tag,
+            number: about.number,
+            missed: about.missed,
+            message,
+        }
+    }
+
+    fn delivered(message: DeviceMessage, about: About) -> Self {
+        Self::DevicePublication {
+            publisher: about.publisher,
+            tag: about.tag,
+            number: about.number,
+            missed: about.missed,
+            message,
+        }
+    }
+
+    fn undelivered(message: Message, error: CudaError, about: About) -> Self {
+        Self::Undelivered {
+            publisher: about.publisher,
+            tag: about.tag,
+            number: about.number,
+            missed: about.missed,
+            message,
+            error,
+        }
+    }
+
+    fn comes_behind(&self) -> bool {
+        matches!(
+            self,
+            Self::Unsubscribed { .. }
+                | Self::PeerClosing { .. }
+                | Self::Reconnecting { .. }
+                | Self::Disconnected { .. }
+        )
     }
 }

@@ -13,6 +13,7 @@ use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
 };
 use crate::endpoint::core::reconnect::ReconnectPolicy;
+use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
 use crate::endpoint::limits::{
     self, PATIENCE, check_count, check_patience, check_size, check_timeout, config,
 };
@@ -61,6 +62,7 @@ pub struct SubscribeConfig {
     patience: Patience,
     watch: TcpWatch,
     endpoint: EndpointSettings,
+    delivery: Option<DeviceDelivery>,
 }
 
 impl Default for SubscribeConfig {
@@ -78,6 +80,7 @@ impl Default for SubscribeConfig {
             patience: PATIENCE,
             watch: TcpWatch::default(),
             endpoint: EndpointSettings::default(),
+            delivery: None,
         }
     }
 }
@@ -184,8 +187,20 @@ impl SubscribeConfig {
         self
     }
 
+    /// Copies the payloads of publications to a GPU's memory: they come as [`SubscribeEvent::DevicePublication`]. As
+    /// [`ReceiveConfig::deliver_to`](crate::endpoint::ReceiveConfig::deliver_to).
+    #[must_use]
+    pub fn deliver_to(mut self, delivery: DeviceDelivery) -> Self {
+        self.delivery = Some(delivery);
+        self
+    }
+
     fn check(&self) -> Result<(), Error> {
         check_size("max_message", self.max_message)?;
+        let largest = self.pool.as_ref().map(SharedBufferManager::slot_size);
+        if let Some(delivery) = &self.delivery {
+            delivery.check(largest.unwrap_or(self.max_message))?;
+        }
         let reason = "must be 1 to 65536 publications";
         check_count("depth", self.depth, 65_536, reason)?;
         let publishers = self.max_publishers;
@@ -236,6 +251,8 @@ impl SubscribeConfig {
 #[derive(Debug)]
 pub struct SubscribeEndpoint {
     core: Here<SubscribeCore<ProviderLink>>,
+    /// Behind the core: nothing arrives any more when it goes.
+    deliveries: Option<Box<Deliveries<SubscribeEvent>>>,
 }
 
 impl SubscribeEndpoint {
@@ -256,7 +273,10 @@ impl SubscribeEndpoint {
         };
         let pool = match &config.pool {
             Some(pool) => pool.clone(),
-            None => SharedBufferManager::allocate(config.slots, config.max_message.max(slot_min))?,
+            None => {
+                let slot_size = config.max_message.max(slot_min);
+                receive_pool(config.delivery.as_ref(), config.slots, slot_size)?
+            }
         };
         if pool.slot_size() < slot_min {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
@@ -277,6 +297,7 @@ impl SubscribeEndpoint {
             (CONTROL_SENDS as usize, receives as usize),
             &config.endpoint,
         )?;
+        let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, pool, settings)?;
         let settings = SubscribeSettings {
@@ -286,6 +307,7 @@ impl SubscribeEndpoint {
         };
         Ok(Self {
             core: Here::new(SubscribeCore::new(core, settings)),
+            deliveries: deliveries.map(Box::new),
         })
     }
 
@@ -339,7 +361,12 @@ impl SubscribeEndpoint {
     pub fn poll(&mut self, events: &mut Vec<SubscribeEvent>) -> Result<usize, Error> {
         self.core.owner().check()?;
         let before = events.len();
-        self.core.poll(events)?;
+        let polled = self.core.poll(events);
+        if let Some(deliveries) = &mut self.deliveries {
+            deliveries.pass(events, before);
+            self.core.look_again(deliveries.next_look());
+        }
+        polled?;
         Ok(events.len() - before)
     }
 
@@ -370,7 +397,11 @@ impl SubscribeEndpoint {
     /// A system call failed.
     pub fn close(mut self, deadline: Instant) -> Result<Vec<SubscribeEvent>, Error> {
         self.core.owner().check()?;
-        self.core.close(deadline)
+        let mut events = self.core.close(deadline)?;
+        if let Some(deliveries) = self.deliveries {
+            deliveries.finish(&mut events, deadline);
+        }
+        Ok(events)
     }
 
     /// Publishers that are connected, or will be.

@@ -13,10 +13,12 @@ use super::subscribe_core::{SubscribeCore, SubscribeSettings};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::table::SubscriptionLimits;
 use super::wanted::SubscribeError;
-use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
+use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
 use crate::endpoint::core::reconnect::ReconnectPolicy;
-use crate::endpoint::core::rig::{LONG, SLOT_BYTES, Setup, payload_pool, receive_settings};
+use crate::endpoint::core::rig::{
+    FakeGate, LONG, SLOT_BYTES, Setup, payload_pool, receive_settings,
+};
 use crate::endpoint::event::{DeadlinePolicy, Level};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
@@ -25,6 +27,9 @@ use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{HeaderMode, SubscriptionOutcome};
 use crate::error::Blocked;
+
+#[path = "gate_tests.rs"]
+mod gate_tests;
 
 const FORMS: [Form; 2] = [Form::Msg, Form::Rdm];
 const TAG: u64 = 0x1007;
@@ -218,6 +223,8 @@ struct Play {
     late: Vec<u64>,
     writable: usize,
     abandoned: Arc<Mutex<Vec<u64>>>,
+    /// Of publications that had one.
+    gates: Vec<FakeGate>,
     subscribers: Vec<Subscriber>,
 }
 
@@ -261,6 +268,7 @@ impl Play {
             late: Vec::new(),
             writable: 0,
             abandoned,
+            gates: Vec::new(),
             subscribers: subscribers.collect(),
             net,
         }
@@ -292,6 +300,38 @@ impl Play {
     fn publish(&mut self, tag: u64, key: u64) -> Result<Publication, PublishErrorKind> {
         let payload = self.payload(key);
         let index = payload.index();
+        self.publish_payload(tag, payload.into(), index, key)
+    }
+
+    /// The same behind a gate, which this gives. Staged, what goes out is a buffer of that pool, with what the gate would have copied.
+    fn publish_gated(
+        &mut self,
+        tag: u64,
+        key: u64,
+        staging: Option<&SharedBufferManager>,
+    ) -> Result<(FakeGate, Publication), PublishErrorKind> {
+        let payload = self.payload(key);
+        let (index, gate) = (payload.index(), FakeGate::default());
+        let payload = match staging {
+            None => Payload::from(payload).behind(Box::new(gate.clone())),
+            Some(staging) => {
+                let mut wire = staging.try_acquire().expect("a slot is free");
+                wire[..8].copy_from_slice(&key.to_le_bytes());
+                Payload::from(payload).staged(wire.freeze(8).into(), Box::new(gate.clone()))
+            }
+        };
+        let told = self.publish_payload(tag, payload, index, key)?;
+        self.gates.push(gate.clone());
+        Ok((gate, told))
+    }
+
+    fn publish_payload(
+        &mut self,
+        tag: u64,
+        payload: Payload,
+        index: u32,
+        key: u64,
+    ) -> Result<Publication, PublishErrorKind> {
         let header = key.to_be_bytes();
         match self.publisher().publish(tag, payload, &header, key) {
             Ok(told) => {
@@ -304,7 +344,8 @@ impl Play {
                 Ok(told)
             }
             Err(refused) => {
-                assert_eq!((refused.key, refused.payload.index()), (key, index));
+                let payload = refused.payload.into_buffer().expect("a buffer");
+                assert_eq!((refused.key, payload.index()), (key, index));
                 Err(refused.kind)
             }
         }
@@ -352,6 +393,7 @@ impl Play {
                 outcomes,
             } => {
                 let owed = self.owed.remove(&key).expect("one end for each key");
+                let payload = payload.into_buffer().expect("a buffer");
                 assert_eq!(payload.index(), owed.index, "the buffer that was given");
                 assert_eq!(payload[..8], key.to_le_bytes());
                 let count = |of: fn(&PeerOutcome) -> bool| {
@@ -448,6 +490,7 @@ impl Play {
             assert_eq!(subscriber.pool.free_count(), subscriber.pool.slots());
         }
         self.net.check();
+        assert!(self.gates.iter().all(FakeGate::is_settled));
         assert_eq!(self.payloads.free_count(), self.payloads.slots());
         assert_eq!(self.headers.free_count(), self.headers.capacity());
         let mut owed: Vec<_> = self.owed.keys().copied().collect();
@@ -874,7 +917,7 @@ fn publications_are_bounded_and_writable_says_when_there_is_room() {
         let payload = play.payload(5);
         let refused = play
             .publisher()
-            .publish(TAG, payload, &long, 5)
+            .publish(TAG, payload.into(), &long, 5)
             .unwrap_err();
         let kind = PublishErrorKind::HeaderLength { len: 64, max: 46 };
         assert_eq!(refused.kind, kind);
@@ -895,7 +938,8 @@ fn the_tag_is_in_front_whatever_the_header_mode() {
             .ready();
             let payload = play.payload(7);
             let core = play.publisher();
-            core.publish(TAG, payload, &7_u64.to_be_bytes(), 7).unwrap();
+            core.publish(TAG, payload.into(), &7_u64.to_be_bytes(), 7)
+                .unwrap();
             play.net.deliver(usize::MAX);
             let mut events = Vec::new();
             let core = play.subscribers[0].core.as_mut().unwrap();
@@ -991,6 +1035,9 @@ fn what_will_not_close_is_leaked_and_counted_and_told() {
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Publish(u64),
+    PublishGated(u64),
+    /// The gate of an earlier publication; true: it opens.
+    Gate(usize, bool),
     On(usize, u64),
     Off(usize, u64),
     Hold(usize, bool),
@@ -1006,6 +1053,8 @@ fn any_step() -> impl Strategy<Value = Step> {
     let (who, tag) = (0..3_usize, 0..3_u64);
     prop_oneof![
         12 => tag.clone().prop_map(Step::Publish),
+        4 => tag.clone().prop_map(Step::PublishGated),
+        4 => (0..4_usize, prop::bool::weighted(0.8)).prop_map(|(n, opens)| Step::Gate(n, opens)),
         4 => (who.clone(), tag.clone()).prop_map(|(n, tag)| Step::On(n, tag)),
         2 => (who.clone(), tag).prop_map(|(n, tag)| Step::Off(n, tag)),
         2 => (who.clone(), any::<bool>()).prop_map(|(n, hold)| Step::Hold(n, hold)),
@@ -1042,6 +1091,16 @@ impl Play {
                     *next += 1;
                 }
             }
+            Step::PublishGated(tag) => {
+                if self.payloads.free_count() > 0 && self.publish_gated(tag, *next, None).is_ok() {
+                    *next += 1;
+                }
+            }
+            Step::Gate(n, opens) => match self.gates.iter().rev().nth(n) {
+                Some(gate) if opens => gate.open(),
+                Some(gate) => gate.fail(),
+                None => {}
+            },
             Step::On(n, tag) => drop(self.subscribe(n, tag)),
             Step::Off(n, tag) => drop(self.unsubscribe(n, tag)),
             Step::Hold(n, hold) => self.subscribers[n].holds = hold,
@@ -1090,6 +1149,7 @@ proptest! {
             play.step(step, &mut next);
         }
         if settled {
+            play.gates.iter().for_each(FakeGate::open);
             for n in 0..3 {
                 play.let_go(n);
             }

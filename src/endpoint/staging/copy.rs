@@ -4,13 +4,13 @@
 
 use std::ptr::NonNull;
 
-use super::{Pace, StagingRing};
+use super::{CopyLanes, Pace, StagingRing};
 use crate::buffer::{Gate, GateError};
 use crate::cuda::{CudaError, Device, Event, Stream};
 
 /// One run of a device's memory, and where it goes.
 #[derive(Debug)]
-pub(super) struct Copy {
+pub(crate) struct Copy {
     device: Device,
     from: u64,
     to: NonNull<u8>,
@@ -19,9 +19,11 @@ pub(super) struct Copy {
 
 // SAFETY: an address of a slot, which goes to any thread.
 unsafe impl Send for Copy {}
+// SAFETY: nothing reads or writes there by a shared one.
+unsafe impl Sync for Copy {}
 
 impl Copy {
-    pub(super) fn new(device: Device, from: u64, to: &mut [u8]) -> Self {
+    pub(crate) fn new(device: Device, from: u64, to: &mut [u8]) -> Self {
         Self {
             device,
             from,
@@ -33,10 +35,11 @@ impl Copy {
 
 /// The copies of one payload. The payload that has this gate owns both ends of them, and keeps them until it is settled.
 #[derive(Debug)]
-pub(super) struct CopyGate {
-    ring: StagingRing,
+pub(crate) struct CopyGate {
+    lanes: CopyLanes,
     copies: Vec<Copy>,
-    slots: usize,
+    /// Whose slots they go to, and how many: it counts them.
+    ring: Option<(StagingRing, usize)>,
     state: State,
 }
 
@@ -51,26 +54,32 @@ enum State {
 }
 
 impl CopyGate {
-    pub(super) fn new(ring: StagingRing, copies: Vec<Copy>, slots: usize) -> Self {
+    pub(crate) fn new(
+        lanes: CopyLanes,
+        copies: Vec<Copy>,
+        ring: Option<(StagingRing, usize)>,
+    ) -> Self {
         Self {
-            ring,
+            lanes,
             copies,
-            slots,
+            ring,
             state: State::Idle,
         }
     }
 
     fn begin(&mut self) -> Result<(), CudaError> {
         let mut streams: Vec<Stream> = Vec::new();
-        let begun = begin_each(&self.ring, &self.copies, &mut streams);
+        let begun = begin_each(&self.lanes, &self.copies, &mut streams);
         let record = |stream: &Stream| {
             let device = stream.device();
-            Ok((device, self.ring.record(device)?))
+            Ok((device, self.lanes.record(device)?))
         };
         match begun.and_then(|()| streams.iter().map(record).collect()) {
             Ok(events) => {
                 let bytes = self.copies.iter().map(|copy| copy.len).sum();
-                self.ring.count(bytes, self.slots);
+                if let Some((ring, slots)) = &self.ring {
+                    ring.count(bytes, *slots);
+                }
                 self.state = State::Copying(events, Pace::of(bytes));
                 Ok(())
             }
@@ -83,7 +92,7 @@ impl CopyGate {
 }
 
 fn begin_each(
-    ring: &StagingRing,
+    lanes: &CopyLanes,
     copies: &[Copy],
     streams: &mut Vec<Stream>,
 ) -> Result<(), CudaError> {
@@ -92,7 +101,7 @@ fn begin_each(
         let at = match known {
             Some(at) => at,
             None => {
-                streams.push(ring.stream(copy.device)?);
+                streams.push(lanes.stream(copy.device)?);
                 streams.len() - 1
             }
         };
@@ -111,7 +120,7 @@ impl Gate for CopyGate {
         let State::Copying(events, pace) = &mut self.state else {
             return Err(GateError("the copy failed".to_owned()));
         };
-        if !pace.may_ask() {
+        if !events.is_empty() && !pace.may_ask() {
             return Ok(false);
         }
         while let Some((_, event)) = events.last() {
@@ -119,7 +128,7 @@ impl Gate for CopyGate {
                 return Ok(false);
             }
             if let Some((device, event)) = events.pop() {
-                self.ring.give_back(device, event);
+                self.lanes.give_back(device, event);
             }
         }
         Ok(true)

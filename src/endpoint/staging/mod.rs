@@ -10,12 +10,14 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use smallvec::SmallVec;
 
 use crate::Error;
 use crate::buffer::{Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId};
-use crate::cuda::{CudaError, Device, Event, Stream};
+use crate::cuda::Device;
 use crate::endpoint::limits::check_count;
 use crate::error::{Blocked, SendErrorKind};
 use crate::fabric::Domain;
@@ -23,9 +25,11 @@ use crate::memory::{HugePages, Region, RegisterError, Scope};
 
 mod after;
 mod copy;
+mod lanes;
 mod pace;
 
-use copy::{Copy, CopyGate};
+pub(crate) use copy::{Copy, CopyGate};
+pub(crate) use lanes::CopyLanes;
 pub(crate) use pace::Pace;
 
 /// How large a ring is.
@@ -40,6 +44,9 @@ pub struct StagingConfig {
     pub slot_bytes: usize,
     /// Bytes in front of each slot for a header that must lie there, as [`SharedBufferConfig::headroom`]. Default: 0.
     pub headroom: usize,
+    /// The NUMA node that the slots must lie on, best that of the GPU ([`Device::numa_node`]). Default: `None`, wherever the thread runs that
+    /// makes the ring.
+    pub numa_node: Option<u32>,
 }
 
 impl Default for StagingConfig {
@@ -48,6 +55,7 @@ impl Default for StagingConfig {
             slots: 32,
             slot_bytes: 1 << 20,
             headroom: 0,
+            numa_node: None,
         }
     }
 }
@@ -89,26 +97,18 @@ pub struct StagingRing(Arc<Inner>);
 
 struct Inner {
     pool: SharedBufferManager,
-    /// Of each device that had a copy; made when they are needed.
-    lanes: Mutex<Vec<Lane>>,
+    lanes: CopyLanes,
     payloads: AtomicU64,
     bytes: AtomicU64,
     overlapped: AtomicU64,
     in_use_max: AtomicU64,
 }
 
-/// What a device's copies to the host go by.
-struct Lane {
-    stream: Stream,
-    /// Events that have happened, to be used again: making one costs more than recording it.
-    spare: Vec<Event>,
-}
-
 impl StagingRing {
     /// Allocates and pins the slots, in huge pages where the machine has some. It takes milliseconds for each 100 MiB.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting out of its range; [`Error::Memory`]: no memory, or no CUDA, in words.
+    /// [`Error::Config`] for a setting out of its range; [`Error::Memory`]: no memory, no such NUMA node, or no CUDA, in words.
     pub fn new(config: StagingConfig) -> Result<Self, Error> {
         config.check()?;
         let slots = SharedBufferConfig {
@@ -118,10 +118,13 @@ impl StagingRing {
             ..SharedBufferConfig::new(config.slot_bytes)
         };
         let bytes = slots.region_bytes(config.slots)?;
-        let region = Region::pinned(bytes).huge_pages(HugePages::Try).build()?;
+        let region = Region::pinned(bytes)
+            .huge_pages(HugePages::Try)
+            .numa_node(config.numa_node)
+            .build()?;
         Ok(Self(Arc::new(Inner {
             pool: SharedBufferManager::new(region, slots)?,
-            lanes: Mutex::default(),
+            lanes: CopyLanes::default(),
             payloads: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             overlapped: AtomicU64::new(0),
@@ -176,56 +179,10 @@ impl StagingRing {
         self.0.pool.arm(id)
     }
 
-    /// Does something with the lane of a device's copies to the host.
-    fn with_lane<T>(
-        &self,
-        device: Device,
-        work: impl FnOnce(&mut Lane) -> Result<T, CudaError>,
-    ) -> Result<T, CudaError> {
-        let mut lanes = self.0.lanes.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = lanes.iter().position(|lane| lane.stream.device() == device);
-        let at = match known {
-            Some(at) => at,
-            None => {
-                lanes.push(Lane {
-                    stream: Stream::new(device)?,
-                    spare: Vec::new(),
-                });
-                lanes.len() - 1
-            }
-        };
-        work(&mut lanes[at])
-    }
-
-    /// The stream of a device's copies to the host.
-    fn stream(&self, device: Device) -> Result<Stream, CudaError> {
-        self.with_lane(device, |lane| Ok(lane.stream.clone()))
-    }
-
-    /// An event behind all that a device's stream was given.
-    fn record(&self, device: Device) -> Result<Event, CudaError> {
-        self.with_lane(device, |lane| {
-            let event = match lane.spare.pop() {
-                Some(event) => event,
-                None => lane.stream.event()?,
-            };
-            lane.stream.record_in(&event).map(|()| event)
-        })
-    }
-
-    /// The event has happened, and nobody else has it.
-    fn give_back(&self, device: Device, event: Event) {
-        // No lane: then it goes.
-        let _ = self.with_lane(device, |lane| {
-            lane.spare.push(event);
-            Ok(())
-        });
-    }
-
     /// The payload with slots to be sent in its place, and the gate that fills them. Nothing is copied yet.
     pub(crate) fn stage(
         &self,
-        payload: Payload,
+        mut payload: Payload,
         scope: Scope,
     ) -> Result<Payload, (SendErrorKind, Payload)> {
         let mut plan = Plan {
@@ -234,17 +191,19 @@ impl StagingRing {
             copies: Vec::new(),
             open: None,
         };
-        for (index, segment) in payload.segments().iter().enumerate() {
-            if let Err(kind) = plan.add(index, segment, scope) {
+        for index in 0..payload.segments().len() {
+            if let Err(kind) = plan.add(index, &mut payload, scope) {
                 let kind = plan.explain(kind, payload.len_bytes());
-                return Err((kind, payload));
+                // It has handles on segments.
+                drop(plan);
+                return Err((kind, payload.unshared()));
             }
         }
         plan.close();
         let Plan { wire, copies, .. } = plan;
         let in_use = (self.0.pool.slots() - self.0.pool.free_count()) as u64;
         self.0.in_use_max.fetch_max(in_use, Ordering::Relaxed);
-        let gate = CopyGate::new(self.clone(), copies, wire.len());
+        let gate = self.copy_gate(copies, wire.len());
         Ok(payload.staged(wire.into(), Box::new(gate)))
     }
 
@@ -257,8 +216,13 @@ impl StagingRing {
         let copies = vec![Copy::new(device, from, &mut slot[..len])];
         let in_use = (self.0.pool.slots() - self.0.pool.free_count()) as u64;
         self.0.in_use_max.fetch_max(in_use, Ordering::Relaxed);
-        let gate = CopyGate::new(self.clone(), copies, 1);
+        let gate = self.copy_gate(copies, 1);
         Some(Payload::empty().staged(slot.freeze(len).into(), Box::new(gate)))
+    }
+
+    /// Copies into so many slots.
+    fn copy_gate(&self, copies: Vec<Copy>, slots: usize) -> CopyGate {
+        CopyGate::new(self.0.lanes.clone(), copies, Some((self.clone(), slots)))
     }
 
     /// A payload's copy begins, into so many slots.
@@ -290,17 +254,21 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    fn add(&mut self, index: usize, segment: &Segment, scope: Scope) -> Result<(), SendErrorKind> {
+    fn add(
+        &mut self,
+        index: usize,
+        payload: &mut Payload,
+        scope: Scope,
+    ) -> Result<(), SendErrorKind> {
+        let segment = &payload.segments()[index];
         let region = segment.region();
         let device = region.kind().device().filter(|_| region.is_staged(scope));
         let Some(device) = device else {
             self.close();
-            let shared = segment.share();
-            self.wire
-                .push(shared.ok_or(SendErrorKind::MixedStaging { segment: index })?);
+            self.wire.push(payload.share_segment(index));
             return Ok(());
         };
-        let mut runs = Vec::new();
+        let mut runs = SmallVec::<[_; 2]>::new();
         segment.name_runs(std::ptr::null_mut(), &mut |base, len, _| {
             runs.push((base as u64, len));
         });

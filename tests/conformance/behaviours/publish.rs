@@ -59,6 +59,7 @@ pub(crate) fn publisher(told: &Told) {
                     payload,
                     outcomes,
                 } => {
+                    let payload = payload.into_buffer().expect("what was published");
                     assert_eq!(payload[..], pattern(key, SIZES[key as usize % 3]));
                     assert!(outcomes.all_sent(), "{outcomes:?}");
                     sent += u64::from(outcomes.sent);

@@ -5,6 +5,7 @@
 
 use std::num::NonZeroUsize;
 
+use super::sends::Sends;
 use super::{Conn, Operation, ReceiveCore};
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane};
@@ -42,6 +43,30 @@ impl<L: Link> ReceiveCore<L> {
             (Some(own), Some(sends)) if sends.may_queue(own) => Ok(()),
             _ => Err(SendErrorKind::WouldBlock(Blocked::Depth)),
         }
+    }
+
+    /// A payload that goes out on several connections: staged once, where it has to be.
+    pub(crate) fn stage_for_many(
+        &mut self,
+        payload: Payload,
+    ) -> Result<Payload, (SendErrorKind, Payload)> {
+        let scope = self.link.registrar().scope();
+        let Some(sends) = self.sends.as_mut().filter(|_| payload.is_device()) else {
+            return Ok(payload);
+        };
+        let staged = sends.outgoing().stage(payload, scope);
+        if let Err((SendErrorKind::WouldBlock(Blocked::Staging), _)) = &staged
+            && sends.outgoing().arm_staging()
+        {
+            self.wait.wake();
+        }
+        staged
+    }
+
+    /// Whether a slot is free to stage something in. If not, `wait` wakes when one is.
+    pub(crate) fn has_staging(&self) -> bool {
+        let outgoing = self.sends.as_ref().map(Sends::outgoing);
+        outgoing.is_some_and(|it| it.has_staging() || it.arm_staging())
     }
 
     /// A message that can't be posted now for this reason: takes it all the same if it only has to wait, else gives the payload back.

@@ -219,7 +219,7 @@ impl<L: Link> SendCore<L> {
             let Some(piece) = long.copying.pop_front() else {
                 return true;
             };
-            let desc = long.op.staged.as_ref().map(HeldDescriptor::desc);
+            let desc = long.op.staged.first().map(HeldDescriptor::desc);
             let mut iov = IovList::new();
             for segment in piece.payload.wire().parts() {
                 let desc = desc.unwrap_or(std::ptr::null_mut());
