@@ -96,7 +96,8 @@ pub(crate) trait Arrival: Sized {
     fn delivered(message: DeviceMessage, about: Self::About) -> Self;
     /// It came, and could not be copied.
     fn undelivered(message: Message, error: CudaError, about: Self::About) -> Self;
-    /// It has its place behind the messages that wait: it is about the end of something that they came by, or one of them.
+    /// It keeps its place behind the messages that wait: it is about the end of something whose messages are told before, or a message that
+    /// came into a GPU's memory by itself.
     fn comes_behind(&self) -> bool;
 }
 

@@ -239,7 +239,6 @@ impl Arrival for ReceiveEvent {
     }
 
     fn comes_behind(&self) -> bool {
-        // A message that came to a device's memory by itself keeps its place, too.
         matches!(
             self,
             Self::DeviceMessage(_) | Self::PeerClosing { .. } | Self::Disconnected { .. }
