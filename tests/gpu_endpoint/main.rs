@@ -10,6 +10,7 @@ mod endpoints;
 mod fake;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
+mod landing;
 #[path = "../common/pattern.rs"]
 mod pattern;
 mod publish;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::buffer::{BufferMut, RegionSlice};
+use crate::error::CompletionError;
 use crate::memory::{Region, Scope};
 
 /// Where a one-sided read puts its bytes: a [`BufferMut`], or its first bytes, or a [`RegionSlice`]. It moves into the endpoint and comes
@@ -77,6 +78,15 @@ impl Destination {
             Kind::Slice(slice) => Ok(slice),
             kind => Err(Self { kind, ..self }),
         }
+    }
+
+    /// Makes what was read visible, where it is in a device's memory; why that failed.
+    #[inline]
+    pub(crate) fn unseen(&self) -> Option<CompletionError> {
+        let device = self.region().kind().device()?;
+        let error = device.see_writes().err()?;
+        tracing::error!(%error, "what was read can't be made visible");
+        Some(CompletionError::new(libc::EIO))
     }
 
     /// Keeps the registration open for one operation; where the bytes go, and the descriptor. `None`: not registered there.

@@ -53,10 +53,7 @@ impl OneSided {
                 key,
                 payload: payload.take(),
             },
-            Local::Read(into) => WindowEvent::Read {
-                key,
-                into: into.take(),
-            },
+            Local::Read(into) => read(key, into.take(), None),
         }
     }
 
@@ -142,7 +139,7 @@ fn written(key: u64, payload: Payload, error: Option<CompletionError>) -> Window
 }
 
 fn read(key: u64, into: Destination, error: Option<CompletionError>) -> WindowEvent {
-    match error {
+    match error.or_else(|| into.unseen()) {
         None => WindowEvent::Read { key, into },
         Some(error) => WindowEvent::ReadFailed {
             key,
