@@ -220,7 +220,7 @@ run_tokio() {
 
 run_cudarc() {
     part cudarc "what cudarc makes, over the fake driver" 300 \
-        cargo test --locked -p fabricast --features tokio,cudarc --test cuda cudarc:: -- --show-output
+        cargo test --locked -p fabricast --features tokio,cudarc --test cuda --test gpu_endpoint cudarc:: -- --show-output
 }
 
 run_loom() {

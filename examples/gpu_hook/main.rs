@@ -21,7 +21,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 use fabricast::cuda::Device;
@@ -151,7 +151,7 @@ fn run(cli: &Cli, [from, to]: [Device; 2]) -> Result<(), Failure> {
     println!("from      {}, {} bytes", plan.file.display(), plan.bytes);
     println!("          {} blocks of {block} bytes", plan.blocks());
     println!("way       {} -> tcp -> {}", names[0], names[1]);
-    let (sent, received, took) = both_sides(&plan, from, to)?;
+    let (sent, received) = both_sides(&plan, from, to)?;
     println!("read      by {}: {}", sent.read_by, sent.compat);
     println!(
         "staged    {} of {} copies to the host ran behind others",
@@ -159,6 +159,7 @@ fn run(cli: &Cli, [from, to]: [Device; 2]) -> Result<(), Failure> {
     );
     println!("written   by {}", received.written_by);
     compare(&plan, &sent.sums, &received.sums)?;
+    let took = received.ended - sent.begun;
     let rate = plan.bytes as f64 / took.as_secs_f64() / 1e9;
     println!("rate      {rate:.2} GB/s from file to file");
     Ok(())
@@ -169,10 +170,9 @@ fn both_sides(
     plan: &Plan,
     from: Device,
     to: Device,
-) -> Result<(send::Sent, receive::Received, Duration), Failure> {
+) -> Result<(send::Sent, receive::Received), Failure> {
     let receiver = receive::Receiver::new(plan, to)?;
     let addr = receiver.addr();
-    let begun = Instant::now();
     let (sent, received) = std::thread::scope(|threads| {
         let receiving = threads.spawn(|| receiver.run(plan));
         let sent = send::run(plan, from, addr);
@@ -180,7 +180,7 @@ fn both_sides(
     });
     let received = received.map_err(|_| "the receiver panicked")?;
     match (sent, received) {
-        (Ok(sent), Ok(received)) => Ok((sent, received, begun.elapsed())),
+        (Ok(sent), Ok(received)) => Ok((sent, received)),
         (Err(why), Ok(_)) => Err(format!("sender: {why}").into()),
         (Ok(_), Err(why)) => Err(format!("receiver: {why}").into()),
         (Err(one), Err(other)) => Err(format!("sender: {one}; receiver: {other}").into()),

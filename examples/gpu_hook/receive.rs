@@ -17,6 +17,8 @@ const HEADER_MAX: usize = 64;
 
 /// What came of it.
 pub(crate) struct Received {
+    /// When the last block was written, and the sender had said goodbye.
+    pub(crate) ended: Instant,
     pub(crate) sums: Vec<u64>,
     pub(crate) written_by: BackEnd,
 }
@@ -85,13 +87,14 @@ impl Receiver {
                     _ => {}
                 }
             }
-            if busy | self.write()? {
+            if self.write()? | busy {
                 last = Instant::now();
             } else if last.elapsed() > LIMIT {
                 return Err(format!("nothing happened for {LIMIT:?}").into());
             }
         }
         Ok(Received {
+            ended: last,
             sums: self.hook.sums()?,
             written_by: self.written_by,
         })

@@ -14,6 +14,8 @@ use crate::{Block, Failure, LIMIT, Plan};
 
 /// What came of it.
 pub(crate) struct Sent {
+    /// Before the first block was read, with all set up.
+    pub(crate) begun: Instant,
     pub(crate) sums: Vec<u64>,
     pub(crate) staging: StagingStats,
     pub(crate) read_by: BackEnd,
@@ -63,7 +65,8 @@ pub(crate) fn run(plan: &Plan, device: Device, peer: PeerAddr) -> Result<Sent, F
         begun: 0,
         done: 0,
     };
-    let (mut events, mut last) = (Vec::new(), Instant::now());
+    let begun = Instant::now();
+    let (mut events, mut last) = (Vec::new(), begun);
     while sender.done < plan.blocks() {
         sender.read()?;
         let busy = sender.whiten()? | sender.take_events(&mut events)?;
@@ -76,6 +79,7 @@ pub(crate) fn run(plan: &Plan, device: Device, peer: PeerAddr) -> Result<Sent, F
     // Their outcomes came before: what is said now is how the connection ended.
     sender.endpoint.close(Instant::now() + LIMIT)?;
     Ok(Sent {
+        begun,
         sums: sender.hook.sums()?,
         staging: ring.stats(),
         read_by: sender.read_by,

@@ -88,6 +88,9 @@ pub(crate) struct RecvArgs {
     /// Directory that files are written below
     #[arg(long, default_value = ".")]
     pub(crate) dir: PathBuf,
+    /// When it starts, removes what is left of streams that were cut so many days ago and that nobody went on with
+    #[arg(long, value_name = "DAYS", conflicts_with = "discard")]
+    pub(crate) forget_after: Option<u32>,
     /// Check what arrives, and throw it away
     #[arg(long, conflicts_with = "dir")]
     pub(crate) discard: bool,

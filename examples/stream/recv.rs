@@ -85,8 +85,13 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
     let base = match args.discard {
         true => taking(DiscardSink, gpu),
         false => {
-            let sink = DirectorySink::new(&args.dir);
-            taking(sink.map_err(|error| Failure::file(&args.dir, &error))?, gpu)
+            let failed = |error| Failure::file(&args.dir, &error);
+            let sink = DirectorySink::new(&args.dir).map_err(failed)?;
+            if let Some(days) = args.forget_after {
+                let age = Duration::from_secs(u64::from(days) * 86_400);
+                sink.forget_partials(age).map_err(failed)?;
+            }
+            taking(sink, gpu)
         }
     };
     let limits = Limits::default()

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use fabricast::stream::{BlockSource, FileSource};
+use fabricast::stream::BlockSource;
 
 use crate::case::Case;
 use crate::error::{Failure, fail};
@@ -35,12 +35,12 @@ impl Pace {
 }
 
 /// The stream's own source, read by as many threads into as much memory.
-pub(crate) fn read(case: &Case, path: &Path) -> Result<Sent, Failure> {
+pub(crate) fn read<S: BlockSource>(
+    case: &Case,
+    open: impl FnOnce() -> Result<S, Failure>,
+) -> Result<Sent, Failure> {
     let mut memory = vec![1; room(case, case.readers)];
-    let (sent, ()) = timed(|| {
-        let source = FileSource::file(path)?;
-        read_all(case, &source, &mut memory, None)
-    })?;
+    let (sent, ()) = timed(|| read_all(case, &open()?, &mut memory, None))?;
     Ok(sent)
 }
 

@@ -104,6 +104,8 @@ pub(crate) enum BareWait {
 pub(crate) enum Operation {
     /// From the page cache, dropped by the receiver.
     WarmDiscard,
+    /// From the page cache at 500 MB/s and no more, dropped by the receiver.
+    ThrottledDiscard,
     /// From the disk (nothing of the file is in the page cache), dropped by the receiver.
     ColdDiscard,
     /// From the disk to a file in memory.
@@ -132,7 +134,7 @@ impl Operation {
     pub(crate) fn comparisons(self) -> &'static [Comparison] {
         use Way::{
             Bare, Gpu, GpuCrc, Ours, OursCrc, ReadAlone, ReadStage, Sendfile, SlowestStage, Socket,
-            Splice, WireStage, WriteAlone, WriteStage,
+            Splice, Throttled, ThrottledAlone, WireStage, WriteAlone, WriteStage,
         };
         const fn of(way: Way, by: Way, bar: Option<f64>) -> Comparison {
             Comparison { way, by, bar }
@@ -151,6 +153,7 @@ impl Operation {
                     ]
                 }
             }
+            Self::ThrottledDiscard => const { &[of(Throttled, ThrottledAlone, Some(0.98))] },
             Self::ColdDiscard => const { &[of(Ours, ReadAlone, Some(0.95))] },
             Self::DiskTmpfs => const { &[of(Ours, ReadAlone, Some(0.9))] },
             Self::TmpfsDisk => const { &[of(Ours, WriteAlone, Some(0.9))] },
@@ -196,6 +199,10 @@ pub(crate) enum Way {
     ReadAlone,
     /// A file written and synced, and nothing else.
     WriteAlone,
+    /// Ours, its source throttled.
+    Throttled,
+    /// The throttled source read into memory, and nothing else.
+    ThrottledAlone,
     /// Ours through a GPU's memory on both sides, no checksums.
     Gpu,
     /// The same with CRC32C.
@@ -221,7 +228,10 @@ impl Way {
 
     /// Whether there is nobody to receive.
     pub(crate) fn is_alone(self) -> bool {
-        matches!(self, Self::ReadAlone | Self::WriteAlone)
+        matches!(
+            self,
+            Self::ReadAlone | Self::WriteAlone | Self::ThrottledAlone
+        )
     }
 }
 

@@ -32,7 +32,9 @@ impl Files {
         let on_disk = options.dir.as_ref().unwrap_or(&temporary);
         let in_memory = &options.memory_dir;
         let (source, sink) = match operation {
-            Operation::WarmDiscard | Operation::ColdDiscard => (on_disk, None),
+            Operation::WarmDiscard | Operation::ThrottledDiscard | Operation::ColdDiscard => {
+                (on_disk, None)
+            }
             Operation::DiskTmpfs | Operation::GpuTmpfs => (on_disk, Some(in_memory)),
             Operation::TmpfsDisk => (in_memory, Some(on_disk)),
         };
@@ -105,7 +107,10 @@ fn unfit(
     }
     let kind = disk::file_system(place);
     let in_memory = kind == "tmpfs" || kind == "ramfs";
-    let any = matches!(operation, Operation::WarmDiscard | Operation::GpuTmpfs);
+    let any = matches!(
+        operation,
+        Operation::WarmDiscard | Operation::ThrottledDiscard | Operation::GpuTmpfs
+    );
     if !any && on_disk == in_memory {
         let path = place.display();
         return Ok(Some(format!("{path} is on {kind} (--dir, --memory-dir)")));

@@ -43,6 +43,7 @@ mod stages;
 #[path = "../bench/stats.rs"]
 #[expect(dead_code, reason = "the other bench has histograms")]
 mod stats;
+mod throttled;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

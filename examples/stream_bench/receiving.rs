@@ -17,14 +17,14 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
         let [way, sink] = words(order)?;
         let mut seconds = 0.0;
         let cpu = match Way::from_str(way, false).map_err(Failure)? {
-            Way::Ours | Way::OursCrc if sink == "-" => {
+            Way::Ours | Way::OursCrc | Way::Throttled if sink == "-" => {
                 let receiver = match &discards {
                     Some(receiver) => receiver,
                     None => discards.insert(ours::receiver(case, DiscardSink, false)?),
                 };
                 ours::receive(receiver)
             }
-            Way::Ours | Way::OursCrc => {
+            Way::Ours | Way::OursCrc | Way::Throttled => {
                 let receiver = ours::receiver(case, DirectorySink::new(sink)?, false)?;
                 let cpu = ours::receive(&receiver)?;
                 receiver.stop(ours::goodbye());
@@ -50,7 +50,7 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
             }
             Way::Bare => bare::receive(case),
             Way::Socket | Way::Sendfile | Way::Splice => socket::receive(case),
-            Way::ReadAlone | Way::WriteAlone | Way::SlowestStage => {
+            Way::ReadAlone | Way::WriteAlone | Way::ThrottledAlone | Way::SlowestStage => {
                 fail("there is nothing to receive")
             }
         }?;

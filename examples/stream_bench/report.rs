@@ -96,7 +96,7 @@ pub(crate) fn print(
     if bar.is_some() {
         let waits = Waits::NAMES.iter().zip(figures.waits.0);
         let waits: Vec<_> = waits
-            .map(|(cause, share)| format!("{cause} {:.0} %", share * 100.0))
+            .map(|(cause, share)| format!("{cause} {:.1} %", share * 100.0))
             .collect();
         println!("{:36} ours waited for {}", "", waits.join(", "));
     }

@@ -11,6 +11,7 @@ use crate::case::{Case, Waits, Way};
 use crate::error::{Failure, fail};
 use crate::host::cpu_seconds;
 use crate::peer::{self, answer, words};
+use crate::throttled::Throttled;
 use crate::{alone, bare, ours, socket, stages};
 
 /// What a run took, at the sender: from before it connects until it knows that the receiver has had everything.
@@ -41,15 +42,20 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
     peer::serve(|order| {
         let [way, to, sync, path] = words(order)?;
         let path = Path::new(path);
+        let file = || Ok(FileSource::file(path)?);
+        let throttled = || Ok(Throttled::new(file()?));
         let sent = match Way::from_str(way, false).map_err(Failure)? {
-            way @ (Way::Ours | Way::OursCrc) => {
+            way @ (Way::Ours | Way::OursCrc | Way::Throttled) => {
                 let sender = match &sender {
                     Some(sender) => sender,
                     None => sender.insert(ours::sender(case, false)?),
                 };
                 let options = SendOptions::default().crc32c(way == Way::OursCrc);
                 let options = options.sync(sync == "sync");
-                ours::send(sender, to, options, || Ok(FileSource::file(path)?))
+                match way {
+                    Way::Throttled => ours::send(sender, to, options, throttled),
+                    _ => ours::send(sender, to, options, file),
+                }
             }
             way @ (Way::Gpu | Way::GpuCrc | Way::ReadStage | Way::WireStage | Way::WriteStage) => {
                 let near = match &mut near {
@@ -66,7 +72,8 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
             way @ (Way::Socket | Way::Sendfile | Way::Splice) => {
                 socket::send(case, way, to.parse()?, path)
             }
-            Way::ReadAlone => alone::read(case, path),
+            Way::ReadAlone => alone::read(case, file),
+            Way::ThrottledAlone => alone::read(case, throttled),
             Way::WriteAlone => alone::write(case, path),
         }?;
         if sent.seconds <= 0.0 {

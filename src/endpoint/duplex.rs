@@ -3,6 +3,9 @@
 //! A thin handle over [`ReceiveCore`]: what a stream needs beside a send and a receive endpoint, in one direction each. A side listens, or it
 //! does not; either may dial, and from then on there is no difference between the two. Not public: what is sent here is a protocol of ours.
 
+#[cfg(test)]
+pub(crate) mod faults;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -45,6 +48,9 @@ pub(crate) struct DuplexConfig {
     pub(crate) send_deadline: Duration,
     /// How long a peer may be silent before its connection is given up.
     pub(crate) lost_after: Duration,
+    /// What becomes of messages that are sent.
+    #[cfg(test)]
+    pub(crate) faults: Option<faults::FaultConfig>,
 }
 
 impl DuplexConfig {
@@ -104,6 +110,8 @@ fn form(kind: EndpointKind) -> Form {
 pub(crate) struct DuplexEndpoint {
     core: Here<ReceiveCore<ProviderLink>>,
     local: Option<PeerAddr>,
+    #[cfg(test)]
+    faults: Option<faults::FaultLayer>,
 }
 
 impl DuplexEndpoint {
@@ -157,6 +165,11 @@ impl DuplexEndpoint {
         Ok(Self {
             core: Here::new(core),
             local,
+            #[cfg(test)]
+            faults: match &config.faults {
+                Some(faults) => Some(faults::FaultLayer::new(faults.clone(), domain)?),
+                None => None,
+            },
         })
     }
 
@@ -179,12 +192,20 @@ impl DuplexEndpoint {
         header: &[u8],
         key: u64,
     ) -> Result<(), SendError> {
+        #[cfg(test)]
+        if let Some(layer) = &mut self.faults {
+            return layer.send(&mut self.core, connection, payload, header, key);
+        }
         self.core.send_data(connection, payload, header, key)
     }
 
     /// Drives all connections, and appends what happened.
     pub(crate) fn poll(&mut self, events: &mut Vec<ReceiveEvent>) -> Result<(), Error> {
         self.core.owner().check()?;
+        #[cfg(test)]
+        if let Some(layer) = &mut self.faults {
+            return layer.poll(&mut self.core, events);
+        }
         self.core.poll(events)
     }
 

@@ -99,9 +99,12 @@ fn refused(refuse: &Refuse<'_>) -> Step {
 }
 
 fn late() -> Step {
-    Step::over(StreamError::Deadline {
-        what: "the handshake of a stream",
-    })
+    let what = "the handshake of a stream";
+    Step::refuse(
+        RefusalCode::DEADLINE,
+        [0; 2],
+        StreamError::Deadline { what },
+    )
 }
 
 /// The first part of each answer: the message, unless it is none that a handshake has, or the time is up.
@@ -327,7 +330,8 @@ impl Answering {
         }
     }
 
-    /// When it is over in any case.
+    /// When [`on_time`](Self::on_time) ends it.
+    #[cfg(test)]
     pub(crate) fn deadline(&self) -> Instant {
         self.settings.deadline
     }
@@ -355,7 +359,6 @@ impl Answering {
     }
 
     /// What comes of time.
-    #[cfg(test)]
     pub(crate) fn on_time(&mut self, now: Instant) -> Option<Step> {
         let is_late = self.state != AnswerState::Over && now >= self.settings.deadline;
         is_late.then(|| self.end(late()))

@@ -3,6 +3,8 @@
 pub(crate) mod auth;
 mod block_set;
 mod blocks;
+#[cfg(test)]
+mod chaos;
 #[cfg_attr(
     not(test),
     expect(dead_code, reason = "the engines don't hash the content yet")

@@ -18,6 +18,8 @@ use super::StreamError;
 use super::sender::{control_pool, pool};
 use super::wire::HEADER_LEN;
 use crate::buffer::SharedBufferConfig;
+#[cfg(test)]
+use crate::buffer::SharedBufferManager;
 use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
 use crate::event_loop::Waker;
 use crate::{Domain, PeerAddr};
@@ -59,6 +61,9 @@ pub struct StreamReceiver {
     commands: Sender<Command>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
+    /// Where blocks arrive.
+    #[cfg(test)]
+    pools: Vec<SharedBufferManager>,
 }
 
 impl StreamReceiver {
@@ -86,6 +91,8 @@ impl StreamReceiver {
         let mut endpoints = Vec::new();
         let mut addrs = Vec::new();
         let mut slots = 0;
+        #[cfg(test)]
+        let mut pools = Vec::new();
         let domains: Vec<_> = places
             .iter()
             .map(|(domain, _)| Arc::clone(domain))
@@ -93,6 +100,8 @@ impl StreamReceiver {
         for (domain, addr) in places {
             let duplex = duplex(&config)?;
             slots += duplex.pool.slots();
+            #[cfg(test)]
+            pools.push(duplex.pool.clone());
             let endpoint = DuplexEndpoint::listen(domain, *addr, &duplex)?;
             addrs.extend(endpoint.local_addr());
             endpoints.push(endpoint);
@@ -115,6 +124,8 @@ impl StreamReceiver {
             commands,
             waker,
             thread: Some(thread),
+            #[cfg(test)]
+            pools,
         })
     }
 
@@ -129,6 +140,11 @@ impl StreamReceiver {
     /// Never: there is one at least.
     pub fn local_addr(&self) -> PeerAddr {
         self.addrs[0]
+    }
+
+    #[cfg(test)]
+    pub(super) fn pools(&self) -> &[SharedBufferManager] {
+        &self.pools
     }
 
     /// What happened next; `None`: nothing within that time, or the receiver has ended.
@@ -182,5 +198,10 @@ fn duplex(config: &ReceiverConfig) -> Result<DuplexConfig, StreamError> {
         close_timeout: Duration::from_secs(2),
         send_deadline: config.lost_after.max(Duration::from_secs(10)),
         lost_after: config.lost_after,
+        #[cfg(test)]
+        faults: None,
     })
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

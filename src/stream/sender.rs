@@ -228,7 +228,7 @@ pub(super) fn control_pool(domains: &[Arc<Domain>]) -> Result<SharedBufferManage
     Ok(pool)
 }
 
-fn duplex(
+pub(super) fn duplex(
     domain: &Arc<Domain>,
     config: &SenderConfig,
     connections: u32,
@@ -249,5 +249,7 @@ fn duplex(
         // A receiver that is busy grants nothing, and sends wait unposted: what is posted moves.
         send_deadline: config.lost_after.max(Duration::from_secs(10)),
         lost_after: config.lost_after,
+        #[cfg(test)]
+        faults: config.faults.clone(),
     })
 }

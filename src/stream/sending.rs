@@ -611,6 +611,8 @@ impl Outlay {
         // Behind the `Finish` of a lap it is among what is missing.
         if self.state == State::Sending && !self.is_sealed && !self.taken.contains(index) {
             self.wanted.insert(index);
+            // It is read once more, and the source asked again.
+            self.may_finish = false;
         }
         Ok(())
     }

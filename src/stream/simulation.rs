@@ -15,34 +15,10 @@ use super::manifest::{Entry, EntryKind, Manifest, Modified};
 use super::name::RelativeName;
 use super::receiving::{Arrival, Intake, IntakeSettings};
 use super::sending::Outlay;
-use super::wire::{Checks, Features, HEADER_LEN, Message, Open, OpenFlags, StreamIdentity};
-
-/// Where all choices come from: a list, then a simple generator.
-struct Dice(u64);
-
-impl Dice {
-    /// A number below `n`.
-    fn roll(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % n
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        n > 0 && self.roll(n) == 0
-    }
-}
-
-/// How often things go wrong: one in so many; 0 never.
-#[derive(Debug, Clone, Copy)]
-struct Faults {
-    drop: u64,
-    double: u64,
-    damage: u64,
-    swap: u64,
-    cut: u64,
-}
+use super::wire::{
+    Accept, Checks, Damaged, Features, HEADER_LEN, Message, Open, OpenFlags, StreamIdentity,
+};
+use crate::endpoint::duplex::faults::{Dice, Faults};
 
 const NO_FAULTS: Faults = Faults {
     drop: 0,
@@ -517,6 +493,39 @@ fn without_faults_each_block_is_sent_once() {
         assert_eq!(world.outlay.sent(), (world.plan.blocks(), 0));
         assert_eq!(world.intake.unwrap().arrived(), (world.plan.blocks(), 0));
     }
+}
+
+/// Between the engine's word that all was sent and the sender's, one hears that it was not.
+#[test]
+fn what_comes_damaged_before_finish_is_said_is_sent_first() {
+    let mut world = world(&[100], &[false], 8, 1, NO_FAULTS, 12);
+    let World {
+        outlay,
+        manifest,
+        plan,
+        ..
+    } = &mut world;
+    while outlay.next_to_say(0, 8192, manifest).is_some() {
+        outlay.on_said(0);
+    }
+    let accept = Accept {
+        stream: 1,
+        granted: 8,
+        have_blocks: 0,
+        have_digest: 0,
+        slots: 0,
+    };
+    outlay.on_message(&Message::Accept(accept)).unwrap();
+    for block in plan.iter() {
+        assert!(outlay.take(block.index));
+        outlay.on_sent(0, &block, 1);
+    }
+    outlay.allow_finish();
+    let (stream, index, crc) = (1, 3, 2);
+    let damaged = Message::Damaged(Damaged { stream, index, crc });
+    outlay.on_message(&damaged).unwrap();
+    assert!(!outlay.is_finishing() && outlay.wants(index));
+    assert!(outlay.next_to_say(0, 8192, manifest).is_none());
 }
 
 #[test]

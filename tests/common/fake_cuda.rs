@@ -110,6 +110,16 @@ pub(crate) fn library() -> Result<PathBuf, String> {
     compiled("libfake_cuda.so", SOURCE, &[])
 }
 
+/// A folder where the loader finds the fake as `libcuda.so`, for `LD_LIBRARY_PATH`: cudarc loads it by that name.
+#[cfg(feature = "cudarc")]
+pub(crate) fn folder_for_cudarc() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Ok(fake) = library() {
+        std::os::unix::fs::symlink(fake, folder.path().join("libcuda.so")).expect("linked");
+    }
+    folder
+}
+
 /// The fake of this child, to steer and to ask; or the functions of the real driver.
 pub(crate) struct Fake {
     library: Library,

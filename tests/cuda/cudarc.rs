@@ -3,7 +3,6 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
-use std::os::unix::fs::symlink;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +15,9 @@ use fabricast::memory::{MemoryError, RegionKind};
 use crate::fake_cuda::{self, Fake, on_a_gpu, over_the_fake};
 use crate::pattern::pattern;
 
-/// The loader finds the fake as `libcuda.so`.
 fn with_cudarc(test: &str, devices: &str, body: impl FnOnce()) {
-    let dir = tempfile::tempdir().expect("a folder");
-    if let Ok(fake) = fake_cuda::library() {
-        symlink(fake, dir.path().join("libcuda.so")).expect("linked");
-    }
-    let path = dir.path().to_str().expect("a path");
+    let folder = fake_cuda::folder_for_cudarc();
+    let path = folder.path().to_str().expect("a path");
     let env = [("LD_LIBRARY_PATH", path), ("FAKE_CUDA_DEVICES", devices)];
     on_a_gpu(test, &env, body);
 }

@@ -240,6 +240,36 @@ fn small_transfers_are_staged() {
     });
 }
 
+#[test]
+fn several_files_are_first_used_at_once() {
+    let env = [("FABRICAST_COMPAT_MODE", "OFF")];
+    let test = "files::several_files_are_first_used_at_once";
+    in_child(test, NEWEST, &env, || {
+        let (_dir, path) = folder();
+        let fake = Fake::load();
+        fake.properties(128, 2);
+        let gpu: &'static Gpu = Box::leak(Box::new(Gpu::load()));
+        let start = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (path, start) = (path.join(number.to_string()), &start);
+                let mut memory = owned(gpu, MIB);
+                scope.spawn(move || {
+                    std::fs::write(&path, pattern(MIB, number)).unwrap();
+                    let file = FileHandle::open(&path, "r").unwrap();
+                    start.wait();
+                    // For whoever asks by hand, the same holds.
+                    let driver = CuFile::get().unwrap().driver().unwrap();
+                    driver.properties().unwrap();
+                    let moved = file.read_into(&mut memory, .., 0, &IoOptions::default());
+                    assert_eq!(moved.unwrap().back_end, BackEnd::CuFile);
+                    assert!(bytes(&memory) == pattern(MIB, number));
+                });
+            }
+        });
+    });
+}
+
 /// A cuFile that only copies through the host's memory is for long transfers.
 #[test]
 fn where_cufile_copies_it_gets_long_transfers() {

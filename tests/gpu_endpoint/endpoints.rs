@@ -171,7 +171,7 @@ impl Setup {
     }
 
     /// For a while, in which nothing is to happen.
-    fn idle(&mut self, time: Duration) {
+    pub(crate) fn idle(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while Instant::now() < until {
             self.poll();

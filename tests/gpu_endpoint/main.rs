@@ -6,6 +6,8 @@ mod alone;
 #[path = "../common/c_library.rs"]
 mod c_library;
 mod coalesced;
+#[cfg(feature = "cudarc")]
+mod cudarc;
 mod endpoints;
 mod fake;
 #[path = "../common/fake_cuda.rs"]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::Domain;
+use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     DirectorySink, DiscardSink, FileSource, Limits, Peer, PresharedKey, RefusalCode, SendOptions,
     StreamError, StreamNews, StreamSender,
@@ -191,12 +192,12 @@ fn rails(domain: &Arc<Domain>, cut: bool) {
     }
     let outcome = transfer.wait(by()).unwrap().pop().unwrap();
     outcome.result.unwrap();
-    assert_eq!(
-        outcome.report.rails_lost,
-        u64::from(cut),
-        "{:?}",
-        outcome.report
-    );
+    let lost = outcome.report.rails_lost;
+    match domain.fabric().endpoint_kind() {
+        EndpointKind::Msg => assert_eq!(lost, u64::from(cut), "{:?}", outcome.report),
+        // A provider that lost nothing of ours makes its socket anew, and nobody hears of it.
+        EndpointKind::Rdm => assert!(lost <= u64::from(cut), "{:?}", outcome.report),
+    }
     assert_eq!(outcome.report.reconnects, 0);
     assert_same(&path, &to.path().join("file"));
     sender.stop(by());
@@ -210,7 +211,5 @@ fn several_rails_share_a_stream() {
 
 #[test]
 fn a_rail_that_is_cut_is_taken_over_by_the_others() {
-    if let Some(domain) = domain(fabricast::fabric::EndpointKind::Msg) {
-        rails(&domain, true);
-    }
+    over_both(|domain| rails(domain, true));
 }

@@ -16,8 +16,14 @@ mod fan_out;
 mod gpu;
 mod hostile;
 mod large;
+mod link;
+#[path = "../common/namespaces.rs"]
+mod namespaces;
 #[path = "../common/pattern.rs"]
 mod pattern;
 mod resume;
+mod stalls;
+#[path = "../../examples/stream_bench/throttled.rs"]
+mod throttled;
 mod transfers;
 mod world;

@@ -3,15 +3,18 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::Domain;
+use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     DirectorySink, FileSource, PeerOutcome, RefusalCode, SendOptions, SourceError, StreamError,
     StreamNews, StreamReceiver, StreamSender,
 };
 
+use crate::common::child::{Child, role, tell};
 use crate::world::*;
 
 const SIZE: usize = 4 << 20;
@@ -145,6 +148,29 @@ fn what_was_kept_is_believed_only_byte_for_byte() {
 }
 
 #[test]
+fn what_nobody_goes_on_with_is_forgotten_and_nothing_else() {
+    let Some(domain) = domain(EndpointKind::Msg) else {
+        return;
+    };
+    let Place { to, receiver, .. } = cut_place(&domain);
+    let sink = DirectorySink::new(to.path()).unwrap();
+    let work = work_dir(to.path());
+    // The same name as far as one can see, but nothing says that it is ours.
+    let other = to.path().join(format!(".fabricast-{}", "a".repeat(32)));
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("precious"), b"").unwrap();
+    assert_eq!(sink.forget_partials(Duration::from_secs(3600)).unwrap(), 0);
+    let held = fs::File::open(&work).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    assert_eq!(sink.forget_partials(Duration::ZERO).unwrap(), 0);
+    drop(held);
+    assert_eq!(sink.forget_partials(Duration::ZERO).unwrap(), 1);
+    assert!(!work.exists());
+    assert!(other.join("precious").exists());
+    receiver.stop(by());
+}
+
+#[test]
 fn a_source_that_changed_is_refused_and_can_be_restarted() {
     over_both(|domain| {
         let Place {
@@ -186,12 +212,13 @@ fn a_source_that_changes_meanwhile_fails_and_nothing_appears() {
                 receiver_config(DirectorySink::new(to.path()).unwrap()),
             );
             let sender = StreamSender::open(domain, sender_config()).unwrap();
-            let options = SendOptions::default().rate(Some(8_000_000));
+            // After the first block, it waits.
+            let options = SendOptions::default().rate(Some(1));
             let source = FileSource::file(&path).unwrap();
             let transfer = sender
                 .send(source, [receiver.local_addr()], options)
                 .unwrap();
-            while transfer.progress()[0].sent < SIZE as u64 / 8 {
+            while transfer.progress()[0].sent == 0 {
                 std::thread::sleep(Duration::from_millis(1));
             }
             let file = fs::File::options().write(true).open(&path).unwrap();
@@ -204,6 +231,7 @@ fn a_source_that_changes_meanwhile_fails_and_nothing_appears() {
                     fs::rename(from.path().join("new"), &path).unwrap();
                 }
             }
+            transfer.set_rate(None);
             let outcome = transfer.wait(by()).unwrap().pop().unwrap();
             let error = outcome.result.unwrap_err();
             assert!(
@@ -217,4 +245,65 @@ fn a_source_that_changes_meanwhile_fails_and_nothing_appears() {
     });
     let gone = FileSource::file("/does/not/exist").unwrap_err();
     assert!(matches!(gone, SourceError::Os { .. }), "{gone:?}");
+}
+
+/// In a mount namespace of its own: a file system of 6 MiB, half of it taken, and two files of 2 MiB for it.
+fn fill_up() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=6M", "none"]);
+    if !mount.arg(to.path()).status().is_ok_and(|it| it.success()) {
+        return tell("skipped");
+    }
+    let domain = domain(EndpointKind::Msg).unwrap();
+    let (filler, top) = (to.path().join("filler"), from.path().join("top"));
+    fs::write(&filler, content(3 << 20, 1)).unwrap();
+    fs::create_dir(&top).unwrap();
+    for (name, seed) in [("a", 2), ("b", 3)] {
+        fs::write(top.join(name), content(2 << 20, seed)).unwrap();
+    }
+    let sink = DirectorySink::new(to.path()).unwrap();
+    let receiver = listen(&domain, receiver_config(sink));
+    let attempt = || {
+        let source = FileSource::tree(&top).unwrap();
+        let peers = [receiver.local_addr()];
+        send(&domain, source, &peers, SendOptions::default()).remove(0)
+    };
+    match attempt().result.unwrap_err() {
+        StreamError::Failed { code, reason, .. } => {
+            assert_eq!(code, RefusalCode::SPACE, "{reason}");
+            assert!(reason.contains("No space left"), "{reason}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(!to.path().join("top").exists(), "nothing is under the name");
+    fs::remove_file(filler).unwrap();
+    let outcome = attempt();
+    outcome.result.unwrap();
+    assert!(outcome.report.resumed_bytes > 0, "{:?}", outcome.report);
+    assert_same(&top, &to.path().join("top"));
+    assert_eq!(names(to.path()), ["top"]);
+    receiver.stop(by());
+    tell("done");
+}
+
+#[test]
+fn a_stream_that_filled_the_disk_goes_on_when_there_is_room() {
+    if role().is_some() {
+        return fill_up();
+    }
+    let test = "resume::a_stream_that_filled_the_disk_goes_on_when_there_is_room";
+    let may = Command::new("unshare").args(["-m", "true"]).status();
+    if domain(EndpointKind::Msg).is_none() {
+        return;
+    }
+    if !may.is_ok_and(|status| status.success()) {
+        println!("SKIPPED: no mount namespace can be made here (unshare(1))");
+        return;
+    }
+    let mut child = Child::through(&["unshare", "-m"], test, "both", "");
+    if child.expect("", PATIENCE) == "skipped" {
+        println!("SKIPPED: no file system may be mounted in a namespace of our own");
+    }
+    child.finish(PATIENCE);
 }

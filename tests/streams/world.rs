@@ -28,8 +28,13 @@ pub(crate) fn any_port() -> PeerAddr {
 
 /// A domain of this kind; none, after a line that says why, where there is no libfabric or no provider of it.
 pub(crate) fn domain(kind: EndpointKind) -> Option<Arc<Domain>> {
+    domain_at(kind, "127.0.0.1")
+}
+
+/// The same at another address of this machine.
+pub(crate) fn domain_at(kind: EndpointKind, node: &str) -> Option<Arc<Domain>> {
     let open = |provider| {
-        let fabric = Fabric::builder().provider(provider).node("127.0.0.1");
+        let fabric = Fabric::builder().provider(provider).node(node);
         fabric.endpoint_kind(kind).open()
     };
     let opened = match kind {

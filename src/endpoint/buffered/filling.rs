@@ -11,7 +11,7 @@
 use std::ptr::NonNull;
 
 use crate::buffer::{Gate, GateError, Payload};
-use crate::endpoint::staging::{Copy, CopyGate, CopyLanes};
+use crate::endpoint::staging::{Copies, Copy, CopyGate, CopyLanes};
 
 /// The gate of a buffer that is packed before all of it is there.
 #[derive(Debug)]
@@ -103,8 +103,8 @@ impl Part {
     }
 
     /// Copies what lies in the host's memory, and lists the copies out of devices.
-    fn copies(&self) -> Vec<Copy> {
-        let (mut copies, mut at) = (Vec::new(), 0);
+    fn copies(&self) -> Copies {
+        let (mut copies, mut at) = (Copies::new(), 0);
         for segment in self.given.segments() {
             let len = segment.len();
             // SAFETY: the place is as long as all segments together, and in it nobody else reads or writes: the packer goes on behind it, and the

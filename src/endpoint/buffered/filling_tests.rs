@@ -1,5 +1,7 @@
 //! Messages that are copied later, among others.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::buffer::BufferMut;
 use crate::endpoint::core::rig::FakeGate;
@@ -182,4 +184,87 @@ fn what_is_refused_comes_back_as_it_was() {
     assert!(refused.is_would_block());
     assert!(refused.payload.is_gated());
     rig.end();
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Push(usize),
+    Later(usize),
+    /// The gate of an earlier one.
+    Open(usize),
+    Flush,
+    Poll,
+    Credits(usize),
+    /// What is in flight, from the first on, as far as it is open.
+    Complete,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..120_usize).prop_map(Step::Push),
+        6 => (0..120_usize).prop_map(Step::Later),
+        5 => (0..6_usize).prop_map(Step::Open),
+        3 => Just(Step::Flush),
+        4 => Just(Step::Poll),
+        3 => (0..4_usize).prop_map(Step::Credits),
+        4 => Just(Step::Complete),
+    ]
+}
+
+impl Rig {
+    fn complete_open(&mut self) {
+        while !self.outlet().in_flight.is_empty() && self.is_open() == Ok(true) {
+            self.outlet().complete(0);
+        }
+        self.poll();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    /// Whatever is pushed, and whenever it comes: each message has one outcome, with its bytes in its place, and everything goes back.
+    #[test]
+    fn each_message_is_there_when_its_buffer_leaves(
+        steps in prop::collection::vec(any_step(), 0..80), settled in any::<bool>(), netio3 in any::<bool>(),
+    ) {
+        let format = if netio3 { Format::Netio3 } else { Format::Compact };
+        let mut rig = Setup { format, ..Setup::default() }.connected();
+        let others = SharedBufferManager::allocate(64, SIZE).unwrap();
+        let mut gates = Vec::new();
+        for (n, step) in steps.into_iter().enumerate() {
+            let bytes = |len: usize| vec![n as u8 + 1; len];
+            match step {
+                Step::Push(len) => drop(rig.push(5, 0, &bytes(len))),
+                Step::Later(len) => {
+                    if others.free_count() == 0 {
+                        continue;
+                    }
+                    let (payload, gate) = later(&others, &bytes(len));
+                    if let Ok(number) = rig.core().push_payload(9, 1, payload) {
+                        rig.accepted(number, 9, 1, &bytes(len));
+                        gates.push(gate);
+                    }
+                }
+                Step::Open(at) => drop(gates.iter().rev().nth(at).map(FakeGate::open)),
+                Step::Flush => drop(rig.core().flush()),
+                Step::Poll => rig.poll(),
+                Step::Credits(credits) => rig.outlet().credits = credits,
+                Step::Complete => rig.complete_open(),
+            }
+        }
+        if settled {
+            gates.iter().for_each(FakeGate::open);
+            rig.outlet().credits = usize::MAX;
+            let begun = Instant::now();
+            while !rig.owed.is_empty() && begun.elapsed() < LONG {
+                rig.core().flush();
+                rig.complete_open();
+            }
+            prop_assert_eq!(rig.confirmed, rig.next);
+            prop_assert_eq!(others.free_count(), 64);
+        }
+        rig.end();
+        prop_assert!(gates.iter().all(FakeGate::is_settled));
+        prop_assert_eq!(others.free_count(), 64);
+    }
 }

@@ -326,7 +326,7 @@ impl SendEndpointBuffered {
     ///
     /// The payload is kept until it is copied, and dropped then: a [`DeviceBuffer`](crate::buffer::DeviceBuffer) is back in its pool. Who keeps the
     /// memory otherwise may overwrite it when the message has its outcome. An event, or a copy, that fails, fails the buffer with all messages
-    /// in it, which comes back in [`BufferedEvent::Failed`].
+    /// in it, which comes back in [`BufferedEvent::Failed`]; the others can be read there, in its own place is whatever lay there before.
     ///
     /// It does not wait for the GPU where the buffers are [pinned](crate::Region::pinned): give the endpoint such a [pool](BufferedConfig::pool).
     /// With other memory the CUDA driver copies before it returns, in this call or, where there is an event, in a later poll: as long as the copy

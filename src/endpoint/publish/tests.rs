@@ -724,7 +724,7 @@ fn what_waits_goes_out_in_order_and_the_newest_is_dropped() {
 #[test]
 fn what_waits_for_too_long_is_dropped() {
     for form in FORMS {
-        let deadline = Duration::from_millis(30);
+        let deadline = Duration::from_millis(100);
         let slow = SlowPolicy::Wait { queue: 5, deadline };
         let mut play = Stage {
             slow,

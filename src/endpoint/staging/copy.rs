@@ -4,6 +4,8 @@
 
 use std::ptr::NonNull;
 
+use smallvec::SmallVec;
+
 use super::{CopyLanes, Pace, StagingRing};
 use crate::buffer::{Gate, GateError};
 use crate::cuda::{CudaError, Device, Event, Stream};
@@ -33,11 +35,16 @@ impl Copy {
     }
 }
 
+/// Mostly one, in place: a small message is worth no block of its own.
+pub(crate) type Copies = SmallVec<[Copy; 1]>;
+/// Mostly one device's.
+type Streams = SmallVec<[Stream; 1]>;
+
 /// The copies of one payload. The payload that has this gate owns both ends of them, and keeps them until it is settled.
 #[derive(Debug)]
 pub(crate) struct CopyGate {
     lanes: CopyLanes,
-    copies: Vec<Copy>,
+    copies: Copies,
     /// Whose slots they go to, and how many: it counts them.
     ring: Option<(StagingRing, usize)>,
     state: State,
@@ -48,15 +55,15 @@ enum State {
     /// Nothing was begun.
     Idle,
     /// Behind each stream's copies.
-    Copying(Vec<(Device, Event)>, Pace),
+    Copying(SmallVec<[(Device, Event); 1]>, Pace),
     /// Something failed; these streams may have a copy.
-    Torn(Vec<Stream>),
+    Torn(Streams),
 }
 
 impl CopyGate {
     pub(crate) fn new(
         lanes: CopyLanes,
-        copies: Vec<Copy>,
+        copies: Copies,
         ring: Option<(StagingRing, usize)>,
     ) -> Self {
         Self {
@@ -68,7 +75,7 @@ impl CopyGate {
     }
 
     fn begin(&mut self) -> Result<(), CudaError> {
-        let mut streams: Vec<Stream> = Vec::new();
+        let mut streams = Streams::new();
         let begun = begin_each(&self.lanes, &self.copies, &mut streams);
         let record = |stream: &Stream| {
             let device = stream.device();
@@ -91,11 +98,7 @@ impl CopyGate {
     }
 }
 
-fn begin_each(
-    lanes: &CopyLanes,
-    copies: &[Copy],
-    streams: &mut Vec<Stream>,
-) -> Result<(), CudaError> {
+fn begin_each(lanes: &CopyLanes, copies: &[Copy], streams: &mut Streams) -> Result<(), CudaError> {
     for copy in copies {
         let known = streams.iter().position(|it| it.device() == copy.device);
         let at = match known {

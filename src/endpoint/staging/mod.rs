@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::Error;
 use crate::buffer::{Payload, Segment, SharedBufferConfig, SharedBufferManager, WakeFn, WakerId};
@@ -28,7 +28,7 @@ mod copy;
 mod lanes;
 mod pace;
 
-pub(crate) use copy::{Copy, CopyGate};
+pub(crate) use copy::{Copies, Copy, CopyGate};
 pub(crate) use lanes::CopyLanes;
 pub(crate) use pace::Pace;
 
@@ -187,8 +187,8 @@ impl StagingRing {
     ) -> Result<Payload, (SendErrorKind, Payload)> {
         let mut plan = Plan {
             ring: self,
-            wire: Vec::new(),
-            copies: Vec::new(),
+            wire: SmallVec::new(),
+            copies: Copies::new(),
             open: None,
         };
         for index in 0..payload.segments().len() {
@@ -204,7 +204,7 @@ impl StagingRing {
         let in_use = (self.0.pool.slots() - self.0.pool.free_count()) as u64;
         self.0.in_use_max.fetch_max(in_use, Ordering::Relaxed);
         let gate = self.copy_gate(copies, wire.len());
-        Ok(payload.staged(wire.into(), Box::new(gate)))
+        Ok(payload.staged(wire.into_iter().collect(), Box::new(gate)))
     }
 
     /// A slot with a part of a longer payload, of which whoever sends it has the rest; `None`: no slot is free.
@@ -213,7 +213,7 @@ impl StagingRing {
     /// If `len` is more than a slot has.
     pub(crate) fn piece(&self, device: Device, from: u64, len: usize) -> Option<Payload> {
         let mut slot = self.0.pool.try_acquire()?;
-        let copies = vec![Copy::new(device, from, &mut slot[..len])];
+        let copies = smallvec![Copy::new(device, from, &mut slot[..len])];
         let in_use = (self.0.pool.slots() - self.0.pool.free_count()) as u64;
         self.0.in_use_max.fetch_max(in_use, Ordering::Relaxed);
         let gate = self.copy_gate(copies, 1);
@@ -221,7 +221,7 @@ impl StagingRing {
     }
 
     /// Copies into so many slots.
-    fn copy_gate(&self, copies: Vec<Copy>, slots: usize) -> CopyGate {
+    fn copy_gate(&self, copies: Copies, slots: usize) -> CopyGate {
         CopyGate::new(self.0.lanes.clone(), copies, Some((self.clone(), slots)))
     }
 
@@ -247,8 +247,8 @@ pub(crate) fn staged_segment(payload: &Payload, scope: Scope) -> Option<usize> {
 /// Which bytes go where.
 struct Plan<'a> {
     ring: &'a StagingRing,
-    wire: Vec<Segment>,
-    copies: Vec<Copy>,
+    wire: SmallVec<[Segment; 1]>,
+    copies: Copies,
     /// A slot that is not full, and how many bytes it has.
     open: Option<(crate::buffer::BufferMut, usize)>,
 }

@@ -5,7 +5,7 @@
 use std::ffi::{CString, c_int};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::abi::{DrvProps, SetSize};
 use super::error::{CuFileError, CuFileStatus};
@@ -31,6 +31,8 @@ pub(super) struct DriverSlot {
 struct Open {
     /// False where somebody else in this process had opened it: then it is not ours to close.
     ours: bool,
+    /// Whether it can only copy, once that was asked.
+    only_copies: OnceLock<bool>,
 }
 
 /// cuFile's driver, open. A clone is another user of it.
@@ -39,7 +41,7 @@ struct Open {
 #[derive(Clone, Debug)]
 pub struct Driver {
     cufile: &'static CuFile,
-    _open: Arc<Open>,
+    open: Arc<Open>,
 }
 
 impl CuFile {
@@ -65,13 +67,11 @@ impl CuFile {
                     Err(error) => return Err(error),
                 };
                 tracing::info!(version = %self.version(), path = %self.path().display(), ours, "cuFile's driver is open");
-                Arc::clone(slot.open.insert(Arc::new(Open { ours })))
+                let only_copies = OnceLock::new();
+                Arc::clone(slot.open.insert(Arc::new(Open { ours, only_copies })))
             }
         };
-        Ok(Driver {
-            cufile: self,
-            _open: open,
-        })
+        Ok(Driver { cufile: self, open })
     }
 
     /// Whether this library holds the driver open.
@@ -238,10 +238,22 @@ impl Driver {
             .ok_or_else(|| self.cufile.lacks("cuFileDriverGetProperties", None))?
             .get_properties;
         let mut raw = DrvProps::default();
+        let alone = lock(&self.cufile.alone);
         // SAFETY: writes one struct, which is ours and has the size of the C one in all versions.
         let answer = unsafe { get(&raw mut raw) };
+        drop(alone);
         check("cuFileDriverGetProperties", answer)?;
         Ok(Properties::of(&raw))
+    }
+
+    /// Whether it can do nothing but copy through the host's memory: it has neither nvidia-fs nor PCI P2PDMA. Asked once, before the first
+    /// file that asks is read or written.
+    pub(crate) fn only_copies(&self) -> bool {
+        let ask = || {
+            let properties = self.properties();
+            properties.is_ok_and(|it| !it.has_nvfs() && !it.features.contains(FeatureFlags::P2P))
+        };
+        *self.open.only_copies.get_or_init(ask)
     }
 
     /// The size of a GPU's BAR in KiB, `cuFileGetBARSizeInKB`.

@@ -11,12 +11,11 @@ use std::sync::Arc;
 
 use rustix::fs::{FileType, OFlags};
 
-use super::CuFile;
 use super::abi::{Descr, FileOrPointer, HANDLE_TYPE_FD, HANDLE_TYPE_USERSPACE_FS, RawHandle};
-use super::check;
 use super::driver::Driver;
 use super::error::CuFileError;
 use super::userspace::{Callbacks, UserspaceFs};
+use super::{CuFile, check, lock};
 
 /// A file that is registered with cuFile, `CUfileHandle_t`. A clone is the same registration.
 ///
@@ -105,8 +104,10 @@ impl Handle {
         };
         let register = driver.cufile().library.basic.handle_register;
         let mut raw = ptr::null_mut();
+        let alone = lock(&driver.cufile().alone);
         // SAFETY: both are ours. What the descriptor names is kept by `behind`, beside the registration.
         let answer = unsafe { register(&raw mut raw, &raw mut descr) };
+        drop(alone);
         check("cuFileHandleRegister", answer).map_err(|error| error.at(&path, None))?;
         Ok(Self {
             shared: Arc::new(Registered {

@@ -34,7 +34,8 @@
 //! What cuFile 1.15 and 1.20 were seen to do on an H200 without nvidia-fs, and what is made of it here: without an entry of the disk
 //! in the udev database no file can be registered (5027, whose advice says how); streams and batches do not take an offset in memory
 //! that is not registered (they get the address of the first byte instead); a stream-ordered read with O_DIRECT over the end
-//! of the file says that all was read (counts are cut to the file's size); 1.15 counts each read twice.
+//! of the file says that all was read (counts are cut to the file's size); 1.15 counts each read twice, and crashes where a thread asks for the
+//! driver's properties while another does so or registers a file (they take turns).
 //!
 //! The functions are those of NVIDIA's "cuFile API Reference Guide"; each item names its own.
 //!
@@ -96,6 +97,8 @@ pub struct CuFile {
     driver: Mutex<DriverSlot>,
     /// Where the memory begins that is registered.
     registered: Mutex<HashSet<usize>>,
+    /// Held while it is asked for its properties, or given a file.
+    alone: Mutex<()>,
 }
 
 static CUFILE: OnceLock<CuFile> = OnceLock::new();
@@ -122,6 +125,7 @@ impl CuFile {
             owner: Owner::current(),
             driver: Mutex::new(DriverSlot::default()),
             registered: Mutex::default(),
+            alone: Mutex::default(),
         });
         cufile.check_owner().map(|()| cufile)
     }

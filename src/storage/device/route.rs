@@ -6,7 +6,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 
 use crate::storage::compat::{Compat, CompatMode, CompatRefused, Facts, System, decide};
 use crate::storage::cufile::config_file::{CompatEffect, ConfigFile, compat_settings};
-use crate::storage::cufile::{CuFile, FeatureFlags, Handle, Unavailable};
+use crate::storage::cufile::{CuFile, Handle, Unavailable};
 use crate::storage::file::File;
 use crate::storage::{FileHandle, FileOperation};
 
@@ -53,7 +53,7 @@ impl Route {
         let compat = decide(mode, &facts)?;
         Ok(Self {
             handle: handle.filter(|_| !compat.on),
-            cufile_copies: facts.cufile_own.is_some() || cufile.is_some_and(copies),
+            cufile_copies: facts.cufile_own.is_some() || cufile.is_some_and(only_copies),
             compat,
         })
     }
@@ -95,10 +95,8 @@ fn register(cufile: &'static CuFile, file: &File) -> Result<Option<Handle>, Stri
     handle.map(Some).map_err(|error| error.to_string())
 }
 
-/// Whether cuFile can do nothing but copy through the host's memory.
-fn copies(cufile: &'static CuFile) -> bool {
-    let properties = cufile.driver().and_then(|driver| driver.properties());
-    properties.is_ok_and(|it| !it.has_nvfs() && !it.features.contains(FeatureFlags::P2P))
+fn only_copies(cufile: &'static CuFile) -> bool {
+    cufile.driver().is_ok_and(|driver| driver.only_copies())
 }
 
 impl FileHandle {

@@ -228,6 +228,10 @@ fn time_ends_it() {
             step.then,
             Then::Over(StreamError::Deadline { .. })
         ));
+        match step.say {
+            Some(Message::Refuse(refuse)) => assert_eq!(refuse.code, RefusalCode::DEADLINE),
+            other => panic!("{other:?}"),
+        }
     }
     assert!(dialing.on_time(late).is_none(), "it has ended already");
 }

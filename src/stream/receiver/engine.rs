@@ -299,18 +299,19 @@ impl Engine {
         let agreed = match guest.on_handshake(arrived, now) {
             Then::Wait => return,
             Then::Ready(agreed) => agreed,
-            Then::Over(error) => {
-                tracing::warn!(%error, peer = ?guest.peer, "a stream's handshake failed");
-                guest.leave_by = Some(now + GOODBYE);
-                let (peer, code) = (guest.peer, code_of(&error));
-                return self.tools.news.refused(peer, code, &error.to_string());
-            }
+            Then::Over(error) => return self.on_failed_handshake(connection, &error),
         };
         let name = agreed.session;
         guest.rail = agreed.rail;
         // A rail of a session that is known, or the first of a new one.
         let id = match self.by_name.get(&name) {
-            Some(id) => *id,
+            Some(id) => {
+                let known = self.sessions.get(id);
+                if let Some((code, text)) = known.and_then(|it| it.refuses_rail(agreed.rail)) {
+                    return self.refuse(connection, code, text);
+                }
+                *id
+            }
             None => {
                 let sessions = self.sessions.values().filter(|session| !session.is_over());
                 if sessions.count() >= self.tools.config.limits.streams as usize
@@ -324,7 +325,7 @@ impl Engine {
                 }
                 let id = self.next;
                 self.next += 1;
-                let session = Session::new(id, name, guest.peer, self.tools.now);
+                let session = Session::new(id, name, guest.peer, now);
                 self.sessions.insert(id, session);
                 self.by_name.insert(name, id);
                 id
@@ -333,6 +334,16 @@ impl Engine {
         guest.session = Some(id);
         if let Some(session) = self.sessions.get_mut(&id) {
             session.on_rail(connection, guest.rail);
+        }
+    }
+
+    /// It said what the peer is to hear, if anything.
+    fn on_failed_handshake(&mut self, connection: ConnectionId, error: &StreamError) {
+        if let Some(guest) = self.guests.get_mut(&connection) {
+            tracing::warn!(%error, peer = ?guest.peer, "a stream's handshake failed");
+            guest.leave_by = Some(self.tools.now + GOODBYE);
+            let (peer, code) = (guest.peer, code_of(error));
+            self.tools.news.refused(peer, code, &error.to_string());
         }
     }
 
@@ -428,16 +439,17 @@ impl Engine {
             session.on_time(&mut self.guests, &mut self.tools);
         }
         let now = self.tools.now;
-        let late = |guest: &Guest| guest.is_late(now);
-        let late: Vec<_> = self
-            .guests
-            .iter()
-            .filter(|(_, guest)| late(guest))
-            .collect();
-        let late: Vec<_> = late
-            .into_iter()
-            .map(|(id, guest)| (*id, guest.port))
-            .collect();
+        let (mut failed, mut late) = (Vec::new(), Vec::new());
+        for (connection, guest) in &mut self.guests {
+            if let Some(error) = guest.on_time(now) {
+                failed.push((*connection, error));
+            } else if guest.is_late(now) {
+                late.push((*connection, guest.port));
+            }
+        }
+        for (connection, error) in failed {
+            self.on_failed_handshake(connection, &error);
+        }
         for (connection, port) in late {
             self.tools.ports[port].endpoint.abort_connection(connection);
         }

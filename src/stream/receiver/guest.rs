@@ -6,7 +6,7 @@ use super::engine::{Tools, Who};
 use crate::endpoint::Message as Arrived;
 use crate::stream::StreamError;
 use crate::stream::auth;
-use crate::stream::handshake::{AnswerSettings, Answering, Then};
+use crate::stream::handshake::{AnswerSettings, Answering, Step, Then};
 use crate::stream::outbox::Outbox;
 use crate::stream::wire::{Features, PAYLOAD_ROOM_MIN};
 
@@ -55,18 +55,32 @@ impl Guest {
 
     /// Answers; what is left to do is in the answer.
     pub(super) fn on_handshake(&mut self, arrived: &Arrived, now: Instant) -> Then {
-        let step = self
-            .handshake
-            .on_message(arrived.header(), arrived.payload(), now);
+        let (header, payload) = (arrived.header(), arrived.payload());
+        let step = self.handshake.on_message(header, payload, now);
+        self.say(step)
+    }
+
+    /// Why it has taken too long to say who it is, if it has.
+    pub(super) fn on_time(&mut self, now: Instant) -> Option<StreamError> {
+        if self.leave_by.is_some() {
+            return None;
+        }
+        let step = self.handshake.on_time(now)?;
+        match self.say(step) {
+            Then::Over(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    fn say(&mut self, step: Step) -> Then {
         if let Some(say) = &step.say {
             self.outbox.push(say);
         }
         step.then
     }
 
-    /// The handshake, and the first stream, must be there by the handshake's deadline.
+    /// It has had its time for the last words.
     pub(super) fn is_late(&self, now: Instant) -> bool {
-        let unknown = self.session.is_none() && now >= self.handshake.deadline();
-        unknown || self.leave_by.is_some_and(|by| now >= by)
+        self.leave_by.is_some_and(|by| now >= by)
     }
 }

@@ -1,6 +1,6 @@
 //! `Session`: one stream of a receiver, over the connections that its sender makes for it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -49,6 +49,8 @@ pub(super) struct Session {
     peer: Who,
     /// Connections, and the number that each has in the session.
     rails: Vec<(ConnectionId, u16)>,
+    /// The numbers that there were.
+    numbers: BTreeSet<u16>,
     stage: Stage,
     intake: Option<Intake>,
     offer: Option<StreamOffer>,
@@ -72,6 +74,7 @@ impl Session {
             name,
             peer,
             rails: Vec::new(),
+            numbers: BTreeSet::new(),
             stage: Stage::Opening,
             intake: None,
             offer: None,
@@ -117,8 +120,19 @@ impl Session {
         }
     }
 
+    /// Why there can be no connection of this number, if so.
+    pub(super) fn refuses_rail(&self, number: u16) -> Option<(RefusalCode, &'static str)> {
+        if self.numbers.contains(&number) {
+            let text = "there is or was a connection of this number in the session";
+            return Some((RefusalCode::ALREADY, text));
+        }
+        let is_over = matches!(self.stage, Stage::Leaving | Stage::Over);
+        is_over.then_some((RefusalCode::LOST, "the session is over"))
+    }
+
     pub(super) fn on_rail(&mut self, connection: ConnectionId, number: u16) {
         self.rails.push((connection, number));
+        self.numbers.insert(number);
     }
 
     /// Bytes of memory that its account takes.

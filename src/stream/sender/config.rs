@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use crate::PeerAddr;
+#[cfg(test)]
+use crate::endpoint::duplex::faults::FaultConfig;
 use crate::stream::{PresharedKey, StreamError};
 
 /// The settings of a [`StreamSender`](super::StreamSender).
@@ -31,6 +33,9 @@ pub struct SenderConfig {
     pub(super) lost_after: Duration,
     pub(super) pinned: bool,
     pub(super) key: Option<PresharedKey>,
+    /// What becomes of the blocks that it sends.
+    #[cfg(test)]
+    pub(super) faults: Option<FaultConfig>,
 }
 
 impl Default for SenderConfig {
@@ -45,6 +50,8 @@ impl Default for SenderConfig {
             lost_after: Duration::from_secs(10),
             pinned: false,
             key: None,
+            #[cfg(test)]
+            faults: None,
         }
     }
 }
@@ -111,6 +118,12 @@ impl SenderConfig {
     #[must_use]
     pub fn key(mut self, key: PresharedKey) -> Self {
         self.key = Some(key);
+        self
+    }
+
+    #[cfg(test)]
+    pub(in crate::stream) fn faults(mut self, faults: FaultConfig) -> Self {
+        self.faults = Some(faults);
         self
     }
 

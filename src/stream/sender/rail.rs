@@ -121,7 +121,11 @@ impl Rail {
         if matches!(self.stage, RailStage::Ready | RailStage::Gone) {
             return None;
         }
-        match self.handshake.on_time(now)?.then {
+        let step = self.handshake.on_time(now)?;
+        if let Some(say) = &step.say {
+            self.outbox.push(say);
+        }
+        match step.then {
             Then::Over(error) => Some(error),
             _ => None,
         }

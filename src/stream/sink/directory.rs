@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
@@ -27,6 +28,9 @@ use crate::cuda::Stream;
 use crate::storage::BackEnd;
 use crate::stream::Block;
 use crate::stream::{Entry, EntryKind};
+
+/// What the names of hidden directories begin with; the key follows.
+const WORK_PREFIX: &str = ".fabricast-";
 
 /// More files than this are synced by one syncfs(2).
 const SYNC_EACH_MAX: usize = 64;
@@ -51,6 +55,50 @@ impl DirectorySink {
         // Said now, not when the first sender is there.
         directory.check_writable()?;
         Ok(Self(Arc::new(directory)))
+    }
+
+    /// Removes what cut streams left behind of which nothing was written for so long. Whatever is under way, in this process or another, stays; so
+    /// does a hidden directory that has no journal of this library in it. How many went.
+    ///
+    /// # Errors
+    /// What the system answers when the directory is read. What can't be removed stays.
+    pub fn forget_partials(&self, older_than: Duration) -> io::Result<usize> {
+        let before = SystemTime::now().checked_sub(older_than);
+        let Some(before) = before else { return Ok(0) };
+        let mut gone = 0;
+        for found in rustix::fs::Dir::read_from(self.0.fd())? {
+            let found = found?;
+            let name = found.file_name().to_bytes();
+            let hex = name
+                .strip_prefix(WORK_PREFIX.as_bytes())
+                .unwrap_or_default();
+            if hex.len() != 32 || !hex.iter().all(u8::is_ascii_hexdigit) {
+                continue;
+            }
+            // Whoever is at work there has the lock.
+            let Ok(work) = lock(&self.0, name) else {
+                continue;
+            };
+            let is_stale = partials::is_stale(work.as_fd(), before);
+            if is_stale.unwrap_or(false) && partials::clear(work.as_fd()).is_ok() {
+                let removed = rustix::fs::unlinkat(self.0.fd(), name, AtFlags::REMOVEDIR);
+                gone += usize::from(removed.is_ok());
+            }
+        }
+        Ok(gone)
+    }
+}
+
+/// A hidden directory that is there, with a lock on it that ends with this process at the latest.
+fn lock(directory: &Beneath, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let work = rustix::fs::openat(directory.fd(), name, flags, Mode::empty())?;
+    rustix::fs::flock(&work, FlockOperation::NonBlockingLockExclusive)?;
+    // It may have been removed before the lock was had.
+    let (held, named) = (rustix::fs::fstat(&work)?, directory.stat(name));
+    match named.is_ok_and(|named| (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)) {
+        true => Ok(work),
+        false => Err(Errno::WOULDBLOCK),
     }
 }
 
@@ -85,7 +133,7 @@ impl Receiving {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        format!(".fabricast-{hex}")
+        format!("{WORK_PREFIX}{hex}")
     }
 
     fn partials(&self) -> Result<Arc<Partials>, SinkError> {
@@ -101,12 +149,10 @@ impl Receiving {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(failed(error)),
         }
-        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let work = rustix::fs::openat(self.directory.fd(), &name, flags, Mode::empty());
-        let work = work.map_err(failed)?;
-        match rustix::fs::flock(&work, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(work),
-            Err(Errno::WOULDBLOCK) => Err(SinkError::Busy),
+        match lock(&self.directory, name.as_bytes()) {
+            Ok(work) => Ok(work),
+            // Or somebody has just removed it.
+            Err(Errno::WOULDBLOCK | Errno::NOENT) => Err(SinkError::Busy),
             Err(error) => Err(failed(error)),
         }
     }

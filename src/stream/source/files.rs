@@ -134,6 +134,10 @@ impl FileSource {
         drop(open);
         let opened = Arc::new(self.open_item(self.item(entry)?)?);
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread was faster: one handle is enough, and this one was not used.
+        if let Some((_, theirs)) = open.iter().find(|(known, _)| *known == entry) {
+            return Ok(Arc::clone(theirs));
+        }
         if open.len() >= OPEN_MAX {
             open.pop_front();
         }

@@ -6,7 +6,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{Advice, AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -394,8 +394,18 @@ fn open_journal(
     Ok(file)
 }
 
+/// Whether it has a journal, of which nothing was written since then.
+pub(super) fn is_stale(work: BorrowedFd<'_>, since: SystemTime) -> io::Result<bool> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let mut journal = File::from(rustix::fs::openat(work, JOURNAL, flags, Mode::empty())?);
+    let mut header = [0; JOURNAL_HEADER_LEN];
+    journal.read_exact(&mut header)?;
+    let is_ours = JournalHeader::parse(&header).is_ok();
+    Ok(is_ours && journal.metadata()?.modified()? < since)
+}
+
 /// Removes the files of the hidden directory: there are no others in it.
-fn clear(work: BorrowedFd<'_>) -> io::Result<()> {
+pub(super) fn clear(work: BorrowedFd<'_>) -> io::Result<()> {
     for found in rustix::fs::Dir::read_from(work)? {
         let found = found?;
         let name = found.file_name();
