@@ -161,6 +161,15 @@ impl Device {
         check(FLUSH, code)
     }
 
+    /// Before anybody is told of what a peer wrote, or was read from one, by the provider itself.
+    pub(crate) fn see_writes(self) -> Result<(), CudaError> {
+        match self.flush_writes() {
+            // Where that can't be, only what CUDA itself moves goes directly (`fabric/device_memory.rs`).
+            Err(CudaError::Lacks { .. }) => Ok(()),
+            flushed => flushed,
+        }
+    }
+
     /// Whether what a network card wrote can be made visible, or is.
     ///
     /// # Errors

@@ -51,6 +51,11 @@ impl DeviceDelivery {
         self
     }
 
+    /// Whether its buffers are those of that pool.
+    pub(crate) fn is_to(&self, pool: &DeviceBufferManager) -> bool {
+        Arc::ptr_eq(self.pool.region(), pool.region())
+    }
+
     /// Whether its buffers have room for messages of so many bytes.
     pub(crate) fn check(&self, largest: usize) -> Result<(), Error> {
         let size = self.pool.slot_size();

@@ -325,6 +325,11 @@ impl ReceiveConfig {
         let Some(delivery) = &self.delivery else {
             return Ok(());
         };
+        let landing = self.long.as_ref().and_then(|long| long.device.as_ref());
+        if landing.is_some_and(|pool| delivery.is_to(pool)) {
+            let reason = "must be other buffers than those where long messages land";
+            return Err(config("deliver_to", "the same pool".to_owned(), reason));
+        }
         let pool = self.pool.as_ref().map(SharedBufferManager::slot_size);
         let long = self.long.as_ref().map_or(0, LongMessages::host_limit);
         let largest = pool.unwrap_or(self.max_message).max(long);

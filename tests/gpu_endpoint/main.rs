@@ -12,6 +12,7 @@ mod endpoints;
 mod fake;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
+mod landing;
 mod one_sided;
 #[path = "../common/pattern.rs"]
 mod pattern;

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use crate::buffer::{DeviceBufferManager, Payload, RegionSlice, Segment, SharedBufferManager};
 use crate::cuda::{Device, Stream};
 use crate::endpoint::core::rig::{Rig, Setup};
-use crate::endpoint::event::{Inject, ReceiveEvent, SendEvent};
+use crate::endpoint::event::{Inject, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::link::LinkConn;
 use crate::endpoint::link::fake::{DeviceSupport, Net, NetConfig, Offer, is_open};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::HeaderMode;
-use crate::fabric::{Shape, Terms};
+use crate::endpoint::windows::window::WindowEvent;
+use crate::fabric::{PROVIDERS, Shape, Terms};
 use crate::fake_gpu::{Fake, over_the_fake};
 use crate::memory::{Access, DirectBy, Path, Region, RegisterError, Registrar};
 
@@ -490,6 +492,80 @@ fn long_messages_land_in_a_devices_memory() {
     });
 }
 
+/// What the table says of providers that no machine of ours has, over the direct path: to the host, and from there to a device.
+#[test]
+fn every_provider_of_the_table_takes_a_devices_memory() {
+    test("every_provider_of_the_table_takes_a_devices_memory", || {
+        for row in PROVIDERS.iter().filter(|row| row.refused.is_none()) {
+            let terms = Terms {
+                cuda_ipc: row.cuda_ipc,
+                offset_windows: row.offset_windows,
+                ..DeviceSupport::default().terms
+            };
+            let support = DeviceSupport {
+                terms,
+                ..DeviceSupport::default()
+            };
+            let shape = match Shape::for_iov_limit(row.iov_limit) {
+                Shape::Iov => Shape::Iov,
+                // A device's memory has no room for headers.
+                _ => Shape::TwoMessages,
+            };
+            let net = NetConfig {
+                device: Some(support),
+                max_message: 4000,
+                ..NetConfig::of(row)
+            };
+            let mut rig = Setup {
+                net,
+                shape: Some(shape),
+                ..landing_setup(net.form, support, HeaderMode::Fixed(4))
+            }
+            .connected();
+            let device = region(8192);
+            let scope = rig
+                .sender()
+                .conn()
+                .and_then(|conn| conn.registrar().map(|own| own.scope()));
+            device.register_with(rig.net.near()).unwrap();
+            for (key, range, lands) in [(1, 3..200, "host"), (2, 5..6000, "device")] {
+                let slice = device.slice(range).unwrap();
+                let payload = slice.clone().into();
+                rig.sender().send_data(payload, b"head", key).unwrap();
+                let (sent, received) = settle(&mut rig);
+                assert_eq!(
+                    sent.iter().map(completed).collect::<Vec<_>>(),
+                    [key],
+                    "{}",
+                    row.name
+                );
+                assert_eq!(landed(&received), [lands], "{}", row.name);
+                let came = match &received[0] {
+                    ReceiveEvent::Message(message) => message.payload().to_vec(),
+                    ReceiveEvent::DeviceMessage(message) => {
+                        let mut bytes = vec![0; message.payload().len()];
+                        let payload = message.payload();
+                        payload.copy_to_host(&mut bytes, &stream()).unwrap();
+                        bytes
+                    }
+                    other => panic!("{other:?}"),
+                };
+                assert!(came == bytes_of(&slice), "{}: other content", row.name);
+            }
+            // A window of such a provider is never a dmabuf.
+            let windows = rig.net.offers();
+            let window = windows.iter().rfind(|offer| offer.rights.is_some());
+            let by = match row.offset_windows {
+                true => DirectBy::Interface,
+                false => DirectBy::DmaBuf,
+            };
+            assert_eq!(window.map(|offer| offer.by), Some(by), "{}", row.name);
+            let scoped = scope.is_some_and(|scope| device.is_registered(scope));
+            assert_eq!(scoped, row.endpoint_scope, "{}", row.name);
+        }
+    });
+}
+
 fn landed(events: &[ReceiveEvent]) -> Vec<&'static str> {
     let kind = |event: &ReceiveEvent| match event {
         ReceiveEvent::Message(_) => Some("host"),
@@ -617,6 +693,98 @@ fn a_peer_that_goes_in_the_middle_leaves_a_buffer_behind() {
                 assert!(!is_open(fd));
                 rig.net.check();
             }
+        },
+    );
+}
+
+// ---- windows -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn what_peers_write_and_what_is_read_is_flushed_before_it_is_told_of() {
+    test(
+        "what_peers_write_and_what_is_read_is_flushed_before_it_is_told_of",
+        || {
+            let fake = Fake::load();
+            let flushes = || fake.number("fake_cuda_flushes").unwrap();
+            let mut setup = Setup {
+                net: net(DeviceSupport::default()),
+                receive_slots: 32,
+                ..Setup::default()
+            };
+            setup.windows.windows = 2;
+            let mut rig = setup.connected();
+            let connection = rig.said.iter().find_map(|event| match event {
+                ReceiveEvent::Connected { connection, .. } => Some(*connection),
+                _ => None,
+            });
+            let connection = connection.expect("connected");
+            let (near, far) = (region(8192), region(8192));
+            near.register_with(rig.net.near()).unwrap();
+            let exposed = far.slice(4095..8192).unwrap();
+            let rights = Access::READ | Access::WRITE;
+            let memory = exposed.clone().into();
+            let window = rig.receiver().expose(connection, memory, rights).unwrap();
+            let remote = rig.sender().open_window(&window.descriptor()).unwrap();
+
+            // A write tells nobody, with data the peer: what came is visible then.
+            let slice = near.slice(7..107).unwrap();
+            fill(&slice, 3);
+            let write = |rig: &mut Rig, data| {
+                let payload = slice.clone().into();
+                let sender = rig.sender();
+                sender
+                    .write(payload, remote.at(5), data, Level::Delivered, 1)
+                    .unwrap();
+            };
+            write(&mut rig, None);
+            settle(&mut rig);
+            assert_eq!(flushes(), 0, "nobody was told");
+            write(&mut rig, Some(9));
+            let (_, received) = settle(&mut rig);
+            let wrote = |event: &ReceiveEvent| {
+                matches!(
+                    event,
+                    ReceiveEvent::Window {
+                        event: WindowEvent::PeerWrote { data: 9, .. },
+                        ..
+                    }
+                )
+            };
+            assert!(received.iter().any(wrote), "{received:?}");
+            assert_eq!(flushes(), 1);
+            assert!(
+                bytes_of(&exposed)[5..105] == pattern(100, 3),
+                "other content"
+            );
+
+            let into = near.slice(4000..4100).unwrap();
+            rig.sender()
+                .read(into.clone().into(), remote.at(0), 2)
+                .unwrap();
+            let (sent, _) = settle(&mut rig);
+            let [SendEvent::Window(WindowEvent::Read { key: 2, .. })] = &sent[..] else {
+                panic!("{sent:?}");
+            };
+            assert_eq!(flushes(), 2);
+            assert!(
+                bytes_of(&into) == bytes_of(&exposed)[..100],
+                "other content"
+            );
+
+            // What can't be made visible has failed.
+            fake.fail("cuFlushGPUDirectRDMAWrites", 700);
+            rig.sender().read(into.into(), remote.at(0), 3).unwrap();
+            let (sent, _) = settle(&mut rig);
+            let failed = matches!(
+                sent[..],
+                [SendEvent::Window(WindowEvent::ReadFailed { key: 3, .. })]
+            );
+            assert!(failed, "{sent:?}");
+            fake.fail("cuFlushGPUDirectRDMAWrites", 700);
+            write(&mut rig, Some(9));
+            let (_, received) = settle(&mut rig);
+            assert!(!received.iter().any(wrote), "{received:?}");
+            assert_eq!(landed(&received), ["end"]);
         },
     );
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use crate::buffer::{BufferMut, DeviceBuffer, RegionSlice};
 use crate::cuda::Stream;
+use crate::error::CompletionError;
 use crate::memory::{Region, Scope};
 
 /// Where a one-sided read puts its bytes: a [`BufferMut`], or its first bytes, a [`RegionSlice`] or a [`DeviceBuffer`]. It moves into the
@@ -124,6 +125,15 @@ impl Destination {
             Kind::Device(buffer) => Ok(buffer),
             kind => Err(Self { kind, ..self }),
         }
+    }
+
+    /// Makes what was read visible, where it is in a device's memory; why that failed.
+    #[inline]
+    pub(crate) fn unseen(&self) -> Option<CompletionError> {
+        let device = self.region().kind().device()?;
+        let error = device.see_writes().err()?;
+        tracing::error!(%error, "what was read can't be made visible");
+        Some(CompletionError::new(libc::EIO))
     }
 
     /// Keeps the registration open for one operation; where the bytes go, and the descriptor. `None`: not registered there.

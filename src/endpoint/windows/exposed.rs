@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::cuda::CudaError;
 use crate::endpoint::error::WindowError;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RmaLimits;
@@ -196,6 +197,19 @@ impl ExposedWindows {
     /// The window that a peer's immediate data name. Any peer can send any number; only the one that knows the mark has a use for it.
     pub(crate) fn by_mark(&self, mark: u32) -> Option<(ConnectionId, WindowId)> {
         self.marks.get(&mark).copied()
+    }
+
+    /// Makes what the peer wrote visible, where the window is a device's memory.
+    pub(crate) fn see_writes(
+        &self,
+        connection: ConnectionId,
+        window: WindowId,
+    ) -> Result<(), CudaError> {
+        let exposed = self.windows.get(&(connection, window));
+        match exposed.and_then(|exposed| exposed.memory.device_range()) {
+            Some(range) => range.device.see_writes(),
+            None => Ok(()),
+        }
     }
 
     /// Nothing new may begin on a window. What began may still be under way: the memory stays.

@@ -56,10 +56,7 @@ impl OneSided {
                 key,
                 payload: payload.take(),
             },
-            Local::Read(into) => WindowEvent::Read {
-                key,
-                into: into.take(),
-            },
+            Local::Read(into) => read(key, into.take(), None),
             Local::Passage(_) => unreachable!("{NOT_POSTED}"),
         }
     }
@@ -147,7 +144,8 @@ fn passed(key: u64, passage: Passage, error: Option<CompletionError>) -> WindowE
     let write = passage.is_write();
     match passage.into_given() {
         Some(Given::Write(payload)) => written(key, payload.into_payload(), error),
-        Some(Given::Read(into)) => read(key, into, error),
+        // By copies, which are in order with what the application does there.
+        Some(Given::Read(into)) => seen(key, into, error),
         None => {
             let error = error.unwrap_or_else(|| CompletionError::new(libc::EIO));
             OneSided::leaked(key, write, error)
@@ -167,6 +165,12 @@ fn written(key: u64, payload: Payload, error: Option<CompletionError>) -> Window
 }
 
 fn read(key: u64, into: Destination, error: Option<CompletionError>) -> WindowEvent {
+    let error = error.or_else(|| into.unseen());
+    seen(key, into, error)
+}
+
+/// The same of one that the provider did not bring there by itself.
+fn seen(key: u64, into: Destination, error: Option<CompletionError>) -> WindowEvent {
     match error {
         None => WindowEvent::Read { key, into },
         Some(error) => WindowEvent::ReadFailed {

@@ -439,11 +439,7 @@ fn take_header(
     mode: HeaderMode,
     stream: &Stream,
 ) -> Result<Vec<u8>, Unread> {
-    match buffer.device().flush_writes() {
-        // Only what CUDA itself moves is taken without that (`fabric/device_memory.rs`).
-        Ok(()) | Err(CudaError::Lacks { .. }) => {}
-        Err(error) => return Err(Unread::Cuda(error)),
-    }
+    buffer.device().see_writes().map_err(Unread::Cuda)?;
     let mut bytes = vec![0; header_guess(mode).min(buffer.len())];
     loop {
         buffer

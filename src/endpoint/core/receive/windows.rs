@@ -209,7 +209,13 @@ impl<L: Link> ReceiveCore<L> {
             self.stats.peer_writes += 1;
             // It took no receive: its credit is free again.
             conn.count_reposted();
-            events.push(told(id, WindowEvent::PeerWrote { window, data }));
+            match self.exposed.see_writes(id, window) {
+                Ok(()) => events.push(told(id, WindowEvent::PeerWrote { window, data })),
+                Err(error) => {
+                    tracing::error!(%error, "what a peer wrote can't be made visible");
+                    conn.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
+                }
+            }
         }
         self.take_late_bye(id, events);
         self.touch(id);

@@ -372,9 +372,9 @@ impl<L: Link> SendCore<L> {
     /// A peer wrote with immediate data, for which nobody posted anything.
     pub(super) fn on_peer_wrote(&mut self, data: Option<u64>, events: &mut Vec<SendEvent>) {
         let named = data.and_then(wire::split_written);
-        let Some((window, data)) = named.and_then(|(mark, data)| {
-            let (_, window) = self.exposed.by_mark(mark)?;
-            Some((window, data))
+        let Some((connection, window, data)) = named.and_then(|(mark, data)| {
+            let (connection, window) = self.exposed.by_mark(mark)?;
+            Some((connection, window, data))
         }) else {
             self.stats.stray_writes += 1;
             return;
@@ -383,7 +383,13 @@ impl<L: Link> SendCore<L> {
             self.read_cm();
         }
         if self.machine.on_peer_wrote().is_ok() {
-            events.push(SendEvent::Window(WindowEvent::PeerWrote { window, data }));
+            match self.exposed.see_writes(connection, window) {
+                Ok(()) => events.push(SendEvent::Window(WindowEvent::PeerWrote { window, data })),
+                Err(error) => {
+                    tracing::error!(%error, "what a peer wrote can't be made visible");
+                    self.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
+                }
+            }
         }
     }
 
