@@ -54,7 +54,8 @@ fn stream(domain: &Arc<Domain>, (faults, seed): (Faults, u64), options: SendOpti
     let path = from.path().join("file");
     let mut dice = Dice(seed | 1);
     let len = BLOCKS * BLOCK as usize - 1234;
-    let content: Vec<u8> = (0..len).map(|_| dice.roll(256) as u8).collect();
+    let words = (0..=len / 8).flat_map(|_| dice.roll(u64::MAX).to_le_bytes());
+    let content: Vec<u8> = words.take(len).collect();
     std::fs::write(&path, &content).unwrap();
     let config = ReceiverConfig::new(DirectorySink::new(to.path()).unwrap());
     let config = config.block_bytes(BLOCK).connections(8);
@@ -156,19 +157,21 @@ fn blocks_that_are_lost_doubled_damaged_and_overtaken_arrive_once_and_right() {
 #[test]
 fn connections_that_break_are_taken_over_or_made_again() {
     let faults = Faults {
-        cut: 40,
+        cut: 16,
         drop: 30,
         damage: 30,
         ..Faults::default()
     };
     over_both(|domain| {
+        let mut broken = 0;
         for (seed, rails) in [(5, 1), (6, 3)] {
             let ended = stream(domain, (faults, seed), SendOptions::default().rails(rails));
             let report = ended.outcome.report;
             println!("{rails} rails: {:?}, {report:?}", ended.took);
             ended.outcome.result.unwrap();
-            assert!(report.reconnects + report.rails_lost > 0, "{report:?}");
+            broken += report.reconnects + report.rails_lost;
         }
+        assert!(broken > 0);
     });
 }
 

@@ -45,7 +45,8 @@ fn far() {
         receivers.push(receiver);
     }
     tell(format!("listening {said}{}", dir.path().display()));
-    while child::hear().is_some() {}
+    // Until it is told so, or the near side is gone: the directory goes with this process.
+    child::hear();
 }
 
 fn send_some(sender: &StreamSender, path: &Path, to: &str, options: SendOptions) -> Transfer {
@@ -66,7 +67,7 @@ fn outcome(transfer: &Transfer) -> PeerOutcome {
 }
 
 fn near(test: &str) {
-    let (_far, said) = start_far(test);
+    let (mut far, said) = start_far(test);
     let mut said = said.split(' ');
     let addrs: Vec<_> = said.by_ref().take(kinds().len()).collect();
     let to = Path::new(said.next().expect("a directory"));
@@ -113,6 +114,8 @@ fn near(test: &str) {
         ip("link set fbnear0 up");
         sender.stop(by());
     }
+    far.say("enough");
+    far.finish(PATIENCE);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use fabricast::stream::{
     StreamNews, StreamReceiver, StreamSender,
 };
 
-use crate::common::child::{Child, role, tell};
+use crate::common::child::{Child, argument, role, tell};
 use crate::world::*;
 
 const SIZE: usize = 4 << 20;
@@ -249,20 +249,20 @@ fn a_source_that_changes_meanwhile_fails_and_nothing_appears() {
 
 /// In a mount namespace of its own: a file system of 6 MiB, half of it taken, and two files of 2 MiB for it.
 fn fill_up() {
-    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (from, to) = (tempfile::tempdir().unwrap(), PathBuf::from(argument()));
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=6M", "none"]);
-    if !mount.arg(to.path()).status().is_ok_and(|it| it.success()) {
+    if !mount.arg(&to).status().is_ok_and(|it| it.success()) {
         return tell("skipped");
     }
     let domain = domain(EndpointKind::Msg).unwrap();
-    let (filler, top) = (to.path().join("filler"), from.path().join("top"));
+    let (filler, top) = (to.join("filler"), from.path().join("top"));
     fs::write(&filler, content(3 << 20, 1)).unwrap();
     fs::create_dir(&top).unwrap();
     for (name, seed) in [("a", 2), ("b", 3)] {
         fs::write(top.join(name), content(2 << 20, seed)).unwrap();
     }
-    let sink = DirectorySink::new(to.path()).unwrap();
+    let sink = DirectorySink::new(&to).unwrap();
     let receiver = listen(&domain, receiver_config(sink));
     let attempt = || {
         let source = FileSource::tree(&top).unwrap();
@@ -276,13 +276,13 @@ fn fill_up() {
         }
         other => panic!("{other:?}"),
     }
-    assert!(!to.path().join("top").exists(), "nothing is under the name");
+    assert!(!to.join("top").exists(), "nothing is under the name");
     fs::remove_file(filler).unwrap();
     let outcome = attempt();
     outcome.result.unwrap();
     assert!(outcome.report.resumed_bytes > 0, "{:?}", outcome.report);
-    assert_same(&top, &to.path().join("top"));
-    assert_eq!(names(to.path()), ["top"]);
+    assert_same(&top, &to.join("top"));
+    assert_eq!(names(&to), ["top"]);
     receiver.stop(by());
     tell("done");
 }
@@ -301,7 +301,9 @@ fn a_stream_that_filled_the_disk_goes_on_when_there_is_room() {
         println!("SKIPPED: no mount namespace can be made here (unshare(1))");
         return;
     }
-    let mut child = Child::through(&["unshare", "-m"], test, "both", "");
+    let to = tempfile::tempdir().unwrap();
+    let place = to.path().display();
+    let mut child = Child::through(&["unshare", "-m"], test, "both", place);
     if child.expect("", PATIENCE) == "skipped" {
         println!("SKIPPED: no file system may be mounted in a namespace of our own");
     }
