@@ -2,6 +2,7 @@
 
 pub(crate) mod destination;
 pub(crate) mod exposed;
+pub(crate) mod landing;
 pub(crate) mod one_sided;
 #[cfg(all(test, not(loom)))]
 mod one_sided_tests;
