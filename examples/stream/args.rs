@@ -103,6 +103,9 @@ pub(crate) struct RecvArgs {
     /// Threads that write
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(crate) writers: u32,
+    /// Blocks that senders may write at once by RMA, all streams together; default: none, but where the provider does that better
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=65536))]
+    pub(crate) windows: Option<u32>,
     /// Bytes of the largest stream to take, such as 10G
     #[arg(long, default_value = "16384G", value_parser = parse_size)]
     pub(crate) max_size: u64,
@@ -125,6 +128,17 @@ pub(crate) enum Slow {
     CatchUp,
     /// The others go on, and it is given up when it has held them up for --timeout
     Drop,
+}
+
+/// How blocks go to receivers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum By {
+    /// What the provider does better, as far as was measured
+    Auto,
+    /// Messages
+    Message,
+    /// RMA write; receivers need --windows
+    Write,
 }
 
 #[derive(Debug, Args)]
@@ -156,6 +170,12 @@ pub(crate) struct SendArgs {
     /// Have it written through to the receivers' disks before it gets its names
     #[arg(long)]
     pub(crate) sync: bool,
+    /// How blocks go: as messages, by RMA write into windows of the receivers, or by what the provider does better
+    #[arg(long, value_enum, default_value_t = By::Auto)]
+    pub(crate) by: By,
+    /// Compute the BLAKE3 of the content on both sides, and compare; what that costs is printed
+    #[arg(long)]
+    pub(crate) blake3: bool,
     /// Have receivers read back what they wrote, and check it
     #[arg(long)]
     pub(crate) read_back: bool,

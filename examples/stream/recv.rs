@@ -107,6 +107,9 @@ fn config(args: &RecvArgs) -> Result<ReceiverConfig, Failure> {
         .pinned(args.common.gpu.is_some())
         .stalled_after(args.common.patience())
         .limits(limits);
+    if let Some(windows) = args.windows {
+        config = config.windows(windows);
+    }
     if let Some(path) = &args.common.key {
         config = config.key(PresharedKey::from_file(path).map_err(Failure::of)?);
     }

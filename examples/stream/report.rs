@@ -106,6 +106,7 @@ impl fmt::Display for Summary<'_> {
         writeln!(f, "libfabric    {} (API {})", fabric.library, fabric.api)?;
         writeln!(f, "shape        {}", fabric.shape)?;
         writeln!(f, "path         {}", report.path)?;
+        writeln!(f, "transport    {}", report.transport)?;
         writeln!(f, "congestion   {}", congestion_control())?;
         writeln!(
             f,
@@ -122,6 +123,20 @@ impl fmt::Display for Summary<'_> {
             stalls.sink.as_secs_f64(),
             stalls.limit.as_secs_f64()
         )?;
+        if let Some(hash) = report.blake3 {
+            let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+            let whose = match report.blake3_compared {
+                true => "both sides'",
+                false => "the receiver's",
+            };
+            let (took, share) = (report.hash_time.as_secs_f64(), 100.0 / seconds.max(1e-9));
+            writeln!(f, "BLAKE3       {hex}, {whose}")?;
+            writeln!(
+                f,
+                "             {took:.3} s of CPU here, {:.0} % of one core",
+                took * share
+            )?;
+        }
         write!(f, "bottleneck   {}", report.bottleneck())
     }
 }

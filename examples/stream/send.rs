@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use fabricast::storage::DirectIo;
 use fabricast::stream::{
     BlockSource, FileSource, Peer, PeerOutcome, PresharedKey, SendOptions, SenderConfig, SlowPeer,
-    StreamSender, ThroughGpu,
+    StreamSender, ThroughGpu, Transport,
 };
 
-use crate::args::{SendArgs, Slow};
+use crate::args::{By, SendArgs, Slow};
 use crate::failure::{Failure, describe, socket_addr};
 use crate::report::{Progress, Summary};
 use crate::{device_buffers, open_domain, say};
@@ -110,6 +110,12 @@ fn options(args: &SendArgs) -> SendOptions {
     let patience = args.common.patience();
     SendOptions::default()
         .crc32c(!args.no_crc)
+        .blake3(args.blake3)
+        .transport(match args.by {
+            By::Auto => Transport::Auto,
+            By::Message => Transport::Message,
+            By::Write => Transport::Write,
+        })
         .sync(args.sync)
         .read_back(args.read_back)
         .restart(args.restart)

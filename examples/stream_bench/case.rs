@@ -36,6 +36,9 @@ pub(crate) struct Case {
     /// The provider, with connections.
     #[arg(long, default_value = "tcp")]
     pub(crate) provider: String,
+    /// Ours go over FI_EP_RDM (libfabric 1.x: with --provider net).
+    #[arg(long)]
+    pub(crate) rdm: bool,
     /// The address of this machine that everything goes over.
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) node: String,
@@ -61,7 +64,7 @@ impl Case {
 
     /// The command line that says the same.
     pub(crate) fn arguments(&self) -> Vec<String> {
-        vec![
+        let mut all = vec![
             format!("--size={}", self.size),
             format!("--block={}", self.block),
             format!("--buffers={}", self.buffers),
@@ -73,7 +76,9 @@ impl Case {
             format!("--bare-wait={}", name(self.bare_wait)),
             format!("--provider={}", self.provider),
             format!("--node={}", self.node),
-        ]
+        ];
+        all.extend(self.rdm.then(|| "--rdm".to_owned()));
+        all
     }
 }
 
@@ -104,6 +109,8 @@ pub(crate) enum BareWait {
 pub(crate) enum Operation {
     /// From the page cache, dropped by the receiver.
     WarmDiscard,
+    /// The same by RMA writes beside messages, of ours only.
+    ByWrite,
     /// From the page cache at 500 MB/s and no more, dropped by the receiver.
     ThrottledDiscard,
     /// From the disk (nothing of the file is in the page cache), dropped by the receiver.
@@ -133,8 +140,9 @@ impl Operation {
     /// Ratios that are printed, the one with the bar first.
     pub(crate) fn comparisons(self) -> &'static [Comparison] {
         use Way::{
-            Bare, Gpu, GpuCrc, Ours, OursCrc, ReadAlone, ReadStage, Sendfile, SlowestStage, Socket,
-            Splice, Throttled, ThrottledAlone, WireStage, WriteAlone, WriteStage,
+            Bare, Gpu, GpuCrc, Ours, OursCrc, OursWrite, OursWriteCrc, ReadAlone, ReadStage,
+            Sendfile, SlowestStage, Socket, Splice, Throttled, ThrottledAlone, WireStage,
+            WriteAlone, WriteStage,
         };
         const fn of(way: Way, by: Way, bar: Option<f64>) -> Comparison {
             Comparison { way, by, bar }
@@ -152,6 +160,9 @@ impl Operation {
                         of(Socket, Sendfile, None),
                     ]
                 }
+            }
+            Self::ByWrite => {
+                const { &[of(OursWrite, Ours, None), of(OursWriteCrc, OursCrc, None)] }
             }
             Self::ThrottledDiscard => const { &[of(Throttled, ThrottledAlone, Some(0.98))] },
             Self::ColdDiscard => const { &[of(Ours, ReadAlone, Some(0.95))] },
@@ -187,6 +198,10 @@ pub(crate) enum Way {
     Ours,
     /// The same with CRC32C.
     OursCrc,
+    /// `StreamSender` and `StreamReceiver`, blocks by RMA write, no checksums.
+    OursWrite,
+    /// The same with CRC32C.
+    OursWriteCrc,
     /// Double-buffered, over bare libfabric.
     Bare,
     /// Double-buffered, read and write over a socket.
@@ -221,6 +236,20 @@ pub(crate) enum Way {
 impl Way {
     pub(crate) fn name(self) -> String {
         name(self)
+    }
+
+    /// Whether it is a stream of the library's.
+    pub(crate) fn is_ours(self) -> bool {
+        let by_message = matches!(self, Self::Ours | Self::OursCrc | Self::Throttled);
+        by_message || self.is_by_write()
+    }
+
+    pub(crate) fn is_by_write(self) -> bool {
+        matches!(self, Self::OursWrite | Self::OursWriteCrc)
+    }
+
+    pub(crate) fn has_crc(self) -> bool {
+        matches!(self, Self::OursCrc | Self::OursWriteCrc)
     }
 
     /// The stages of `gpu`.

@@ -32,9 +32,10 @@ impl Files {
         let on_disk = options.dir.as_ref().unwrap_or(&temporary);
         let in_memory = &options.memory_dir;
         let (source, sink) = match operation {
-            Operation::WarmDiscard | Operation::ThrottledDiscard | Operation::ColdDiscard => {
-                (on_disk, None)
-            }
+            Operation::WarmDiscard
+            | Operation::ByWrite
+            | Operation::ThrottledDiscard
+            | Operation::ColdDiscard => (on_disk, None),
             Operation::DiskTmpfs | Operation::GpuTmpfs => (on_disk, Some(in_memory)),
             Operation::TmpfsDisk => (in_memory, Some(on_disk)),
         };
@@ -109,7 +110,10 @@ fn unfit(
     let in_memory = kind == "tmpfs" || kind == "ramfs";
     let any = matches!(
         operation,
-        Operation::WarmDiscard | Operation::ThrottledDiscard | Operation::GpuTmpfs
+        Operation::WarmDiscard
+            | Operation::ByWrite
+            | Operation::ThrottledDiscard
+            | Operation::GpuTmpfs
     );
     if !any && on_disk == in_memory {
         let path = place.display();

@@ -21,7 +21,11 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
 fn fabric(case: &Case) -> Result<Arc<Fabric>, Failure> {
     let builder = Fabric::builder().provider(&case.provider);
-    let builder = builder.endpoint_kind(EndpointKind::Msg).node(&case.node);
+    let kind = match case.rdm {
+        true => EndpointKind::Rdm,
+        false => EndpointKind::Msg,
+    };
+    let builder = builder.endpoint_kind(kind).node(&case.node);
     Ok(builder.open()?)
 }
 
@@ -74,11 +78,11 @@ pub(crate) fn send<S: BlockSource>(
     Ok(sent)
 }
 
-/// Takes streams, and gives them to sinks of this kind.
+/// Takes streams, and gives them to sinks of this kind. `windows`: blocks that senders may write by themselves.
 pub(crate) fn receiver(
     case: &Case,
     sink: impl SinkFactory,
-    pinned: bool,
+    (pinned, windows): (bool, usize),
 ) -> Result<StreamReceiver, Failure> {
     let receives = u32::try_from(case.receives)?;
     let limits = Limits::default()
@@ -88,6 +92,7 @@ pub(crate) fn receiver(
         .pinned(pinned)
         .block_bytes(u32::try_from(case.block)?)
         .window(receives)
+        .windows(u32::try_from(windows)?)
         .buffers(2 * receives)
         .writers(case.writers)
         .connections(1)

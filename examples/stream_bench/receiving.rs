@@ -12,20 +12,26 @@ use crate::peer::{self, answer, words};
 use crate::{bare, ours, socket, stages};
 
 pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
-    let (mut discards, mut far) = (None, None);
+    // By message, and by write.
+    let (mut discards, mut far) = ([None, None], None);
     peer::serve(|order| {
         let [way, sink] = words(order)?;
         let mut seconds = 0.0;
         let cpu = match Way::from_str(way, false).map_err(Failure)? {
-            Way::Ours | Way::OursCrc | Way::Throttled if sink == "-" => {
-                let receiver = match &discards {
+            way if way.is_ours() && sink == "-" => {
+                let kept = &mut discards[usize::from(way.is_by_write())];
+                let windows = match way.is_by_write() {
+                    true => case.receives,
+                    false => 0,
+                };
+                let receiver = match kept {
                     Some(receiver) => receiver,
-                    None => discards.insert(ours::receiver(case, DiscardSink, false)?),
+                    None => kept.insert(ours::receiver(case, DiscardSink, (false, windows))?),
                 };
                 ours::receive(receiver)
             }
-            Way::Ours | Way::OursCrc | Way::Throttled => {
-                let receiver = ours::receiver(case, DirectorySink::new(sink)?, false)?;
+            way if way.is_ours() => {
+                let receiver = ours::receiver(case, DirectorySink::new(sink)?, (false, 0))?;
                 let cpu = ours::receive(&receiver)?;
                 receiver.stop(ours::goodbye());
                 empty(Path::new(sink))?;
@@ -50,9 +56,7 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
             }
             Way::Bare => bare::receive(case),
             Way::Socket | Way::Sendfile | Way::Splice => socket::receive(case),
-            Way::ReadAlone | Way::WriteAlone | Way::ThrottledAlone | Way::SlowestStage => {
-                fail("there is nothing to receive")
-            }
+            _ => fail("there is nothing to receive"),
         }?;
         answer(&format!("done {cpu} {seconds}"))
     })

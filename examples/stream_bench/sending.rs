@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use clap::ValueEnum;
-use fabricast::stream::{FileSource, SendOptions};
+use fabricast::stream::{FileSource, SendOptions, Transport};
 
 use crate::case::{Case, Waits, Way};
 use crate::error::{Failure, fail};
@@ -45,13 +45,18 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
         let file = || Ok(FileSource::file(path)?);
         let throttled = || Ok(Throttled::new(file()?));
         let sent = match Way::from_str(way, false).map_err(Failure)? {
-            way @ (Way::Ours | Way::OursCrc | Way::Throttled) => {
+            way if way.is_ours() => {
                 let sender = match &sender {
                     Some(sender) => sender,
                     None => sender.insert(ours::sender(case, false)?),
                 };
-                let options = SendOptions::default().crc32c(way == Way::OursCrc);
-                let options = options.sync(sync == "sync");
+                let options = SendOptions::default()
+                    .crc32c(way.has_crc())
+                    .transport(match way.is_by_write() {
+                        true => Transport::Write,
+                        false => Transport::Message,
+                    })
+                    .sync(sync == "sync");
                 match way {
                     Way::Throttled => ours::send(sender, to, options, throttled),
                     _ => ours::send(sender, to, options, file),
@@ -74,7 +79,7 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
             }
             Way::ReadAlone => alone::read(case, file),
             Way::ThrottledAlone => alone::read(case, throttled),
-            Way::WriteAlone => alone::write(case, path),
+            _ => alone::write(case, path),
         }?;
         if sent.seconds <= 0.0 {
             return fail("it took no time");

@@ -141,7 +141,7 @@ impl<'a> Far<'a> {
     pub(crate) fn open(case: &'a Case) -> Result<Self, Failure> {
         Ok(Self {
             case,
-            discards: ours::receiver(case, DiscardSink, true)?,
+            discards: ours::receiver(case, DiscardSink, (true, 0))?,
             gpu: device_buffers(case, 2 * case.writers)?,
             slots: pinned(room(case, case.writers))?,
         })
@@ -154,7 +154,7 @@ impl<'a> Far<'a> {
 
     /// The whole chain; processor seconds.
     pub(crate) fn receive(&self, directory: &Path) -> Result<f64, Failure> {
-        let receiver = ours::receiver(self.case, self.sink(directory)?, true)?;
+        let receiver = ours::receiver(self.case, self.sink(directory)?, (true, 0))?;
         let cpu = ours::receive(&receiver)?;
         receiver.stop(ours::goodbye());
         Ok(cpu)
@@ -215,6 +215,7 @@ fn offer(case: &Case) -> Result<StreamOffer, Failure> {
         plan: Arc::new(BlockPlan::new(&manifest, u32::try_from(case.block)?)),
         manifest: Arc::new(manifest),
         crc32c: false,
+        blake3: false,
         sync: false,
         read_back: false,
         restart: true,

@@ -15,6 +15,7 @@ use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
+use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{self, PATIENCE};
@@ -24,10 +25,13 @@ use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
-use crate::endpoint::protocol::wire::HeaderMode;
+use crate::endpoint::protocol::wire::{HeaderMode, WindowDescriptor};
+use crate::endpoint::windows::landing::Landing;
+use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowPlace};
 use crate::error::SendError;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
+use crate::memory::Access;
 use crate::process::Here;
 
 /// What a duplex endpoint is opened with.
@@ -48,6 +52,10 @@ pub(crate) struct DuplexConfig {
     pub(crate) send_deadline: Duration,
     /// How long a peer may be silent before its connection is given up.
     pub(crate) lost_after: Duration,
+    /// Windows exposed at once; with 0, none of the peers' can be used either.
+    pub(crate) windows: u32,
+    /// Writes into windows of peers that are in flight at once.
+    pub(crate) writes: u32,
     /// What becomes of messages that are sent.
     #[cfg(test)]
     pub(crate) faults: Option<faults::FaultConfig>,
@@ -55,8 +63,21 @@ pub(crate) struct DuplexConfig {
 
 impl DuplexConfig {
     /// Receives that a connection takes from the pool, at most.
-    pub(crate) fn receives(kind: EndpointKind, depth: u32) -> u32 {
-        WindowSettings::none().reserve() + SendsSettings::grants(form(kind)) + depth
+    pub(crate) fn receives(kind: EndpointKind, depth: u32, windows: u32) -> u32 {
+        let windows = WindowSettings {
+            windows,
+            ..WindowSettings::none()
+        };
+        windows.reserve() + SendsSettings::grants(form(kind)) + depth
+    }
+
+    fn windows(&self) -> WindowSettings {
+        WindowSettings {
+            windows: self.windows,
+            operations: self.writes.max(1),
+            deadline: Some(self.send_deadline),
+            ..WindowSettings::none()
+        }
     }
 
     fn settings(&self, headers: &HeaderSlotManager, accepts: bool) -> ReceiveSettings {
@@ -71,7 +92,7 @@ impl DuplexConfig {
             handshake_timeout: self.connect_timeout,
             close_timeout: self.close_timeout,
             header_mode: Some(HeaderMode::Fixed(self.header_len)),
-            windows: WindowSettings::none(),
+            windows: self.windows(),
             long: None,
             sends: Some(SendsSettings {
                 headers: headers.clone(),
@@ -150,9 +171,12 @@ impl DuplexEndpoint {
         let settings = config.settings(&headers, listen.is_some());
         let receives = settings.receives(form(kind)).max as usize;
         let controls = CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS;
-        let tx = (controls + total) as usize;
-        let sizes = ((config.send_depth + CONTROL_SENDS) as usize, receives);
-        let rx = config.pool.slots();
+        let writes = config.writes;
+        let tx = (controls + total + writes) as usize;
+        let sends = config.send_depth + CONTROL_SENDS + writes;
+        let sizes = (sends as usize, receives);
+        // A peer's credit may end in a completion that takes no receive: a write with immediate data.
+        let rx = config.pool.slots() * (1 + usize::from(config.windows > 0));
         let endpoint = EndpointSettings::default();
         let link = match &listen {
             Some(addr) => ProviderLink::listen(domain, addr, tx, rx, sizes, &endpoint),
@@ -197,6 +221,60 @@ impl DuplexEndpoint {
             return layer.send(&mut self.core, connection, payload, header, key);
         }
         self.core.send_data(connection, payload, header, key)
+    }
+
+    /// Lets the peer of a connection write this memory until the connection is over, or the handle is dropped.
+    pub(crate) fn expose(
+        &mut self,
+        connection: ConnectionId,
+        memory: Arc<Landing>,
+    ) -> Result<LocalWindow, WindowError> {
+        self.check_here()?;
+        let exposed = self.core.expose(connection, memory.into(), Access::WRITE);
+        exposed.map_err(|refused| refused.kind)
+    }
+
+    /// A window of the peer of this connection, from the bytes that it sent.
+    pub(crate) fn open_window(
+        &self,
+        connection: ConnectionId,
+        descriptor: &WindowDescriptor,
+    ) -> Result<RemoteWindow, WindowError> {
+        self.check_here()?;
+        self.core.open_window(connection, descriptor)
+    }
+
+    /// Posts one write, or gives everything back. It is over when the bytes are in the peer's memory.
+    pub(crate) fn write(
+        &mut self,
+        payload: Payload,
+        place: WindowPlace<'_>,
+        key: u64,
+    ) -> Result<(), SendError> {
+        match self.check_here() {
+            Ok(()) => self.core.write(payload, place, None, Level::Delivered, key),
+            Err(kind) => Err(SendError {
+                kind: kind.into(),
+                payload,
+                key,
+            }),
+        }
+    }
+
+    /// Whether this side, and the provider, can write so many bytes at once into a peer's window.
+    pub(crate) fn can_write(&self, bytes: u64) -> bool {
+        let longest = self.core.longest_write();
+        longest.is_some_and(|longest| longest >= bytes)
+    }
+
+    fn check_here(&self) -> Result<(), WindowError> {
+        let owner = self.core.owner();
+        match owner.is_here() {
+            true => Ok(()),
+            false => Err(WindowError::Forked {
+                made_by: owner.pid(),
+            }),
+        }
     }
 
     /// Drives all connections, and appends what happened.

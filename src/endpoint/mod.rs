@@ -71,6 +71,7 @@ pub use receive::{AcceptPolicy, ReceiveConfig, ReceiveEndpoint};
 pub use send::{SendConfig, SendEndpointZeroCopy};
 pub use staging::{StagingConfig, StagingRing, StagingStats};
 pub use windows::destination::Destination;
+pub(crate) use windows::landing;
 pub use windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };

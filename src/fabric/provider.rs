@@ -103,6 +103,8 @@ pub struct Provider {
     pub holds_registrations: bool,
     /// It moves a device's memory by CUDA IPC, which takes what `cuMemAlloc` gave and nothing else, and needs the CUDA driver for it.
     pub cuda_ipc: bool,
+    /// Blocks of streams go better by RMA write than as messages, although the receiver copies each out of its window: measured, or not said.
+    pub favours_writes: bool,
     /// Bytes that it copies by itself, in words.
     pub copies: &'static str,
     /// Where the facts come from.
@@ -153,6 +155,7 @@ pub const PROVIDERS: &[Provider] = &[
         reads_outlive_close: false,
         holds_registrations: false,
         cuda_ipc: false,
+        favours_writes: false,
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         evidence: Evidence::Tested,
         refused: None,
@@ -177,6 +180,7 @@ pub const PROVIDERS: &[Provider] = &[
         reads_outlive_close: false,
         holds_registrations: false,
         cuda_ipc: false,
+        favours_writes: false,
         copies: "none",
         evidence: Evidence::Documented,
         refused: None,
@@ -289,6 +293,7 @@ const fn rdm(
         reads_outlive_close: false,
         holds_registrations: false,
         cuda_ipc: false,
+        favours_writes: false,
         copies,
         evidence,
         refused: None,

@@ -16,6 +16,10 @@ use super::wire::HASH_LEN;
 /// The smallest blocks of which content can be hashed, in bytes.
 pub const HASHED_BLOCK_MIN: u32 = 1024;
 
+/// Bytes of memory that a file takes, and a block that waits for its sibling, where lists and tables have grown to twice what they need.
+const FILE_MEMORY: u64 = 96;
+const WAITING_MEMORY: u64 = 128;
+
 /// What is known of one block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockHash {
@@ -26,9 +30,9 @@ pub(crate) enum BlockHash {
 }
 
 impl BlockHash {
-    /// Hashes the bytes of a block, the only one of its file or not.
-    pub(crate) fn new(block: &Block, is_whole_file: bool, bytes: &[u8]) -> Self {
-        if is_whole_file {
+    /// Hashes the bytes of a block of this plan.
+    pub(crate) fn new(plan: &BlockPlan, block: &Block, bytes: &[u8]) -> Self {
+        if plan.of_entry(block.entry) == (block.index..block.index + 1) {
             return Self::Whole(*blake3::hash(bytes).as_bytes());
         }
         let mut hasher = blake3::Hasher::new();
@@ -91,9 +95,10 @@ impl ContentHash {
         }
     }
 
-    /// Whether a block is the only one of its file; see [`BlockHash::new`].
-    pub(crate) fn is_whole_file(&self, block: &Block) -> bool {
-        self.files[block.entry].blocks == 1
+    /// Bytes of memory that it takes at most: every second block, none of which has its sibling.
+    pub(crate) fn memory_of(entries: u64, blocks: u64) -> u64 {
+        let files = entries.saturating_mul(FILE_MEMORY);
+        files.saturating_add((blocks / 2).saturating_mul(WAITING_MEMORY))
     }
 
     /// Adds a block, once.
@@ -156,12 +161,6 @@ impl ContentHash {
         }
         Some(*hasher.finalize().as_bytes())
     }
-
-    /// The hash of one file, as `b3sum` shows it, once all blocks were added.
-    pub(crate) fn of_entry(&self, entry: usize) -> Option<[u8; HASH_LEN]> {
-        let file = self.files.get(entry).filter(|_| self.blocks_left == 0)?;
-        Some(file.hash)
-    }
 }
 
 #[cfg(test)]
@@ -207,12 +206,12 @@ mod tests {
                 prop_assert_eq!(hash.finish(), None);
                 let begin = block.offset as usize;
                 let bytes = &contents[block.entry][begin..begin + block.len as usize];
-                hash.add(&block, BlockHash::new(&block, hash.is_whole_file(&block), bytes));
+                hash.add(&block, BlockHash::new(&plan, &block, bytes));
             }
             prop_assert!(hash.waiting.is_empty());
             let each: Vec<[u8; 32]> = contents.iter().map(|bytes| *blake3::hash(bytes).as_bytes()).collect();
             for (entry, expected) in each.iter().enumerate() {
-                prop_assert_eq!(hash.of_entry(entry), Some(*expected));
+                prop_assert_eq!(hash.files[entry].hash, *expected);
             }
             let expected = match &each[..] {
                 [one] => *one,

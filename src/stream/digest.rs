@@ -12,6 +12,24 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
+/// The same of bytes that come piece by piece.
+#[derive(Debug)]
+pub(crate) struct Crc32c(crc_fast::Digest);
+
+impl Crc32c {
+    pub(crate) fn new() -> Self {
+        Self(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
+    }
+
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    pub(crate) fn finish(&self) -> u32 {
+        self.0.finalize() as u32
+    }
+}
+
 /// The polynomial, reflected: bit 31 is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const ONE: u32 = 1 << 31;

@@ -246,7 +246,7 @@ fn receive_from(input: &mut Input<'_>) {
             }
             5 => {
                 if let Some(block) = writing.pop() {
-                    intake.on_written(&block, 7);
+                    intake.on_written(&block, 7, None);
                 }
             }
             6 => {
@@ -261,10 +261,10 @@ fn receive_from(input: &mut Input<'_>) {
         }
         if intake.is_whole() {
             assert!(intake.have().is_full() && writing.is_empty());
-            intake.complete(Checks::all(), Some([1; 32]));
+            intake.complete(Checks::all());
         }
         if intake.is_announced() {
-            intake.accept(BlockSet::new(intake.plan().blocks()), 0);
+            intake.accept(BlockSet::new(intake.plan().blocks()), 0, None);
         }
     }
 }
@@ -294,7 +294,7 @@ fn begin(input: &mut Input<'_>, settings: IntakeSettings) -> Option<Intake> {
     if input.byte() & 1 != 0 {
         have.insert(3);
     }
-    intake.accept(have, 5);
+    intake.accept(have, 5, None);
     Some(intake)
 }
 

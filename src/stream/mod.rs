@@ -5,10 +5,6 @@ mod block_set;
 mod blocks;
 #[cfg(test)]
 mod chaos;
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the engines don't hash the content yet")
-)]
 pub(crate) mod content_hash;
 mod copy_streams;
 pub(crate) mod digest;
@@ -30,6 +26,7 @@ pub(crate) mod sending;
 #[cfg(test)]
 mod simulation;
 mod sink;
+mod slots;
 mod source;
 mod through_gpu;
 pub(crate) mod wire;
@@ -53,10 +50,11 @@ pub use receiver::{Arrival, ReceiverConfig, StreamNews, StreamReceiver};
 pub use report::{Stalls, StreamReport};
 pub use sender::{
     Peer, PeerOutcome, PeerProgress, SendOptions, SenderConfig, SlowPeer, StreamSender, Transfer,
+    Transport,
 };
 pub use sink::{
-    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, OnDevice,
-    SinkError, SinkFactory, Stop, StreamOffer,
+    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, KeptBlock, MemorySink,
+    OnDevice, ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
     BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText,

@@ -3,6 +3,7 @@
 mod config;
 mod engine;
 mod guest;
+mod landings;
 mod news;
 mod session;
 mod writing;
@@ -12,17 +13,15 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use self::config::RECEIVES_BESIDE;
+use self::config::{RECEIVES_BESIDE, RECEIVES_OF_WINDOWS};
 use self::engine::{Command, Engine};
 use super::StreamError;
 use super::sender::{control_pool, pool};
 use super::wire::HEADER_LEN;
-use crate::buffer::SharedBufferConfig;
-#[cfg(test)]
-use crate::buffer::SharedBufferManager;
+use crate::buffer::{SharedBufferConfig, SharedBufferManager};
 use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
 use crate::event_loop::Waker;
-use crate::{Domain, PeerAddr};
+use crate::{Domain, PeerAddr, Region};
 
 pub use config::ReceiverConfig;
 pub use news::{Arrival, StreamNews};
@@ -91,6 +90,7 @@ impl StreamReceiver {
         let mut endpoints = Vec::new();
         let mut addrs = Vec::new();
         let mut slots = 0;
+        let windows = windows(places, &config);
         #[cfg(test)]
         let mut pools = Vec::new();
         let domains: Vec<_> = places
@@ -98,7 +98,7 @@ impl StreamReceiver {
             .map(|(domain, _)| Arc::clone(domain))
             .collect();
         for (domain, addr) in places {
-            let duplex = duplex(&config)?;
+            let duplex = duplex(&config, windows)?;
             slots += duplex.pool.slots();
             #[cfg(test)]
             pools.push(duplex.pool.clone());
@@ -107,11 +107,21 @@ impl StreamReceiver {
             endpoints.push(endpoint);
         }
         let control = control_pool(&domains)?;
+        let can_write = endpoints.iter().all(|endpoint| endpoint.can_write(1));
+        let landings = match windows {
+            0 => None,
+            _ if !can_write => None,
+            _ => {
+                slots += windows as usize;
+                Some(landing_pool(windows, config.block_bytes)?)
+            }
+        };
         let (news_way, news) = sync_channel(NEWS_MAX);
         let (commands, queue) = channel();
         let providers = super::report::providers(domains.iter());
         let endpoints = (endpoints, providers);
-        let (engine, waker) = Engine::new(config, endpoints, (control, slots), (news_way, queue))?;
+        let memory = (control, landings, slots);
+        let (engine, waker) = Engine::new(config, endpoints, memory, (news_way, queue))?;
         let thread = std::thread::Builder::new().name("stream-recv".to_owned());
         let thread = thread.spawn(move || engine.run());
         let thread = thread.map_err(|error| crate::Error::Os {
@@ -180,8 +190,35 @@ impl Drop for StreamReceiver {
     }
 }
 
-fn duplex(config: &ReceiverConfig) -> Result<DuplexConfig, StreamError> {
-    let slots = config.buffers + RECEIVES_BESIDE * config.connections;
+/// Slots that senders may write into: as the setting says, or, where it says nothing, none unless the provider is better at that.
+fn windows(places: &[(Arc<Domain>, PeerAddr)], config: &ReceiverConfig) -> u32 {
+    let mut rows = places.iter().map(|(domain, _)| domain.fabric().provider());
+    let favoured = rows.all(|row| row.favours_writes);
+    config.windows.unwrap_or(match favoured {
+        true => config.buffers,
+        false => 0,
+    })
+}
+
+/// Memory that senders write into; it takes some when a stream first uses it.
+fn landing_pool(slots: u32, block_bytes: u32) -> Result<SharedBufferManager, StreamError> {
+    let config = SharedBufferConfig {
+        slots: Some(slots),
+        alignment: 4096,
+        ..SharedBufferConfig::new(block_bytes as usize)
+    };
+    let bytes = config.region_bytes(slots).map_err(crate::Error::from)?;
+    let region = Region::host(bytes).populate(false).build();
+    let region = region.map_err(crate::Error::from)?;
+    Ok(SharedBufferManager::new(region, config).map_err(crate::Error::from)?)
+}
+
+fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamError> {
+    let beside = match windows {
+        0 => RECEIVES_BESIDE,
+        _ => RECEIVES_BESIDE + RECEIVES_OF_WINDOWS,
+    };
+    let slots = config.buffers + beside * config.connections;
     let slot = config.block_bytes as usize + HEADER_LEN;
     let layout = SharedBufferConfig {
         slots: Some(slots),
@@ -198,6 +235,8 @@ fn duplex(config: &ReceiverConfig) -> Result<DuplexConfig, StreamError> {
         close_timeout: Duration::from_secs(2),
         send_deadline: config.lost_after.max(Duration::from_secs(10)),
         lost_after: config.lost_after,
+        windows,
+        writes: 0,
         #[cfg(test)]
         faults: None,
     })

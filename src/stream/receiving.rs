@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::block_set::BlockSet;
 use super::blocks::{Block, BlockPlan};
+use super::content_hash::{BlockHash, ContentHash};
 use super::digest::StreamDigest;
 use super::error::{RefusalCode, StreamError, StreamViolation};
 use super::limits::Limits;
@@ -202,6 +203,8 @@ pub(crate) struct Intake {
     bytes: u64,
     digest: StreamDigest,
     have_digest: u32,
+    /// Where the sender asked for it.
+    content: Option<ContentHash>,
     arrived: u64,
     lost: u64,
     /// Blocks whose buffers are free again, or that will never arrive.
@@ -261,6 +264,7 @@ impl Intake {
             bytes: 0,
             digest: StreamDigest::new(open.blocks),
             have_digest: 0,
+            content: None,
             arrived: 0,
             lost: 0,
             released: 0,
@@ -333,21 +337,23 @@ impl Intake {
 
     /// Bytes of memory that this account takes.
     pub(crate) fn memory(&self) -> u64 {
-        Limits::memory_of(
-            self.open.entries,
-            self.open.manifest_bytes,
-            self.open.blocks,
-        )
+        memory_of(&self.open)
     }
 
     // ---- decisions of the engine -----------------------------------------------------------------------------------
 
-    /// Takes the stream. The sink has these blocks; their part in the digest comes from the CRCs that it proved them with.
+    /// Takes the stream. The sink has these blocks; their part in the digest comes from the CRCs that it proved them with. Where the content is
+    /// hashed, these blocks were added.
     ///
     /// # Panics
     ///
     /// When the stream is not announced, or the set is one of another stream.
-    pub(crate) fn accept(&mut self, have: BlockSet, have_digest: u32) {
+    pub(crate) fn accept(
+        &mut self,
+        have: BlockSet,
+        have_digest: u32,
+        content: Option<ContentHash>,
+    ) {
         assert_eq!(self.state, State::Deciding, "a stream is accepted once");
         assert_eq!(
             have.blocks(),
@@ -362,6 +368,7 @@ impl Intake {
             .sum();
         self.digest.add_part(have_digest);
         self.have_digest = have_digest;
+        self.content = content;
         self.taken = BlockSet::new(have.blocks());
         self.having = (!have.is_empty()).then(|| Listing::new(0));
         self.have = have;
@@ -402,22 +409,16 @@ impl Intake {
     /// # Panics
     ///
     /// When not all is there.
-    pub(crate) fn complete(&mut self, checks: Checks, blake3: Option<[u8; HASH_LEN]>) {
+    pub(crate) fn complete(&mut self, mut checks: Checks) {
         assert_eq!(self.state, State::Whole, "all blocks are there");
-        let theirs = self.finish.and_then(|finish| finish.blake3);
-        if let (Some(ours), Some(theirs)) = (blake3, theirs)
-            && ours != theirs
-        {
-            let reason = "the content has another BLAKE3 hash than the source";
-            return self.fail(RefusalCode::DIGEST, None, reason);
-        }
+        checks.set(Checks::BLAKE3, self.blake3().is_some());
         let complete = Complete {
             stream: self.open.stream,
             checks,
             digest: self.digest.digest(),
             blocks: self.plan.blocks(),
             bytes: self.plan.bytes(),
-            blake3,
+            blake3: self.blake3(),
         };
         self.state = State::Over;
         self.complete = Some(complete);
@@ -557,6 +558,9 @@ impl Intake {
 
     fn on_finish(&mut self, rail: u16, finish: &Finish) -> Result<Arrival, StreamViolation> {
         let message = Message::Finish(*finish);
+        if finish.blake3.is_some() && !self.open.flags.contains(OpenFlags::BLAKE3) {
+            return Err(self.unexpected(&message));
+        }
         if self.state == State::Whole || self.state == State::Receiving && finish.lap < self.lap {
             // The verdict on this lap was lost with a connection, or is under way.
             return Ok(Arrival::Nothing);
@@ -650,18 +654,25 @@ impl Intake {
             self.fail(RefusalCode::DIGEST, None, reason);
             return Ok(Arrival::Over);
         }
+        if let (Some(ours), Some(theirs)) = (self.blake3(), finish.blake3)
+            && ours != theirs
+        {
+            let reason = "the content has another BLAKE3 hash than the source";
+            self.fail(RefusalCode::DIGEST, None, reason);
+            return Ok(Arrival::Over);
+        }
         self.state = State::Whole;
         Ok(Arrival::Over)
     }
 
     // ---- what became of blocks and rails ---------------------------------------------------------------------------
 
-    /// A block is checked and written; this is its CRC.
+    /// A block is checked and written; this is its CRC, and, where the content is hashed, what it adds to that.
     ///
     /// # Panics
     ///
     /// When it was not to be written.
-    pub(crate) fn on_written(&mut self, block: &Block, crc: u32) {
+    pub(crate) fn on_written(&mut self, block: &Block, crc: u32, hash: Option<BlockHash>) {
         assert!(
             self.taken.remove(block.index),
             "a block that came is written"
@@ -670,6 +681,9 @@ impl Intake {
         self.have.insert(block.index);
         self.bytes += u64::from(block.len);
         self.digest.add(block.index, block.len, crc);
+        if let (Some(content), Some(hash)) = (&mut self.content, hash) {
+            content.add(block, hash);
+        }
         // It can't be a violation: nobody has said anything.
         let _ = self.judge();
     }
@@ -891,6 +905,16 @@ impl Intake {
         self.outcome.as_ref()
     }
 
+    /// BLAKE3 of the content, where the sender asked for it and all is there.
+    pub(crate) fn blake3(&self) -> Option<[u8; HASH_LEN]> {
+        self.content.as_ref().and_then(ContentHash::finish)
+    }
+
+    /// Whether all of it was compared with what the sender read.
+    pub(crate) fn is_blake3_compared(&self) -> bool {
+        self.finish.is_some_and(|finish| finish.blake3.is_some())
+    }
+
     /// Whether the sender said that it pauses.
     pub(crate) fn is_paused(&self) -> bool {
         self.is_paused
@@ -953,6 +977,14 @@ fn admit(open: &Open, settings: &IntakeSettings) -> Result<(), Refusal> {
             return Err(Refusal::new(RefusalCode::FEATURE, reason));
         }
     }
+    if open.flags.contains(OpenFlags::BLAKE3) && !ContentHash::can_hash(open.block_bytes) {
+        let reason = "with BLAKE3, block_bytes is a power of two and at least 1024";
+        return Err(Refusal::new(RefusalCode::BLOCKS, reason));
+    }
+    if open.flags.contains(OpenFlags::BY_WRITE) && settings.slots == 0 {
+        let reason = "no window is left to write into";
+        return Err(Refusal::new(RefusalCode::BUSY, reason));
+    }
     let block_bytes = limits.block_bytes.min(settings.payload_max);
     Refusal::limit(
         RefusalCode::BLOCKS,
@@ -967,8 +999,16 @@ fn admit(open: &Open, settings: &IntakeSettings) -> Result<(), Refusal> {
         .saturating_mul(super::manifest::ENTRY_LEN as u64);
     let names = open.manifest_bytes.saturating_sub(least);
     Refusal::limit(RefusalCode::NAMES, names, limits.name_bytes)?;
-    let memory = Limits::memory_of(open.entries, open.manifest_bytes, open.blocks);
-    Refusal::limit(RefusalCode::BUSY, memory, settings.memory_left)
+    Refusal::limit(RefusalCode::BUSY, memory_of(open), settings.memory_left)
+}
+
+/// Bytes of memory that the account of a stream takes.
+fn memory_of(open: &Open) -> u64 {
+    let account = Limits::memory_of(open.entries, open.manifest_bytes, open.blocks);
+    match open.flags.contains(OpenFlags::BLAKE3) {
+        true => account.saturating_add(ContentHash::memory_of(open.entries, open.blocks)),
+        false => account,
+    }
 }
 
 #[cfg(test)]

@@ -135,11 +135,23 @@ pub struct StreamReport {
     pub reconnects: u64,
     /// Connections that were lost while others went on.
     pub rails_lost: u64,
-    /// Bytes that the sink read back to check them.
+    /// Bytes that the sink read back to check them; at a sender 0.
     pub read_back_bytes: u64,
+    /// How long that took; at a sender it is part of what it waited for the sink.
+    pub read_back_time: Duration,
+    /// BLAKE3 of the content, where it was asked for: of one entry the plain hash of the file, of several the hash of their plain hashes, one
+    /// behind the other in the order of the manifest.
+    pub blake3: Option<[u8; 32]>,
+    /// Sender and receiver have both computed it, and it is the same. A sender that did not read everything, since the receiver had a part of it
+    /// from a stream that was cut, has none to compare: then it is the receiver's.
+    pub blake3_compared: bool,
+    /// Time that threads spent computing it, all threads together; part of the time for reading, or checking and writing.
+    pub hash_time: Duration,
     /// Which way the bytes took on this side: where they came from or went to, where that is a GPU's memory; the memory that
     /// they were sent from or received in; the provider.
     pub path: String,
+    /// Whether blocks came as messages or by RMA write, and why.
+    pub transport: String,
 }
 
 /// Below this part of its time, a cause is no bottleneck.
@@ -197,7 +209,12 @@ impl StreamReport {
             "reconnects": self.reconnects,
             "rails_lost": self.rails_lost,
             "read_back_bytes": self.read_back_bytes,
+            "read_back_seconds": self.read_back_time.as_secs_f64(),
+            "blake3": self.blake3.map(hex),
+            "blake3_compared": self.blake3_compared,
+            "hash_seconds": self.hash_time.as_secs_f64(),
             "path": self.path,
+            "transport": self.transport,
             "bottleneck": self.bottleneck(),
         })
         .to_string()
@@ -215,8 +232,20 @@ impl fmt::Display for StreamReport {
         if self.damaged > 0 {
             write!(f, ", {} blocks were damaged and sent again", self.damaged)?;
         }
+        if let Some(hash) = self.blake3 {
+            let seconds = self.hash_time.as_secs_f64();
+            write!(f, "; BLAKE3 {} took {seconds:.3} s of CPU", hex(hash))?;
+        }
+        if self.read_back_bytes > 0 {
+            let seconds = self.read_back_time.as_secs_f64();
+            write!(f, "; reading back took {seconds:.3} s")?;
+        }
         write!(f, "; bottleneck: {}", self.bottleneck())
     }
+}
+
+fn hex(hash: [u8; 32]) -> String {
+    blake3::Hash::from_bytes(hash).to_string()
 }
 
 #[cfg(all(test, not(loom)))]

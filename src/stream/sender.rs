@@ -3,7 +3,10 @@
 mod config;
 mod delivery;
 mod engine;
+#[cfg(all(test, not(loom)))]
+mod impostor_tests;
 mod lane;
+mod placing;
 mod rail;
 mod reading;
 mod transfer;
@@ -23,7 +26,7 @@ use crate::endpoint::duplex::DuplexConfig;
 use crate::event_loop::Waker;
 use crate::{Domain, Region};
 
-pub use config::{Peer, SendOptions, SenderConfig, SlowPeer};
+pub use config::{Peer, SendOptions, SenderConfig, SlowPeer, Transport};
 pub(super) use config::{setting, time};
 pub use transfer::{PeerOutcome, PeerProgress, Transfer};
 
@@ -234,7 +237,9 @@ pub(super) fn duplex(
     connections: u32,
 ) -> Result<DuplexConfig, StreamError> {
     let kind = domain.fabric().endpoint_kind();
-    let receives = DuplexConfig::receives(kind, CONTROL_DEPTH);
+    // It exposes none, and says that it knows what they are.
+    let windows = 1;
+    let receives = DuplexConfig::receives(kind, CONTROL_DEPTH, windows);
     let slots = receives * connections.min(64) + 16;
     let slot = HEADER_LEN + super::wire::CONTROL_PAYLOAD_MAX;
     let pool = SharedBufferManager::allocate(slots, slot).map_err(crate::Error::from)?;
@@ -249,6 +254,8 @@ pub(super) fn duplex(
         // A receiver that is busy grants nothing, and sends wait unposted: what is posted moves.
         send_deadline: config.lost_after.max(Duration::from_secs(10)),
         lost_after: config.lost_after,
+        windows,
+        writes: config.depth * connections,
         #[cfg(test)]
         faults: config.faults.clone(),
     })

@@ -231,7 +231,6 @@ impl Outlay {
     }
 
     /// A block that was taken is not going to be sent, for now.
-    #[cfg(test)]
     pub(crate) fn give_back(&mut self, index: u64) {
         if self.taken.contains(index) {
             self.taken.remove(index);
@@ -243,6 +242,11 @@ impl Outlay {
     pub(crate) fn may_send(&self) -> bool {
         let is_open = self.state == State::Sending && !self.is_cut_short && !self.is_sealed;
         is_open && !self.is_paused && self.room() > 0
+    }
+
+    /// Whether the peer can be told of a block that was written into its memory, on credit that was kept for it.
+    pub(crate) fn may_place(&self) -> bool {
+        self.state == State::Sending && !self.is_sealed
     }
 
     /// Blocks that the peer has room for.
@@ -285,10 +289,14 @@ impl Outlay {
         }
     }
 
-    /// The BLAKE3 of the content, once all of it was read; before the last block is sent, if the peer is to compare.
-    #[expect(dead_code, reason = "the engines don't hash the content yet")]
+    /// The BLAKE3 of the content, if all of it was read; before `Finish` is allowed, if the peer is to compare.
     pub(crate) fn set_blake3(&mut self, hash: [u8; HASH_LEN]) {
         self.blake3 = Some(hash);
+    }
+
+    /// Whether the peer was told the BLAKE3 of what this side read.
+    pub(crate) fn has_blake3(&self) -> bool {
+        self.blake3.is_some()
     }
 
     /// Nothing has moved for a while though there is something to send: the lap ends here, and the peer says what it lacks. It can't grant room for

@@ -291,7 +291,7 @@ impl World {
             let bytes = &self.sink[block.entry][begin..begin + block.len as usize];
             digest.add(index, block.len, crc32c(bytes));
         }
-        intake.accept(self.before.clone(), digest.part());
+        intake.accept(self.before.clone(), digest.part(), None);
     }
 
     fn write_one(&mut self) -> bool {
@@ -299,7 +299,7 @@ impl World {
             return false;
         };
         if intake.is_whole() {
-            intake.complete(Checks::CRC32C, None);
+            intake.complete(Checks::CRC32C);
             return true;
         }
         if self.writing.is_empty() {
@@ -314,7 +314,7 @@ impl World {
         }
         let begin = block.offset as usize;
         self.sink[block.entry][begin..begin + bytes.len()].copy_from_slice(&bytes);
-        intake.on_written(&block, crc);
+        intake.on_written(&block, crc, None);
         true
     }
 

@@ -9,7 +9,10 @@ mod memory;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use super::content_hash::BlockHash;
+use super::digest::crc32c;
 use super::{Block, BlockPlan, Manifest, StreamIdentity};
 use crate::buffer::DeviceBuffer;
 use crate::cuda::{CudaError, Stream};
@@ -33,6 +36,8 @@ pub struct StreamOffer {
     pub plan: Arc<BlockPlan>,
     /// Blocks carry checksums: without, none is known of what was written, and nothing can be resumed.
     pub crc32c: bool,
+    /// BLAKE3 of the content is computed: it takes the hashes of the blocks that are kept, too.
+    pub blake3: bool,
     /// Everything is to be on the device before the stream is complete.
     pub sync: bool,
     /// Everything is to be read back and checked before the stream is complete.
@@ -94,22 +99,61 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// All blocks are written: makes everything appear under its name, checked and on the device as the offer asked. How many bytes were read
-    /// back to check them.
+    /// All blocks are written: makes everything appear under its name, checked and on the device as the offer asked. What was read back to
+    /// check it.
     ///
     /// # Errors
     /// The stream fails with it. What has appeared by then is whole.
-    fn finish(&self, stop: &Stop) -> Result<u64, SinkError>;
+    fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError>;
 
     /// The stream was cut, cancelled, or failed: nothing appears under its name. What is needed to resume it may be kept.
     fn abandon(&self);
 }
 
-/// What a sink has of an earlier stream that was cut: blocks, each with the CRC32C that its bytes have.
+/// What a sink has of an earlier stream that was cut.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Number and CRC32C of each block, no number twice.
-    pub blocks: Vec<(u64, u32)>,
+    /// Each block, none twice.
+    pub blocks: Vec<KeptBlock>,
+}
+
+/// A block that a sink has of an earlier stream, with the checksums of its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeptBlock {
+    pub(super) index: u64,
+    pub(super) crc: u32,
+    pub(super) hash: Option<BlockHash>,
+}
+
+impl KeptBlock {
+    /// Computes what is needed of the bytes of a block, which were just read.
+    pub fn of(offer: &StreamOffer, block: &Block, bytes: &[u8]) -> Self {
+        let hash = || BlockHash::new(&offer.plan, block, bytes);
+        Self {
+            index: block.index,
+            crc: crc32c(bytes),
+            hash: offer.blake3.then(hash),
+        }
+    }
+
+    /// The number of the block.
+    pub fn index(&self) -> u64 {
+        self.index
+    }
+
+    /// The CRC32C of its bytes.
+    pub fn crc(&self) -> u32 {
+        self.crc
+    }
+}
+
+/// What was read back, once all was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReadBack {
+    /// Bytes that were read and checked.
+    pub bytes: u64,
+    /// How long that took, with the syncing that it needs.
+    pub took: Duration,
 }
 
 /// Whether long work is to be given up, because the peer has gone or the receiver stops.

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use super::copy_streams::CopyStreams;
-use super::sink::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer};
+use super::sink::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
 use super::source::{BlockSource, SourceError};
 use super::{Block, Manifest};
 use crate::buffer::{DeviceBuffer, DeviceBufferManager};
@@ -295,7 +295,7 @@ impl BlockSink for Passing {
         Some(format!("memory of {device} → {way} → sink"))
     }
 
-    fn finish(&self, stop: &Stop) -> Result<u64, SinkError> {
+    fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
         self.inner.finish(stop)
     }
 

@@ -36,6 +36,8 @@ pub(crate) const REASON_LEN_MAX: usize = 512;
 pub(crate) const PAYLOAD_ROOM_MIN: u32 = 8192;
 /// The highest number of connections that a session has in its life: rails are numbered 0 to this, less one.
 pub(crate) const RAILS_MAX: u16 = 64;
+/// The most slots that a connection has: they are numbered 0 to this, less one.
+pub(crate) const SLOTS_MAX: u32 = 65_536;
 /// Bytes of a nonce, a proof, and a BLAKE3 hash.
 pub(crate) const HASH_LEN: usize = 32;
 

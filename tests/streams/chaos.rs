@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    DirectorySink, FileSource, SendOptions, StreamNews, StreamReceiver, StreamSender,
+    DirectorySink, FileSource, SendOptions, StreamNews, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::common::child::{Child, argument, hear, role, tell};
@@ -26,6 +26,16 @@ fn kind_of(text: &str) -> EndpointKind {
     }
 }
 
+fn transport_of(text: &str) -> Transport {
+    match text {
+        "Message" => Transport::Message,
+        _ => Transport::Write,
+    }
+}
+
+/// More windows than senders can take with them that are lost over FI_EP_RDM.
+const WINDOWS: u32 = 4096;
+
 /// Receives into a directory until its parent is gone.
 fn be_receiver() {
     let argument = argument();
@@ -37,6 +47,7 @@ fn be_receiver() {
     // The port of a process that was just killed may not be free at once.
     let receiver = loop {
         let config = receiver_config(DirectorySink::new(&dir).expect("a directory"));
+        let config = config.windows(WINDOWS);
         match StreamReceiver::listen(&domain, addr.parse().expect("an address"), config) {
             Ok(receiver) => break receiver,
             Err(error) => assert!(Instant::now() < by, "{error}"),
@@ -60,14 +71,16 @@ fn be_receiver() {
 /// Sends a file, and says how that went.
 fn be_sender() {
     let argument = argument();
-    let mut parts = argument.splitn(3, ' ');
-    let mut next = || parts.next().expect("three parts");
-    let (kind, addr, path) = (kind_of(next()), next().to_owned(), next().to_owned());
+    let mut parts = argument.splitn(4, ' ');
+    let mut next = || parts.next().expect("four parts");
+    let (kind, transport) = (kind_of(next()), transport_of(next()));
+    let (addr, path) = (next().to_owned(), next().to_owned());
     let domain = domain(kind).expect("the parent has one");
     let sender = StreamSender::open(&domain, sender_config()).expect("a sender");
     let source = FileSource::file(path).expect("a file");
     tell("sending");
     let options = SendOptions::default().rate(Some(RATE)).reconnects(20);
+    let options = options.transport(transport);
     let peer: fabricast::PeerAddr = addr.parse().expect("an address");
     let transfer = sender.send(source, [peer], options).expect("begun");
     let outcome = transfer
@@ -85,6 +98,7 @@ fn be_sender() {
 struct Play {
     test: &'static str,
     kind: EndpointKind,
+    transport: Transport,
     from: tempfile::TempDir,
     to: tempfile::TempDir,
     addr: String,
@@ -92,10 +106,11 @@ struct Play {
 }
 
 impl Play {
-    fn new(test: &'static str, kind: EndpointKind) -> Self {
+    fn new(test: &'static str, kind: EndpointKind, transport: Transport) -> Self {
         let this = Self {
             test,
             kind,
+            transport,
             from: tempfile::tempdir().expect("a directory"),
             to: tempfile::tempdir().expect("a directory"),
             addr: "127.0.0.1:0".to_owned(),
@@ -121,7 +136,9 @@ impl Play {
     }
 
     fn sender(&self) -> Child {
-        let argument = format!("{:?} {} {}", self.kind, self.addr, self.path().display());
+        let (kind, transport) = (self.kind, self.transport);
+        let path = self.path();
+        let argument = format!("{kind:?} {transport:?} {} {}", self.addr, path.display());
         let mut child = Child::start(self.test, "sender", argument);
         child.expect("sending", PATIENCE);
         child
@@ -149,12 +166,17 @@ impl Play {
 }
 
 /// Kills one side at a random point, again and again.
-fn kills(test: &'static str, kind: EndpointKind, victims: &[bool], count: u32) {
+fn kills(
+    test: &'static str,
+    (kind, transport): (EndpointKind, Transport),
+    victims: &[bool],
+    count: u32,
+) {
     if domain(kind).is_none() {
         return;
     }
     let mut random = Random::from_printed_seed(test);
-    let mut play = Play::new(test, kind);
+    let mut play = Play::new(test, kind, transport);
     let mut receiver = play.receiver();
     let mut sender = play.sender();
     let (mut resumed, mut whole) = (0, 0);
@@ -218,7 +240,7 @@ fn killed_over_msg_and_resumed() {
         let count = rounds(5, 200);
         kills(
             "chaos::killed_over_msg_and_resumed",
-            EndpointKind::Msg,
+            (EndpointKind::Msg, Transport::Message),
             &[true, false],
             count,
         );
@@ -231,7 +253,33 @@ fn killed_over_rdm_and_resumed() {
         let count = rounds(4, 200);
         kills(
             "chaos::killed_over_rdm_and_resumed",
-            EndpointKind::Rdm,
+            (EndpointKind::Rdm, Transport::Message),
+            &[false, true],
+            count,
+        );
+    }
+}
+
+#[test]
+fn killed_by_write_over_msg_and_resumed() {
+    if !roles() {
+        let count = rounds(2, 200);
+        kills(
+            "chaos::killed_by_write_over_msg_and_resumed",
+            (EndpointKind::Msg, Transport::Write),
+            &[true, false],
+            count,
+        );
+    }
+}
+
+#[test]
+fn killed_by_write_over_rdm_and_resumed() {
+    if !roles() {
+        let count = rounds(2, 200);
+        kills(
+            "chaos::killed_by_write_over_rdm_and_resumed",
+            (EndpointKind::Rdm, Transport::Write),
             &[false, true],
             count,
         );
@@ -250,7 +298,7 @@ fn a_receiver_that_is_stopped_is_given_up_and_the_stream_goes_on_with_it_later()
         if domain(kind).is_none() {
             continue;
         }
-        let mut play = Play::new(test, kind);
+        let mut play = Play::new(test, kind, Transport::Message);
         let receiver = play.receiver();
         let mut sender = play.sender();
         std::thread::sleep(Duration::from_millis(100));

@@ -8,7 +8,7 @@ use fabricast::Domain;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     DirectorySink, DiscardSink, FileSource, Limits, Peer, PresharedKey, RefusalCode, SendOptions,
-    StreamError, StreamNews, StreamSender,
+    StreamError, StreamNews, StreamSender, Transport,
 };
 
 use crate::world::*;
@@ -168,17 +168,16 @@ fn cut_one(to: std::net::SocketAddr) -> bool {
     false
 }
 
-fn rails(domain: &Arc<Domain>, cut: bool) {
+fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = from.path().join("file");
     fs::write(&path, content(16 << 20, 8)).unwrap();
-    let receiver = listen(
-        domain,
-        receiver_config(DirectorySink::new(to.path()).unwrap()),
-    );
+    let config = receiver_config(DirectorySink::new(to.path()).unwrap());
+    let receiver = listen(domain, config.windows(16));
     let sender = StreamSender::open(domain, sender_config()).unwrap();
     let addr = receiver.local_addr();
     let options = SendOptions::default().rails(3).rate(Some(40_000_000));
+    let options = options.transport(transport);
     let source = FileSource::file(&path).unwrap();
     let transfer = sender.send(source, [Peer::from(addr)], options).unwrap();
     if cut {
@@ -206,10 +205,13 @@ fn rails(domain: &Arc<Domain>, cut: bool) {
 
 #[test]
 fn several_rails_share_a_stream() {
-    over_both(|domain| rails(domain, false));
+    over_both_by_both(|domain, transport| rails(domain, transport, false));
 }
 
 #[test]
 fn a_rail_that_is_cut_is_taken_over_by_the_others() {
-    over_both(|domain| rails(domain, true));
+    over_both(|domain| rails(domain, Transport::Message, true));
+    if let Some(domain) = domain(EndpointKind::Msg) {
+        rails(&domain, Transport::Write, true);
+    }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use fabricast::stream::{
     Block, BlockSink, BlockSource, DirectorySink, FileSource, Kept, Manifest, PeerOutcome,
-    SendOptions, SinkError, SinkFactory, SlowPeer, SourceError, Stop, StreamError, StreamOffer,
-    StreamReceiver, StreamSender,
+    ReadBack, SendOptions, SinkError, SinkFactory, SlowPeer, SourceError, Stop, StreamError,
+    StreamOffer, StreamReceiver, StreamSender,
 };
 
 use crate::world::*;
@@ -53,8 +53,8 @@ impl BlockSink for Slow {
         std::thread::sleep(self.0);
         Ok(())
     }
-    fn finish(&self, _stop: &Stop) -> Result<u64, SinkError> {
-        Ok(0)
+    fn finish(&self, _stop: &Stop) -> Result<ReadBack, SinkError> {
+        Ok(ReadBack::default())
     }
     fn abandon(&self) {}
 }

@@ -4,6 +4,7 @@
 
 #[path = "../common/alone.rs"]
 mod alone;
+mod by_write;
 #[path = "../common/c_library.rs"]
 mod c_library;
 mod chaos;

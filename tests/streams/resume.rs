@@ -11,7 +11,7 @@ use fabricast::Domain;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     DirectorySink, FileSource, PeerOutcome, RefusalCode, SendOptions, SourceError, StreamError,
-    StreamNews, StreamReceiver, StreamSender,
+    StreamNews, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::common::child::{Child, argument, role, tell};
@@ -28,9 +28,11 @@ fn work_dir(to: &Path) -> PathBuf {
 }
 
 /// Sends at 16 MB/s until some of it is written, and then drops the sender.
-fn cut(domain: &Arc<Domain>, path: &Path, receiver: &StreamReceiver) {
+fn cut(domain: &Arc<Domain>, path: &Path, receiver: &StreamReceiver, transport: Transport) {
     let sender = StreamSender::open(domain, sender_config()).unwrap();
-    let options = SendOptions::default().rate(Some(16_000_000));
+    let options = SendOptions::default()
+        .rate(Some(16_000_000))
+        .transport(transport);
     let source = FileSource::file(path).unwrap();
     let transfer = sender
         .send(source, [receiver.local_addr()], options)
@@ -69,15 +71,14 @@ struct Place {
 }
 
 /// A file of which about a quarter is at the receiver.
-fn cut_place(domain: &Arc<Domain>) -> Place {
+fn cut_place(domain: &Arc<Domain>, transport: Transport) -> Place {
     let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let path = from.path().join("file");
     fs::write(&path, content(SIZE, 5)).unwrap();
-    let receiver = listen(
-        domain,
-        receiver_config(DirectorySink::new(to.path()).unwrap()),
-    );
-    cut(domain, &path, &receiver);
+    let config = receiver_config(DirectorySink::new(to.path()).unwrap());
+    // What a sender that was lost over FI_EP_RDM could write, it could still.
+    let receiver = listen(domain, config.windows(20));
+    cut(domain, &path, &receiver, transport);
     assert!(
         !to.path().join("file").exists(),
         "nothing is under the name"
@@ -92,16 +93,23 @@ fn cut_place(domain: &Arc<Domain>) -> Place {
 
 #[test]
 fn a_cut_stream_goes_on_where_it_was() {
-    over_both(|domain| {
+    over_both_by_both(|domain, transport| {
         let Place {
             from,
             to,
             path,
             receiver,
-        } = cut_place(domain);
-        let outcome = send_one(domain, &path, &receiver, SendOptions::default());
+        } = cut_place(domain, transport);
+        let options = SendOptions::default().blake3(true).transport(transport);
+        let outcome = send_one(domain, &path, &receiver, options);
         outcome.result.unwrap();
         let report = outcome.report;
+        // Of all of it, though the sender read the rest only.
+        let whole = *blake3::hash(&fs::read(&path).unwrap()).as_bytes();
+        assert_eq!(
+            (report.blake3, report.blake3_compared),
+            (Some(whole), false)
+        );
         assert!(report.resumed_bytes >= SIZE as u64 / 8, "{report:?}");
         assert_eq!(report.resumed_bytes + report.sent_bytes, SIZE as u64);
         assert_same(&path, &to.path().join("file"));
@@ -122,7 +130,7 @@ fn what_was_kept_is_believed_only_byte_for_byte() {
             to,
             path,
             receiver,
-        } = cut_place(domain);
+        } = cut_place(domain, Transport::Auto);
         let work = work_dir(to.path());
         // A byte of the first block that arrived is another; the journal's last record is torn.
         let partial = fs::File::options()
@@ -152,7 +160,7 @@ fn what_nobody_goes_on_with_is_forgotten_and_nothing_else() {
     let Some(domain) = domain(EndpointKind::Msg) else {
         return;
     };
-    let Place { to, receiver, .. } = cut_place(&domain);
+    let Place { to, receiver, .. } = cut_place(&domain, Transport::Auto);
     let sink = DirectorySink::new(to.path()).unwrap();
     let work = work_dir(to.path());
     // The same name as far as one can see, but nothing says that it is ours.
@@ -178,7 +186,7 @@ fn a_source_that_changed_is_refused_and_can_be_restarted() {
             to,
             path,
             receiver,
-        } = cut_place(domain);
+        } = cut_place(domain, Transport::Auto);
         fs::write(&path, content(SIZE, 6)).unwrap();
         let outcome = send_one(domain, &path, &receiver, SendOptions::default());
         match outcome.result.unwrap_err() {

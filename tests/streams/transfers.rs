@@ -14,12 +14,10 @@ use crate::world::*;
 
 #[test]
 fn a_file_arrives_whatever_its_size() {
-    over_both(|domain| {
+    over_both_by_both(|domain, transport| {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let receiver = listen(
-            domain,
-            receiver_config(DirectorySink::new(to.path()).unwrap()),
-        );
+        let config = receiver_config(DirectorySink::new(to.path()).unwrap());
+        let receiver = listen(domain, config.windows(16));
         for size in [0, 1, 65_535, 65_536, 65_537, 5_000_001] {
             let name = format!("of {size} bytes");
             let path = from.path().join(&name);
@@ -27,7 +25,8 @@ fn a_file_arrives_whatever_its_size() {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
             let source = FileSource::file(&path).unwrap();
             let peers = [receiver.local_addr()];
-            let mut outcomes = send(domain, source, &peers, SendOptions::default());
+            let options = SendOptions::default().transport(transport);
+            let mut outcomes = send(domain, source, &peers, options);
             let outcome = outcomes.pop().unwrap();
             outcome
                 .result
@@ -73,18 +72,17 @@ fn make_tree(top: &Path) {
 
 #[test]
 fn a_tree_arrives_with_names_rights_and_times() {
-    over_both(|domain| {
+    over_both_by_both(|domain, transport| {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let top = from.path().join("the tree");
         make_tree(&top);
         std::os::unix::fs::symlink("/etc/passwd", top.join("link")).unwrap();
-        let receiver = listen(
-            domain,
-            receiver_config(DirectorySink::new(to.path()).unwrap()),
-        );
+        let config = receiver_config(DirectorySink::new(to.path()).unwrap());
+        let receiver = listen(domain, config.windows(3));
         let source = FileSource::tree(&top).unwrap();
         assert_eq!(source.skipped(), 1, "the link");
         let options = SendOptions::default().sync(true).read_back(true);
+        let options = options.transport(transport);
         let outcomes = send(domain, source, &[receiver.local_addr()], options);
         outcomes[0].result.clone().unwrap();
         fs::remove_file(top.join("link")).unwrap();
@@ -187,6 +185,59 @@ fn memory_is_sent_from_where_it_lies_and_received_into_memory() {
         assert_eq!(*code, RefusalCode::SPACE);
         assert!(reason.contains("room for 1048576"), "{reason}");
         sender.stop(by());
+        receiver.stop(by());
+    });
+}
+
+/// The plain hash of one entry; that of several is of theirs.
+fn blake3_of(contents: &[Vec<u8>]) -> [u8; 32] {
+    let each: Vec<_> = contents
+        .iter()
+        .map(|bytes| *blake3::hash(bytes).as_bytes())
+        .collect();
+    match &each[..] {
+        [one] => *one,
+        all => *blake3::hash(&all.concat()).as_bytes(),
+    }
+}
+
+#[test]
+fn both_sides_hash_the_content_and_say_what_that_cost() {
+    over_both(|domain| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let receiver = listen(
+            domain,
+            receiver_config(DirectorySink::new(to.path()).unwrap()),
+        );
+        let mut contents = Vec::new();
+        for (number, size) in [1_500_001, 0, 65_536, 777].into_iter().enumerate() {
+            contents.push(content(size, number as u64));
+            fs::write(from.path().join(number.to_string()), &contents[number]).unwrap();
+            let mut source = FileSource::builder();
+            for sent in 0..=number {
+                source = source.file(from.path().join(sent.to_string()));
+            }
+            let options = SendOptions::default().blake3(true).read_back(true);
+            // Not a power of two: blocks are smaller than they could be.
+            let sender = StreamSender::open(domain, sender_config().block_bytes(50_000)).unwrap();
+            let transfer = sender.send(source.build().unwrap(), [receiver.local_addr()], options);
+            let outcome = transfer.unwrap().wait(by()).unwrap().pop().unwrap();
+            sender.stop(by());
+            outcome.result.unwrap();
+            let expected = Some(blake3_of(&contents));
+            let ours = outcome.report;
+            assert_eq!((ours.blake3, ours.blake3_compared), (expected, true));
+            assert!(!ours.hash_time.is_zero() && ours.hash_time <= ours.read_time);
+            match next_end(&receiver) {
+                StreamNews::Complete(_, theirs) => {
+                    assert_eq!((theirs.blake3, theirs.blake3_compared), (expected, true));
+                    assert!(!theirs.hash_time.is_zero() && theirs.hash_time <= theirs.write_time);
+                    assert!(!theirs.read_back_time.is_zero());
+                    assert!(theirs.to_string().contains("BLAKE3"), "{theirs}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
         receiver.stop(by());
     });
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     BlockSource, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, SinkFactory, StreamNews,
-    StreamReceiver, StreamSender,
+    StreamReceiver, StreamSender, Transport,
 };
 use fabricast::{Domain, Fabric, PeerAddr};
 
@@ -59,6 +59,16 @@ pub(crate) fn over_both(test: impl Fn(&Arc<Domain>)) {
             test(&domain);
         }
     }
+}
+
+/// The same by messages, and by RMA writes, for which the receiver needs [windows](ReceiverConfig::windows).
+pub(crate) fn over_both_by_both(test: impl Fn(&Arc<Domain>, Transport)) {
+    over_both(|domain| {
+        for transport in [Transport::Message, Transport::Write] {
+            println!("by {transport:?}");
+            test(domain, transport);
+        }
+    });
 }
 
 /// Blocks of 64 KiB, and little patience.

@@ -22,6 +22,7 @@ use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::wire::{WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::Destination;
+use crate::endpoint::windows::landing::Landing;
 use crate::errno::CompletionError;
 use crate::memory::{Access, DeviceRange};
 
@@ -38,6 +39,7 @@ enum Memory {
     Unique(BufferMut),
     Shared(Buffer),
     Device(DeviceBuffer),
+    Landing(Arc<Landing>),
 }
 
 impl WindowMemory {
@@ -48,6 +50,7 @@ impl WindowMemory {
             Memory::Unique(buffer) => buffer.len(),
             Memory::Shared(buffer) => buffer.len(),
             Memory::Device(buffer) => buffer.len(),
+            Memory::Landing(landing) => landing.len(),
         }
     }
 
@@ -106,6 +109,8 @@ impl WindowMemory {
             Memory::Slice(_) | Memory::Unique(_) | Memory::Device(_) => true,
             // Others read it.
             Memory::Shared(_) => !access.contains(Access::WRITE),
+            // Whoever exposes it copies what comes.
+            Memory::Landing(_) => access == Access::WRITE,
         }
     }
 
@@ -114,7 +119,7 @@ impl WindowMemory {
         match &self.0 {
             Memory::Slice(slice) => slice.region().device_part(slice.address(), slice.len()),
             Memory::Device(buffer) => buffer.range(),
-            Memory::Unique(_) | Memory::Shared(_) => None,
+            Memory::Unique(_) | Memory::Shared(_) | Memory::Landing(_) => None,
         }
     }
 
@@ -125,6 +130,7 @@ impl WindowMemory {
             Memory::Unique(buffer) => buffer.as_mut_ptr(),
             Memory::Shared(buffer) => buffer.as_ptr().cast_mut(),
             Memory::Device(buffer) => buffer.as_ptr(),
+            Memory::Landing(landing) => landing.base().as_ptr(),
         })
     }
 }
@@ -150,6 +156,12 @@ impl From<Buffer> for WindowMemory {
 impl From<DeviceBuffer> for WindowMemory {
     fn from(buffer: DeviceBuffer) -> Self {
         Self(Memory::Device(buffer))
+    }
+}
+
+impl From<Arc<Landing>> for WindowMemory {
+    fn from(landing: Arc<Landing>) -> Self {
+        Self(Memory::Landing(landing))
     }
 }
 

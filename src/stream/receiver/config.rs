@@ -10,6 +10,9 @@ use crate::stream::{Limits, PresharedKey, StreamError};
 /// Receives that a connection takes beside its blocks, at most.
 pub(super) const RECEIVES_BESIDE: u32 = 11;
 
+/// And for what is said of windows, where there are some.
+pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
+
 /// The settings of a [`StreamReceiver`](super::StreamReceiver).
 ///
 /// | setting | unit | default | range |
@@ -18,6 +21,7 @@ pub(super) const RECEIVES_BESIDE: u32 = 11;
 /// | `connections` | connections at once | 8 | 1 to 1,024 |
 /// | `buffers` | blocks that arrive or wait for the sink, all connections together, beside 11 for each connection | 32 | 2 to 65,536 |
 /// | `window` | blocks granted to a stream at once | 16 | 1 to 4,096 |
+/// | `windows` | blocks that senders may write by themselves at once, by RMA, all streams together; 0: none may | as many as buffers where the provider [does that better](crate::fabric::Provider::favours_writes), else 0 | 0 to 65,536 |
 /// | `writers` | threads that write | 2 | 1 to 64 |
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `stalled_after` | time | 60 s | 10 ms to 24 h |
@@ -26,7 +30,8 @@ pub(super) const RECEIVES_BESIDE: u32 = 11;
 /// | `limits` | | | see [`Limits`] |
 /// | `key` | a pre-shared key | none | |
 ///
-/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes.
+/// The pool takes `(buffers + 11 × connections) × (block_bytes + 64)` bytes. With windows, it has 3 more for each connection, there are up to
+/// `windows × block_bytes` bytes more, and each thread that writes has a block of its own.
 #[derive(Debug, Clone)]
 pub struct ReceiverConfig {
     pub(super) sink: Arc<dyn SinkFactory>,
@@ -34,6 +39,7 @@ pub struct ReceiverConfig {
     pub(super) connections: u32,
     pub(super) buffers: u32,
     pub(super) window: u32,
+    pub(super) windows: Option<u32>,
     pub(super) writers: u32,
     pub(super) handshake_timeout: Duration,
     pub(super) stalled_after: Duration,
@@ -52,6 +58,7 @@ impl ReceiverConfig {
             connections: 8,
             buffers: 32,
             window: 16,
+            windows: None,
             writers: 2,
             handshake_timeout: Duration::from_secs(5),
             stalled_after: Duration::from_secs(60),
@@ -87,6 +94,15 @@ impl ReceiverConfig {
     #[must_use]
     pub fn window(mut self, blocks: u32) -> Self {
         self.window = blocks;
+        self
+    }
+
+    /// Blocks that senders may write by themselves at once, by RMA ([`Transport::Write`](crate::stream::Transport::Write)): a stream gets up to
+    /// as many as its window, while there are some. Over FI_EP_RDM, what a sender had that was lost does not come back before the receiver
+    /// ends, since nobody knows what it still writes.
+    #[must_use]
+    pub fn windows(mut self, blocks: u32) -> Self {
+        self.windows = Some(blocks);
         self
     }
 
@@ -146,6 +162,8 @@ impl ReceiverConfig {
         setting("connections", self.connections.into(), 1, 1024, "1 to 1024")?;
         setting("buffers", self.buffers.into(), 2, 65_536, "2 to 65536")?;
         setting("window", self.window.into(), 1, 4096, "1 to 4096 blocks")?;
+        let windows = self.windows.unwrap_or(0);
+        setting("windows", windows.into(), 0, 65_536, "0 to 65536 blocks")?;
         setting("writers", self.writers.into(), 1, 64, "1 to 64 threads")?;
         let hour = "1 ms to 1 h";
         time(

@@ -49,6 +49,8 @@ pub(super) struct Tools {
     /// What blocks come by, in words.
     providers: String,
     pub(super) control: SharedBufferManager,
+    /// Where senders write by themselves, where they may.
+    pub(super) landings: Option<SharedBufferManager>,
     pub(super) config: ReceiverConfig,
     pub(super) writers: Option<Writers>,
     pub(super) news: News,
@@ -94,7 +96,7 @@ impl Engine {
     pub(super) fn new(
         config: ReceiverConfig,
         (endpoints, providers): (Vec<DuplexEndpoint>, String),
-        (control, slots): (SharedBufferManager, usize),
+        (control, landings, slots): (SharedBufferManager, Option<SharedBufferManager>, usize),
         (news, commands): (SyncSender<StreamNews>, Receiver<Command>),
     ) -> Result<(Self, Waker), Error> {
         let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
@@ -109,7 +111,7 @@ impl Engine {
         }
         event_loop.add_timer(TICK, Some(TICK));
         let waker = event_loop.waker();
-        // A block that is to be written has a buffer; a session has few other jobs.
+        // A block that is to be written has a buffer, or a slot; a session has few other jobs.
         let sessions = config.connections as usize * ports.len() * 4;
         let (done, written) = sync_channel(slots + 4 * sessions + 64);
         let writers = Writers::spawn(config.writers, (slots, sessions), done, waker.clone())?;
@@ -119,6 +121,7 @@ impl Engine {
                 ports,
                 providers,
                 control,
+                landings,
                 config,
                 writers: Some(writers),
                 news: News::new(news),
@@ -302,7 +305,7 @@ impl Engine {
             Then::Over(error) => return self.on_failed_handshake(connection, &error),
         };
         let name = agreed.session;
-        guest.rail = agreed.rail;
+        (guest.rail, guest.rails) = (agreed.rail, agreed.rails);
         // A rail of a session that is known, or the first of a new one.
         let id = match self.by_name.get(&name) {
             Some(id) => {
@@ -332,8 +335,9 @@ impl Engine {
             }
         };
         guest.session = Some(id);
+        let rail = guest.rail;
         if let Some(session) = self.sessions.get_mut(&id) {
-            session.on_rail(connection, guest.rail);
+            session.on_rail(connection, rail, &mut self.guests, &mut self.tools);
         }
     }
 

@@ -10,10 +10,12 @@ use crate::stream::handshake::{AnswerSettings, Answering, Step, Then};
 use crate::stream::outbox::Outbox;
 use crate::stream::wire::{Features, PAYLOAD_ROOM_MIN};
 
-/// What a receiver can do.
-pub(super) const FEATURES: Features = Features::RAILS
-    .union(Features::RESUME)
-    .union(Features::READ_BACK);
+/// What a receiver can do, with windows or without.
+pub(super) fn features(windows: bool) -> Features {
+    let mut features = Features::all();
+    features.set(Features::BY_WRITE, windows);
+    features
+}
 
 pub(super) struct Guest {
     pub(super) port: usize,
@@ -22,6 +24,8 @@ pub(super) struct Guest {
     /// Once the handshake is over.
     pub(super) session: Option<u64>,
     pub(super) rail: u16,
+    /// Connections that its sender wants for the session.
+    pub(super) rails: u16,
     pub(super) outbox: Outbox,
     pub(super) last_heard: Instant,
     /// It is told its last words, and left by then.
@@ -33,7 +37,7 @@ impl Guest {
     pub(super) fn new(port: usize, peer: Who, tools: &Tools) -> Result<Self, StreamError> {
         let config = &tools.config;
         let handshake = Answering::new(AnswerSettings {
-            features: FEATURES,
+            features: features(tools.landings.is_some()),
             streams: 1,
             payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
             key: config.key.clone(),
@@ -46,6 +50,7 @@ impl Guest {
             handshake,
             session: None,
             rail: 0,
+            rails: 1,
             outbox: Outbox::default(),
             last_heard: tools.now,
             leave_by: None,

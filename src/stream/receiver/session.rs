@@ -5,16 +5,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::{GOODBYE, Tools, Who};
-use super::guest::{FEATURES, Guest};
+use super::guest::{Guest, features};
+use super::landings::Landings;
 use super::news::{Arrival, News, StreamNews};
-use super::writing::{Damage, Did, What, WriteDone, WriteJob};
+use super::writing::{Arriving, Bytes, Damage, Did, What, WriteDone, WriteJob};
+use crate::buffer::BufferMut;
+use crate::endpoint::landing::Landing;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
 use crate::stream::block_set::BlockSet;
+use crate::stream::content_hash::ContentHash;
 use crate::stream::digest::StreamDigest;
 use crate::stream::receiving::{self, Intake, IntakeSettings, Refusal};
 use crate::stream::report::{Stall, StallClock, StreamReport};
-use crate::stream::sink::{BlockSink, Kept, SinkError, Stop, StreamOffer};
-use crate::stream::wire::{BlockHeader, Checks, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN};
+use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
+use crate::stream::wire::{
+    BlockHeader, Checks, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Placed,
+};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// What the sink does at the end may take so many times as long as the rest.
@@ -55,6 +61,10 @@ pub(super) struct Session {
     intake: Option<Intake>,
     offer: Option<StreamOffer>,
     sink: Option<Arc<dyn BlockSink>>,
+    /// Memory that the sender is to write into, until the sink is open.
+    memory: Vec<BufferMut>,
+    /// Where the sender writes blocks by itself.
+    landings: Option<Landings>,
     /// Jobs that the sink was given and has not done.
     jobs: usize,
     stop: Stop,
@@ -79,6 +89,8 @@ impl Session {
             intake: None,
             offer: None,
             sink: None,
+            memory: Vec::new(),
+            landings: None,
             jobs: 0,
             stop: Stop::default(),
             began: now,
@@ -130,9 +142,16 @@ impl Session {
         is_over.then_some((RefusalCode::LOST, "the session is over"))
     }
 
-    pub(super) fn on_rail(&mut self, connection: ConnectionId, number: u16) {
+    pub(super) fn on_rail(
+        &mut self,
+        connection: ConnectionId,
+        number: u16,
+        guests: &mut HashMap<ConnectionId, Guest>,
+        tools: &mut Tools,
+    ) {
         self.rails.push((connection, number));
         self.numbers.insert(number);
+        self.grant_slots((connection, number), guests, tools);
     }
 
     /// Bytes of memory that its account takes.
@@ -193,15 +212,21 @@ impl Session {
         tools: &Tools,
     ) -> Result<(), Refusal> {
         let config = &tools.config;
+        let by_write = open.flags.contains(OpenFlags::BY_WRITE);
+        let memory = match tools.landings.as_ref().filter(|_| by_write) {
+            Some(pool) => Landings::take(pool, config.window),
+            None => Vec::new(),
+        };
         let settings = IntakeSettings {
             limits: config.limits,
             memory_left,
-            features: FEATURES,
+            features: features(tools.landings.is_some()),
             payload_max: config.block_bytes.max(PAYLOAD_ROOM_MIN),
             window: config.window.into(),
-            slots: 0,
+            slots: memory.len() as u32,
         };
         self.intake = Some(Intake::new(rail, *open, settings)?);
+        self.memory = memory;
         Ok(())
     }
 
@@ -226,6 +251,7 @@ impl Session {
                     return Ok(());
                 }
             }
+            (Message::Placed(placed), Some(_)) => self.on_placed(rail, placed, guests, tools)?,
             (_, Some(intake)) => {
                 if let receiving::Arrival::CloseRail(lost) = intake.on_message(rail, message)? {
                     self.close_rail(lost, guests, tools);
@@ -263,6 +289,7 @@ impl Session {
             manifest: Arc::clone(intake.manifest()),
             plan: Arc::clone(intake.plan()),
             crc32c: has(OpenFlags::CRC32C),
+            blake3: has(OpenFlags::BLAKE3),
             sync: has(OpenFlags::SYNC),
             read_back: has(OpenFlags::READ_BACK),
             restart: has(OpenFlags::RESTART),
@@ -272,7 +299,8 @@ impl Session {
                 self.sink = Some(sink.into());
                 self.offer = Some(offer.clone());
                 self.stage = Stage::Proving;
-                self.give(What::Open(offer, self.stop.clone()), tools);
+                let memory = std::mem::take(&mut self.memory);
+                self.give(What::Open(offer, self.stop.clone(), memory), tools);
             }
             Err(error) => {
                 let (code, text) = told(&error);
@@ -353,15 +381,90 @@ impl Session {
         };
         match intake.on_message(rail, &Message::Block(*header))? {
             receiving::Arrival::Block(block) => {
-                let has_crc = intake.open().flags.contains(OpenFlags::CRC32C);
-                let crc = has_crc.then_some(header.crc);
-                self.give(What::Write(block, crc, arrived), tools);
+                let arriving = arriving(intake, (block, header.crc), Bytes::Message(arrived));
+                self.give(What::Write(arriving), tools);
             }
             receiving::Arrival::Twice => self.report.doubled += 1,
             _ => {}
         }
         self.look(guests, tools);
         Ok(())
+    }
+
+    // ---- blocks that the sender wrote by itself ------------------------------------------------------------------
+
+    /// Lets the sender write slots by one of its connections: as many as its share.
+    fn grant_slots(
+        &mut self,
+        (connection, rail): (ConnectionId, u16),
+        guests: &mut HashMap<ConnectionId, Guest>,
+        tools: &mut Tools,
+    ) {
+        let (Some(landings), Some(guest)) = (&mut self.landings, guests.get_mut(&connection))
+        else {
+            return;
+        };
+        let Some(intake) = &self.intake else { return };
+        let share = landings.share(guest.rails);
+        let endpoint = &mut tools.ports[guest.port].endpoint;
+        let grant = (rail, intake.open().stream, share);
+        if let Err(error) = landings.grant(grant, (endpoint, connection), guest) {
+            tracing::warn!(%error, "a stream's sender gets fewer slots to write into");
+        }
+    }
+
+    fn on_placed(
+        &mut self,
+        rail: u16,
+        placed: &Placed,
+        guests: &mut HashMap<ConnectionId, Guest>,
+        tools: &mut Tools,
+    ) -> Result<(), StreamViolation> {
+        let Some(intake) = &mut self.intake else {
+            return Ok(());
+        };
+        let message = Message::Placed(*placed);
+        let Some(landings) = &mut self.landings else {
+            // It says why that has no place here.
+            return intake.on_message(rail, &message).map(drop);
+        };
+        let landing = landings.on_placed(rail, placed.slot)?;
+        match intake.on_message(rail, &message)? {
+            receiving::Arrival::Block(block) => {
+                landings.keep(block.index, rail, placed.slot);
+                let bytes = Bytes::Landed(landing);
+                let arriving = arriving(intake, (block, placed.block.crc), bytes);
+                self.give(What::Write(arriving), tools);
+            }
+            receiving::Arrival::Twice => {
+                self.report.doubled += 1;
+                let freed = landings.free(rail, placed.slot, intake.open().stream);
+                self.tell_freed(freed, guests);
+            }
+            _ => {}
+        }
+        self.look(guests, tools);
+        Ok(())
+    }
+
+    /// The slot that a block was in may be written again.
+    fn free_slot(&mut self, block: u64, guests: &mut HashMap<ConnectionId, Guest>) {
+        if let (Some(landings), Some(intake)) = (&mut self.landings, &self.intake) {
+            let freed = landings.on_done(block, intake.open().stream);
+            self.tell_freed(freed, guests);
+        }
+    }
+
+    fn tell_freed(
+        &self,
+        freed: Option<(u16, Message<'static>)>,
+        guests: &mut HashMap<ConnectionId, Guest>,
+    ) {
+        let Some((rail, message)) = freed else { return };
+        let of = self.rails.iter().find(|(_, number)| *number == rail);
+        if let Some(guest) = of.and_then(|(connection, _)| guests.get_mut(connection)) {
+            guest.outbox.push(&message);
+        }
     }
 
     // ---- what the sink did ---------------------------------------------------------------------------------------
@@ -374,6 +477,9 @@ impl Session {
     ) {
         self.jobs -= 1;
         self.last_moved = self.last_moved.max(tools.now);
+        if let Did::Written(block, _) = &done.did {
+            self.free_slot(block.index, guests);
+        }
         let failed = match done.did {
             Did::Abandoned => {
                 self.stage = Stage::Over;
@@ -382,11 +488,11 @@ impl Session {
                 return;
             }
             _ if matches!(self.stage, Stage::Leaving | Stage::Over) => None,
-            Did::Opened(Ok(kept)) => {
-                self.accept(&kept, guests, tools);
+            Did::Opened(Ok(kept), memory) => {
+                self.accept(&kept, memory, guests, tools);
                 None
             }
-            Did::Opened(Err(error)) => {
+            Did::Opened(Err(error), _) => {
                 let stream = self
                     .intake
                     .as_ref()
@@ -396,10 +502,11 @@ impl Session {
                 let refusal = Refusal::new(code, text);
                 return self.refuse(stream, &refusal, guests, tools);
             }
-            Did::Written(block, Ok(crc)) => {
+            Did::Written(block, Ok(sums)) => {
                 self.report.write_time += done.took;
+                self.report.hash_time += sums.hash_time;
                 if let Some(intake) = &mut self.intake {
-                    intake.on_written(&block, crc);
+                    intake.on_written(&block, sums.crc, sums.hash);
                 }
                 None
             }
@@ -440,6 +547,7 @@ impl Session {
     fn accept(
         &mut self,
         kept: &Kept,
+        memory: Vec<Arc<Landing>>,
         guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
     ) {
@@ -449,16 +557,39 @@ impl Session {
         let plan = intake.plan();
         let mut have = BlockSet::new(plan.blocks());
         let mut digest = StreamDigest::new(plan.blocks());
-        for (index, crc) in &kept.blocks {
-            if let Some(block) = plan.get(*index)
-                && have.insert(*index)
-            {
-                digest.add(*index, block.len, *crc);
+        let hashed = intake.open().flags.contains(OpenFlags::BLAKE3);
+        let mut content = hashed.then(|| ContentHash::new(plan, intake.manifest().len()));
+        for kept in &kept.blocks {
+            let Some(block) = plan.get(kept.index) else {
+                continue;
+            };
+            // One without a hash is of another offer, and comes again.
+            if kept.hash.is_none() && hashed || !have.insert(kept.index) {
+                continue;
+            }
+            digest.add(kept.index, block.len, kept.crc);
+            if let (Some(content), Some(hash)) = (&mut content, kept.hash) {
+                content.add(&block, hash);
             }
         }
-        intake.accept(have, digest.part());
+        intake.accept(have, digest.part(), content);
         self.report.resumed_bytes = intake.bytes();
         self.stage = Stage::Receiving;
+        if !memory.is_empty() {
+            self.landings = Some(Landings::new(memory));
+            for rail in self.rails.clone() {
+                self.grant_slots(rail, guests, tools);
+            }
+            if self.landings.as_ref().is_some_and(Landings::has_none) {
+                let text = "no window could be opened to its sender";
+                let code = RefusalCode::FEATURE;
+                let error = StreamError::GivenUp {
+                    code,
+                    reason: text.to_owned(),
+                };
+                return self.fail((code, text), None, error, guests, tools);
+            }
+        }
         let arrival = self.arrival();
         tools.news.tell(StreamNews::Began(arrival));
         self.advance(guests, tools);
@@ -492,7 +623,7 @@ impl Session {
 
     fn complete(
         &mut self,
-        read_back: u64,
+        read_back: ReadBack,
         guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
     ) {
@@ -503,10 +634,17 @@ impl Session {
         checks.set(Checks::CRC32C, offer.crc32c);
         checks.set(Checks::SYNC, offer.sync);
         checks.set(Checks::READ_BACK, offer.read_back);
-        intake.complete(checks, None);
+        intake.complete(checks);
+        self.report.blake3 = intake.blake3();
+        self.report.blake3_compared = intake.is_blake3_compared();
+        self.report.transport = match self.landings {
+            Some(_) => "RMA writes, each block copied once out of its slot".to_owned(),
+            None => "messages".to_owned(),
+        };
         self.report.bytes = offer.manifest.bytes();
         self.report.blocks = offer.plan.blocks();
-        self.report.read_back_bytes = read_back;
+        self.report.read_back_bytes = read_back.bytes;
+        self.report.read_back_time = read_back.took;
         self.close_report(tools);
         let report = self.report.clone();
         tools
@@ -587,6 +725,9 @@ impl Session {
         let gone = self.rails.iter().find(|(rail, _)| *rail == connection);
         if let (Some((_, number)), Some(intake)) = (gone, &mut self.intake) {
             intake.on_rail_gone(*number);
+            if let Some(landings) = &mut self.landings {
+                landings.on_rail_gone(*number);
+            }
         }
         self.rails.retain(|(rail, _)| *rail != connection);
         let others = self.rails().any(|rail| guests.contains_key(&rail));
@@ -649,6 +790,18 @@ impl Session {
         if let Some(sink) = self.sink.as_ref().filter(|_| self.stage != Stage::Over) {
             sink.abandon();
         }
+    }
+}
+
+/// What is to be done with a block.
+fn arriving(intake: &Intake, (block, crc): (Block, u32), bytes: Bytes) -> Arriving {
+    let flags = intake.open().flags;
+    let hashed = flags.contains(OpenFlags::BLAKE3);
+    Arriving {
+        block,
+        crc: flags.contains(OpenFlags::CRC32C).then_some(crc),
+        hashed: hashed.then(|| Arc::clone(intake.plan())),
+        bytes,
     }
 }
 

@@ -1,16 +1,20 @@
 //! Writing: jobs for the threads that check blocks and give them to sinks, and what comes of them.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::buffer::BufferMut;
 use crate::endpoint::Message;
+use crate::endpoint::landing::Landing;
 use crate::event_loop::Waker;
-use crate::stream::Block;
-use crate::stream::digest::crc32c;
-use crate::stream::sink::{BlockSink, Kept, SinkError, Stop, StreamOffer};
+use crate::stream::content_hash::BlockHash;
+use crate::stream::digest::{Crc32c, crc32c};
+use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::workers::{Workers, guarded};
+use crate::stream::{Block, BlockPlan};
 
 /// Something that a sink is to do.
 pub(super) struct WriteJob {
@@ -20,11 +24,38 @@ pub(super) struct WriteJob {
 }
 
 pub(super) enum What {
-    Open(StreamOffer, Stop),
-    /// The block, and its checksum if it is to be checked. Dropping the message gives its buffer back to the endpoint.
-    Write(Block, Option<u32>, Message),
+    /// With memory that the sender is to write into.
+    Open(StreamOffer, Stop, Vec<BufferMut>),
+    Write(Arriving),
     Finish(Stop),
     Abandon,
+}
+
+/// A block that came.
+pub(super) struct Arriving {
+    pub(super) block: Block,
+    /// Its checksum, if it is to be checked.
+    pub(super) crc: Option<u32>,
+    /// The blocks of the stream, if its content is to be hashed.
+    pub(super) hashed: Option<Arc<BlockPlan>>,
+    pub(super) bytes: Bytes,
+}
+
+/// Where the bytes of a block are.
+pub(super) enum Bytes {
+    /// Dropping it gives its buffer back to the endpoint.
+    Message(Message),
+    /// Written there by the sender, who may go on writing.
+    Landed(Arc<Landing>),
+}
+
+/// What is known of a block that was written.
+#[derive(Debug, Default)]
+pub(super) struct Sums {
+    pub(super) crc: u32,
+    pub(super) hash: Option<BlockHash>,
+    /// What computing the hash took.
+    pub(super) hash_time: Duration,
 }
 
 /// What became of it.
@@ -35,10 +66,9 @@ pub(super) struct WriteDone {
 }
 
 pub(super) enum Did {
-    Opened(Result<Kept, SinkError>),
-    Written(Block, Result<u32, Damage>),
-    /// Bytes that were read back.
-    Finished(Result<u64, SinkError>),
+    Opened(Result<Kept, SinkError>, Vec<Arc<Landing>>),
+    Written(Block, Result<Sums, Damage>),
+    Finished(Result<ReadBack, SinkError>),
     Abandoned,
 }
 
@@ -98,9 +128,12 @@ fn run(job: WriteJob) -> WriteDone {
     } = job;
     let panicked = |text| SinkError::Other(text);
     let did = match what {
-        What::Open(offer, stop) => {
+        What::Open(offer, stop, memory) => {
             let opened = guarded(|| sink.open(&offer, &stop));
-            Did::Opened(opened.unwrap_or_else(|text| Err(panicked(text))))
+            let opened = opened.unwrap_or_else(|text| Err(panicked(text)));
+            // Clearing it takes its time, too.
+            let memory = memory.into_iter().map(Landing::new);
+            Did::Opened(opened, memory.map(Arc::new).collect())
         }
         What::Finish(stop) => {
             let finished = guarded(|| sink.finish(&stop));
@@ -112,9 +145,7 @@ fn run(job: WriteJob) -> WriteDone {
             }
             Did::Abandoned
         }
-        What::Write(block, crc, message) => {
-            Did::Written(block, write(&*sink, block, crc, &message))
-        }
+        What::Write(arriving) => Did::Written(arriving.block, write(&*sink, &arriving)),
     };
     WriteDone {
         session,
@@ -123,24 +154,60 @@ fn run(job: WriteJob) -> WriteDone {
     }
 }
 
-fn write(
-    sink: &dyn BlockSink,
-    block: Block,
-    crc: Option<u32>,
-    message: &Message,
-) -> Result<u32, Damage> {
-    let bytes = message.payload();
-    let found = match crc {
-        Some(said) => {
-            let found = crc32c(bytes);
-            if found != said {
-                return Err(Damage::Crc(found));
-            }
-            found
+fn write(sink: &dyn BlockSink, arriving: &Arriving) -> Result<Sums, Damage> {
+    match &arriving.bytes {
+        Bytes::Message(message) => {
+            let bytes = message.payload();
+            let crc = arriving.crc.map_or(0, |_| crc32c(bytes));
+            check_and_write(sink, arriving, bytes, crc)
         }
-        None => 0,
+        Bytes::Landed(landing) => COPY.with_borrow_mut(|copy| {
+            copy.resize(arriving.block.len as usize, 0);
+            let crc = copy_out(landing, copy, arriving.crc.is_some());
+            check_and_write(sink, arriving, copy, crc)
+        }),
+    }
+}
+
+thread_local! {
+    /// What is checked and written of a block that its sender may still change.
+    static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Bytes that are copied, and then looked at while they are in the cache.
+const PIECE: usize = 32 << 10;
+
+/// Copies a block out of memory that its sender writes: one pass, with its checksum, if that is wanted.
+fn copy_out(landing: &Landing, copy: &mut [u8], sum: bool) -> u32 {
+    let mut crc = sum.then(Crc32c::new);
+    for (number, piece) in copy.chunks_mut(PIECE).enumerate() {
+        landing.copy_out(number * PIECE, piece);
+        if let Some(crc) = &mut crc {
+            crc.update(piece);
+        }
+    }
+    crc.map_or(0, |crc| crc.finish())
+}
+
+fn check_and_write(
+    sink: &dyn BlockSink,
+    arriving: &Arriving,
+    bytes: &[u8],
+    crc: u32,
+) -> Result<Sums, Damage> {
+    if arriving.crc.is_some_and(|said| said != crc) {
+        return Err(Damage::Crc(crc));
+    }
+    let mut sums = Sums {
+        crc,
+        ..Sums::default()
     };
-    let written = guarded(|| sink.write(block, found, bytes));
+    if let Some(plan) = &arriving.hashed {
+        let began = Instant::now();
+        sums.hash = Some(BlockHash::new(plan, &arriving.block, bytes));
+        sums.hash_time = began.elapsed();
+    }
+    let written = guarded(|| sink.write(arriving.block, crc, bytes));
     let written = written.unwrap_or_else(|text| Err(SinkError::Other(text)));
-    written.map(|()| found).map_err(Damage::Sink)
+    written.map(|()| sums).map_err(Damage::Sink)
 }

@@ -18,11 +18,15 @@ fn settings() -> IntakeSettings {
 
 /// One file of 100 bytes.
 fn manifest() -> Manifest {
+    manifest_of(100)
+}
+
+fn manifest_of(size: u64) -> Manifest {
     let entry = Entry {
         name: RelativeName::new(b"file").unwrap(),
         kind: EntryKind::File,
         mode: 0o644,
-        size: 100,
+        size,
         modified: Modified::default(),
     };
     Manifest::new([entry]).unwrap()
@@ -57,7 +61,7 @@ fn announced(open: Open) -> (Intake, Result<Arrival, StreamViolation>) {
 fn begun() -> Intake {
     let (mut intake, arrival) = announced(open());
     assert_eq!(arrival, Ok(Arrival::Announced));
-    intake.accept(BlockSet::new(10), 0);
+    intake.accept(BlockSet::new(10), 0, None);
     assert!(matches!(intake.next_to_say(), Some(Message::Accept(_))));
     intake.on_said();
     intake
@@ -95,6 +99,11 @@ fn what_is_beyond_a_limit_is_refused_before_it_comes() {
     let (memory, [asked, limit]) = refused(open(), &|it| it.memory_left = 10);
     assert_eq!((memory, limit), (RefusalCode::BUSY, 10));
     assert!(asked > 10);
+    let flags = OpenFlags::BLAKE3;
+    let hashed = refused(Open { flags, ..open() }, &|it| {
+        it.features = Features::all()
+    });
+    assert_eq!(hashed.0, RefusalCode::BLOCKS, "blocks of 10 bytes");
     for flags in [OpenFlags::BLAKE3, OpenFlags::READ_BACK, OpenFlags::BY_WRITE] {
         let (code, _) = refused(Open { flags, ..open() }, &|_| {});
         assert_eq!(code, RefusalCode::FEATURE);
@@ -183,4 +192,84 @@ fn a_damaged_block_is_asked_for_again() {
     );
     let again = intake.on_message(0, &Message::Block(block(3)));
     assert_eq!(again, Ok(Arrival::Block(taken)));
+}
+
+/// A stream of two blocks of 1024 bytes whose blocks are there; the sender says that the content has this hash.
+fn hashed(said: Option<[u8; HASH_LEN]>) -> Intake {
+    let bytes = [7; 2048];
+    let manifest = manifest_of(2048);
+    let open = Open {
+        flags: OpenFlags::CRC32C | OpenFlags::BLAKE3,
+        block_bytes: 1024,
+        manifest_bytes: manifest.encoded_len(),
+        bytes: 2048,
+        blocks: 2,
+        ..open()
+    };
+    let features = Features::all();
+    let settings = IntakeSettings {
+        features,
+        ..settings()
+    };
+    let mut intake = Intake::new(0, open, settings).unwrap();
+    let (entries, _) = manifest.encode_part(0, 8192);
+    let part = ManifestPart {
+        stream: 1,
+        first: 0,
+        entries: &entries,
+    };
+    intake.on_message(0, &Message::Manifest(part)).unwrap();
+    // The sink has the second block.
+    let plan = Arc::clone(intake.plan());
+    let (first, second) = (plan.get(0).unwrap(), plan.get(1).unwrap());
+    let hash = |block: &Block| BlockHash::new(&plan, block, &bytes[..1024]);
+    let (mut have, mut content) = (BlockSet::new(2), ContentHash::new(&plan, 1));
+    have.insert(1);
+    content.add(&second, hash(&second));
+    let mut digest = StreamDigest::new(2);
+    digest.add(1, 1024, 5);
+    intake.accept(have, digest.part(), Some(content));
+    while intake.next_to_say().is_some() {
+        intake.on_said();
+    }
+    let came = BlockHeader {
+        len: 1024,
+        ..block(0)
+    };
+    intake.on_message(0, &Message::Block(came)).unwrap();
+    assert_eq!(intake.blake3(), None, "not all of it is there");
+    intake.on_written(&first, 5, Some(hash(&first)));
+    assert_eq!(intake.blake3(), Some(*blake3::hash(&bytes).as_bytes()));
+    digest.add(0, 1024, 5);
+    let finish = Finish {
+        stream: 1,
+        lap: 0,
+        sent_here: 1,
+        sent: 1,
+        digest: digest.digest(),
+        blake3: said,
+    };
+    intake.on_message(0, &Message::Finish(finish)).unwrap();
+    intake
+}
+
+#[test]
+fn content_with_another_hash_is_not_complete() {
+    let right = *blake3::hash(&[7; 2048]).as_bytes();
+    for (said, compared) in [(Some(right), true), (None, false)] {
+        let mut intake = hashed(said);
+        assert!(intake.is_whole());
+        assert_eq!(intake.is_blake3_compared(), compared);
+        intake.complete(Checks::CRC32C);
+        match intake.next_to_say() {
+            Some(Message::Complete(complete)) => assert_eq!(complete.blake3, Some(right)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let mut wrong = hashed(Some([1; HASH_LEN]));
+    assert!(!wrong.is_whole());
+    match wrong.next_to_say() {
+        Some(Message::Failed(failed)) => assert_eq!(failed.code, RefusalCode::DIGEST),
+        other => panic!("{other:?}"),
+    }
 }

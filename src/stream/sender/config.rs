@@ -189,6 +189,8 @@ impl Default for SlowPeer {
 /// | option | default |
 /// |---|---|
 /// | `crc32c` | yes: each block carries its CRC32C, and the sink checks it |
+/// | `blake3` | no: both sides compute the BLAKE3 of the content, and compare |
+/// | `transport` | [`Transport::Auto`] |
 /// | `sync` | no: the content is on the receiver's device before it says that it is complete |
 /// | `read_back` | no: the receiver reads what it wrote, and checks it |
 /// | `restart` | no: what the receiver has of an earlier, cut stream is thrown away |
@@ -202,6 +204,8 @@ impl Default for SlowPeer {
 #[derive(Debug, Clone)]
 pub struct SendOptions {
     pub(super) crc32c: bool,
+    pub(super) blake3: bool,
+    pub(super) transport: Transport,
     pub(super) sync: bool,
     pub(super) read_back: bool,
     pub(super) restart: bool,
@@ -218,6 +222,8 @@ impl Default for SendOptions {
     fn default() -> Self {
         Self {
             crc32c: true,
+            blake3: false,
+            transport: Transport::Auto,
             sync: false,
             read_back: false,
             restart: false,
@@ -237,6 +243,21 @@ impl SendOptions {
     #[must_use]
     pub fn crc32c(mut self, yes: bool) -> Self {
         self.crc32c = yes;
+        self
+    }
+
+    /// Whether both sides compute the BLAKE3 of the content, block by block as they have it, and compare before the receiver says that it is
+    /// complete. Blocks are the largest power of two then that both sides take. What it costs is in the report.
+    #[must_use]
+    pub fn blake3(mut self, yes: bool) -> Self {
+        self.blake3 = yes;
+        self
+    }
+
+    /// How blocks go to peers.
+    #[must_use]
+    pub fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
         self
     }
 
@@ -310,6 +331,43 @@ impl SendOptions {
     pub fn rails(mut self, rails: u16) -> Self {
         self.rails = rails;
         self
+    }
+}
+
+/// How blocks go to a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Transport {
+    /// By what is better over this provider, as far as was measured
+    /// ([`Provider::favours_writes`](crate::fabric::Provider::favours_writes)), and by messages if the receiver takes nothing else. The
+    /// report says which, and why.
+    #[default]
+    Auto,
+    /// As messages: each into the next buffer that the receiver has posted, and from there to the sink.
+    Message,
+    /// By RMA write into slots that the receiver has granted ([`ReceiverConfig::windows`](crate::stream::ReceiverConfig::windows)). It writes
+    /// whenever it likes, so the receiver copies each block out before it checks it: a pass over the bytes more than with messages. A
+    /// receiver that takes no writes ends the stream, with code [`RefusalCode::FEATURE`](crate::stream::RefusalCode::FEATURE).
+    Write,
+}
+
+impl Transport {
+    /// Whether blocks go by write, and why, in words. `offered`: both sides can; `favoured`: the provider does it better.
+    pub(super) fn choose(
+        self,
+        offered: bool,
+        favoured: bool,
+    ) -> Result<(bool, &'static str), &'static str> {
+        match self {
+            Self::Message => Ok((false, "messages: asked for")),
+            Self::Write if offered => Ok((true, "RMA writes: asked for")),
+            Self::Write => Err("one of the two sides, or the provider, has no RMA writes"),
+            Self::Auto if !favoured => {
+                Ok((false, "messages: the provider does them as well or better"))
+            }
+            Self::Auto if offered => Ok((true, "RMA writes: the provider does them better")),
+            Self::Auto => Ok((false, "messages: the receiver has no windows to write into")),
+        }
     }
 }
 

@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use super::config::{SendOptions, SlowPeer};
 use super::engine::{Begin, Route, Tools};
 use super::lane::{Lane, Ready};
-use super::reading::{ReadDone, ReadJob, What};
+use super::reading::{ReadDone, ReadJob, Sums, Wanted, What};
 use super::transfer::Shared;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::ReceiveEvent;
+use crate::stream::block_set::BlockSet;
+use crate::stream::content_hash::{BlockHash, ContentHash};
 use crate::stream::rate::RateLimit;
 use crate::stream::{
-    BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
+    Block, BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
 };
 
 /// How long the first peer that is ready waits for what the others say of the size of blocks, and for their being ready.
@@ -26,6 +28,8 @@ pub(super) struct Shipment {
     pub(super) shared: Arc<Shared>,
     /// None: no peer has said yet how long its blocks may be.
     pub(super) plan: Option<Plan>,
+    /// Where it was asked for, and there is a plan.
+    content: Option<Content>,
     pub(super) rate: RateLimit,
     pub(super) paused: bool,
     /// Everything that was read is of the same state of the source.
@@ -37,6 +41,34 @@ pub(super) struct Shipment {
 pub(super) struct Plan {
     pub(super) blocks: Arc<BlockPlan>,
     pub(super) identity: StreamIdentity,
+}
+
+/// The hash of what was read, whichever peer it was read for.
+struct Content {
+    hash: ContentHash,
+    hashed: BlockSet,
+}
+
+impl Content {
+    fn new(plan: &BlockPlan, entries: usize) -> Self {
+        Self {
+            hash: ContentHash::new(plan, entries),
+            hashed: BlockSet::new(plan.blocks()),
+        }
+    }
+
+    fn add(&mut self, block: &Block, hash: BlockHash) {
+        if self.hashed.insert(block.index) {
+            self.hash.add(block, hash);
+        }
+    }
+}
+
+impl Shipment {
+    /// BLAKE3 of the content, if it was asked for, and all of it was read.
+    pub(super) fn blake3(&self) -> Option<[u8; 32]> {
+        self.content.as_ref()?.hash.finish()
+    }
 }
 
 pub(super) struct Delivery {
@@ -79,6 +111,7 @@ impl Delivery {
                 options,
                 shared,
                 plan: None,
+                content: None,
                 paused: false,
                 checked: false,
             },
@@ -143,7 +176,7 @@ impl Delivery {
             let what = "the deadline of the transfer is over";
             self.fail_all(&StreamError::Deadline { what }, tools);
         }
-        self.cut(tools.now);
+        self.cut(tools.now, tools.config.block_bytes);
         for lane in &mut self.lanes {
             lane.on_time(&self.shipment, tools);
         }
@@ -153,8 +186,8 @@ impl Delivery {
         }
     }
 
-    /// Decides on the size of blocks: what each peer takes, once each has spoken or has had its time.
-    fn cut(&mut self, now: Instant) {
+    /// Decides on the size of blocks: what there are buffers for and each peer takes, once each has spoken or has had its time.
+    fn cut(&mut self, now: Instant, most: u32) {
         if self.shipment.plan.is_some() {
             return;
         }
@@ -170,8 +203,18 @@ impl Delivery {
         if !all && now < by {
             return;
         }
-        let least = rooms.into_iter().min().unwrap_or(u32::MAX);
-        self.shipment.plan = Some(Plan::new(&*self.shipment.source, least));
+        let least = rooms.into_iter().min().unwrap_or(most).min(most);
+        let source = &*self.shipment.source;
+        let hashed = self.shipment.options.blake3;
+        let block_bytes = match hashed {
+            // Such blocks can be hashed each by itself.
+            true => 1 << least.ilog2(),
+            false => least,
+        };
+        let plan = Plan::new(source, block_bytes);
+        let content = || Content::new(&plan.blocks, source.manifest().len());
+        self.shipment.content = hashed.then(content);
+        self.shipment.plan = Some(plan);
     }
 
     fn judge_slow(&mut self, tools: &mut Tools) {
@@ -256,11 +299,22 @@ impl Delivery {
     }
 
     pub(super) fn job(&self, what: What) -> ReadJob {
+        let shipment = &self.shipment;
+        let hashed = match (&what, &shipment.content, &shipment.plan) {
+            (What::Read(block, _) | What::Lent(block, _), Some(content), Some(plan)) => {
+                let new = !content.hashed.contains(block.index);
+                new.then(|| Arc::clone(&plan.blocks))
+            }
+            _ => None,
+        };
         ReadJob {
             transfer: self.shipment.id,
             source: Arc::clone(&self.shipment.source),
             what,
-            crc: self.shipment.options.crc32c,
+            sums: Wanted {
+                crc: shipment.options.crc32c,
+                hashed,
+            },
         }
     }
 
@@ -272,9 +326,17 @@ impl Delivery {
         match (done.result, done.block) {
             (Ok(read), Some(block)) => {
                 let Some(bytes) = read.bytes else { return };
+                let Sums {
+                    crc,
+                    hash,
+                    hash_time,
+                } = read.sums;
+                if let (Some(content), Some(hash)) = (&mut self.shipment.content, hash) {
+                    content.add(&block, hash);
+                }
                 for lane in &mut self.lanes {
-                    let (bytes, crc) = (bytes.clone(), read.crc);
-                    lane.on_read(Ready { block, bytes, crc }, done.took);
+                    let bytes = bytes.clone();
+                    lane.on_read(Ready { block, bytes, crc }, done.took, hash_time);
                 }
             }
             (Ok(_), None) => self.shipment.checked = self.reading == 0,

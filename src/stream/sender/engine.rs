@@ -116,6 +116,18 @@ impl Tools {
         Ok((at, connection))
     }
 
+    /// Whether the provider of a rail can write so many bytes at once, and whether it does that better than messages.
+    pub(super) fn writes(&mut self, port: usize, bytes: u32) -> (bool, bool) {
+        let can = self
+            .endpoint(port)
+            .is_some_and(|endpoint| endpoint.can_write(bytes.into()));
+        let mut rows = self
+            .docks
+            .iter()
+            .map(|dock| dock.domain.fabric().provider());
+        (can, rows.all(|row| row.favours_writes))
+    }
+
     /// Which way the bytes of a source take.
     pub(super) fn path(&self, source: &dyn BlockSource) -> String {
         let providers = report::providers(self.docks.iter().map(|dock| &dock.domain));
@@ -363,6 +375,7 @@ impl Engine {
             | ReceiveEvent::Completed { connection, .. }
             | ReceiveEvent::Failed { connection, .. }
             | ReceiveEvent::PeerClosing { connection }
+            | ReceiveEvent::Window { connection, .. }
             | ReceiveEvent::Disconnected { connection, .. } => *connection,
             // A refused send is offered again at each turn.
             _ => return,

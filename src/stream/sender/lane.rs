@@ -3,19 +3,20 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
-use super::config::Peer;
+use super::config::{Peer, Transport};
 use super::delivery::Shipment;
 use super::engine::{Route, Tools};
+use super::placing::InSlot;
 use super::rail::{Rail, RailStage};
 use super::transfer::PeerOutcome;
 use crate::buffer::Buffer;
-use crate::endpoint::{CloseReason, Message as Arrived, ReceiveEvent};
+use crate::endpoint::{CloseReason, Message as Arrived, ReceiveEvent, WindowEvent};
 use crate::error::SendErrorKind;
 use crate::random::random_u64;
 use crate::stream::outbox::{CONTROL_KEY, Pumped};
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sending::Outlay;
-use crate::stream::wire::{HEADER_LEN, Message, Open, OpenFlags};
+use crate::stream::wire::{HEADER_LEN, Message, Open, OpenFlags, Placed};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// The only stream of a session: each transfer makes a session of its own with each peer.
@@ -23,6 +24,9 @@ const STREAM: u32 = 1;
 
 /// Control messages that wait on a rail at once: a tree has a long manifest.
 const WAITING: usize = 4;
+
+/// The same for blocks that were written.
+const PLACED_WAITING: usize = 64;
 
 /// A peer that grants nothing and says nothing for so long is asked what it has.
 const INQUIRE_AFTER: Duration = Duration::from_secs(1);
@@ -69,6 +73,10 @@ pub(super) struct Lane {
     session: [u8; 16],
     /// None until the stream is open.
     outlay: Option<Outlay>,
+    /// Blocks go by RMA write.
+    by_write: bool,
+    /// The receiver had no window left.
+    no_windows: bool,
     /// Read, and not sent yet.
     queue: VecDeque<Ready>,
     /// Being read.
@@ -94,6 +102,8 @@ impl Lane {
             rails: Vec::new(),
             session: [0; 16],
             outlay: None,
+            by_write: false,
+            no_windows: false,
             queue: VecDeque::new(),
             assigned: HashSet::new(),
             dialed: 0,
@@ -156,9 +166,10 @@ impl Lane {
         }
     }
 
-    pub(super) fn on_read(&mut self, ready: Ready, took: Duration) {
+    pub(super) fn on_read(&mut self, ready: Ready, took: Duration, hash_time: Duration) {
         if self.assigned.remove(&ready.block.index) {
             self.report.read_time += took;
+            self.report.hash_time += hash_time;
             self.queue.push_back(ready);
         }
     }
@@ -171,7 +182,10 @@ impl Lane {
     fn has_sent_all(&self) -> bool {
         let idle = self.assigned.is_empty()
             && self.queue.is_empty()
-            && self.rails.iter().all(|rail| rail.in_flight == 0);
+            && self
+                .rails
+                .iter()
+                .all(|rail| rail.in_flight == 0 && rail.unplaced() == 0);
         idle && self
             .outlay
             .as_ref()
@@ -245,7 +259,8 @@ impl Lane {
         };
         let (port, connection) = tools.dial(dock, &addr, route)?;
         let rails = self.wanted_rails(shipment);
-        let rail = Rail::new(port, connection, (self.dialed, rails), self.session, tools)?;
+        let mut rail = Rail::new(port, connection, (self.dialed, rails), self.session, tools)?;
+        rail.placing = self.by_write.then(Box::default);
         self.rails.push(rail);
         self.dialed += 1;
         Ok(())
@@ -259,6 +274,7 @@ impl Lane {
             }
         }
         self.outlay = None;
+        self.by_write = false;
         self.queue.clear();
         self.assigned.clear();
     }
@@ -266,6 +282,14 @@ impl Lane {
     /// The last connection is gone, or can't be made: another attempt, or the end.
     fn on_lost(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
         self.failed_once = true;
+        let busy = matches!(
+            error,
+            StreamError::Refused {
+                code: RefusalCode::BUSY,
+                ..
+            }
+        );
+        self.no_windows |= self.by_write && busy;
         self.leave_rails(false, tools);
         if self.failures >= shipment.options.reconnects || !is_worth_a_retry(&error) {
             return self.end(Err(error), shipment, tools);
@@ -344,6 +368,7 @@ impl Lane {
                 self.last_moved = tools.now;
                 self.failures = 0;
             }
+            ReceiveEvent::Window { event, .. } => self.on_window_event(rail, event, tools.now),
             ReceiveEvent::Failed { key, .. } if key != CONTROL_KEY => {
                 // Whether it arrived is not known; the peer says what it lacks.
                 self.rails[rail].in_flight -= 1;
@@ -351,6 +376,24 @@ impl Lane {
             ReceiveEvent::Disconnected { reason, .. } => {
                 self.on_disconnected(rail, reason, shipment, tools);
             }
+            _ => {}
+        }
+    }
+
+    fn on_window_event(&mut self, rail: usize, event: WindowEvent, now: Instant) {
+        let rail = &mut self.rails[rail];
+        let Some(placing) = &mut rail.placing else {
+            return;
+        };
+        match event {
+            WindowEvent::Written { key, .. } => {
+                placing.on_written(key);
+                rail.in_flight -= 1;
+                self.last_moved = now;
+                self.failures = 0;
+            }
+            // The end of the connection follows, and what becomes of the block.
+            WindowEvent::WriteFailed { .. } => rail.in_flight -= 1,
             _ => {}
         }
     }
@@ -376,12 +419,16 @@ impl Lane {
         }
         let was_ready = std::mem::replace(&mut lost.stage, RailStage::Gone) == RailStage::Ready;
         let number = lost.number;
+        let unplaced = lost.placing.as_mut().map(|placing| placing.lose());
         if !self.rails.iter().any(Rail::is_ready) {
             return self.on_lost(StreamError::Lost(reason), shipment, tools);
         }
         if was_ready && let Some(outlay) = &mut self.outlay {
             // What was on the way there may have arrived: the receiver says what it lacks.
             self.report.rails_lost += 1;
+            for block in unplaced.into_iter().flatten() {
+                outlay.give_back(block);
+            }
             outlay.on_rail_lost(number);
         }
     }
@@ -435,12 +482,43 @@ impl Lane {
             return Err(StreamViolation::Unexpected { kind, state }.into());
         };
         outlay.on_message(&message)?;
+        match &message {
+            Message::Window(_) | Message::Freed(_) => {
+                return self.on_slots(rail, &message, shipment, tools);
+            }
+            _ => {}
+        }
         if self.stage == Stage::Opening && outlay.is_accepted() {
             self.stage = Stage::Sending;
             (_, self.report.resumed_bytes) = outlay.had();
             self.more_rails(shipment, tools);
         }
         self.after_message(shipment, tools)
+    }
+
+    /// What is said of slots to write into, on the rail whose slots they are.
+    fn on_slots(
+        &mut self,
+        rail: usize,
+        message: &Message<'_>,
+        shipment: &Shipment,
+        tools: &mut Tools,
+    ) -> Result<(), StreamError> {
+        let rail = &mut self.rails[rail];
+        let (Some(placing), Some(connection)) = (&mut rail.placing, rail.connection) else {
+            return Ok(());
+        };
+        let (Some(endpoint), Some(plan)) = (tools.endpoint(rail.port), &shipment.plan) else {
+            return Ok(());
+        };
+        match message {
+            Message::Window(window) => {
+                let block_bytes = plan.blocks.block_bytes();
+                placing.on_window(window, block_bytes, (endpoint, connection))
+            }
+            Message::Freed(freed) => Ok(placing.on_freed(freed.slot)?),
+            _ => Ok(()),
+        }
     }
 
     /// The others, now that the receiver knows the session.
@@ -461,7 +539,11 @@ impl Lane {
         };
         self.report.damaged = outlay.damaged();
         match outlay.outcome() {
-            Some(Ok(_)) => self.end(Ok(()), shipment, tools),
+            Some(Ok(complete)) => {
+                self.report.blake3 = complete.blake3;
+                self.report.blake3_compared = complete.blake3.is_some() && outlay.has_blake3();
+                self.end(Ok(()), shipment, tools);
+            }
             Some(Err(error)) => return Err(error.clone()),
             // Something is missing: another lap.
             None if self.stage == Stage::Finishing && !outlay.is_finishing() => {
@@ -524,8 +606,14 @@ impl Lane {
     // ---- sending -------------------------------------------------------------------------------------------------
 
     pub(super) fn pump(&mut self, shipment: &mut Shipment, tools: &mut Tools) -> bool {
-        if self.stage == Stage::Ready && shipment.plan.is_some() {
-            self.open(shipment);
+        if self.stage == Stage::Ready
+            && shipment.plan.is_some()
+            && let Err(error) = self.open(shipment, tools)
+        {
+            self.give_up(error, shipment, tools);
+        }
+        if self.by_write {
+            self.place();
         }
         self.speak(shipment);
         for rail in &mut self.rails {
@@ -544,6 +632,9 @@ impl Lane {
             && shipment.checked
             && let Some(outlay) = &mut self.outlay
         {
+            if let Some(hash) = shipment.blake3() {
+                outlay.set_blake3(hash);
+            }
             outlay.allow_finish();
             self.stage = Stage::Finishing;
             any = true;
@@ -555,11 +646,16 @@ impl Lane {
         any
     }
 
-    fn open(&mut self, shipment: &Shipment) {
-        let Some(plan) = &shipment.plan else { return };
+    fn open(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
+        let Some(plan) = &shipment.plan else {
+            return Ok(());
+        };
         let options = &shipment.options;
+        self.choose_transport(options.transport, plan.blocks.block_bytes(), tools)?;
         let mut flags = OpenFlags::empty();
         flags.set(OpenFlags::CRC32C, options.crc32c);
+        flags.set(OpenFlags::BLAKE3, options.blake3);
+        flags.set(OpenFlags::BY_WRITE, self.by_write);
         flags.set(OpenFlags::SYNC, options.sync);
         flags.set(OpenFlags::READ_BACK, options.read_back);
         // Only once: what the receiver has from this transfer, it keeps.
@@ -580,6 +676,55 @@ impl Lane {
         outlay.pause(shipment.paused);
         self.outlay = Some(outlay);
         self.stage = Stage::Opening;
+        Ok(())
+    }
+
+    /// Decides whether blocks of this session go by message or by RMA write.
+    fn choose_transport(
+        &mut self,
+        wanted: Transport,
+        block_bytes: u32,
+        tools: &mut Tools,
+    ) -> Result<(), StreamError> {
+        let Some(first) = self.rails.first() else {
+            return Ok(());
+        };
+        let (able, favoured) = tools.writes(first.port, block_bytes);
+        let may = wanted == Transport::Write || !self.no_windows;
+        let offered = able && may && first.takes_writes();
+        let chosen = wanted.choose(offered, favoured);
+        let (by_write, why) = chosen.map_err(|reason| StreamError::GivenUp {
+            code: RefusalCode::FEATURE,
+            reason: reason.to_owned(),
+        })?;
+        self.by_write = by_write;
+        self.report.transport = why.to_owned();
+        for rail in &mut self.rails {
+            rail.placing = by_write.then(Box::default);
+        }
+        Ok(())
+    }
+
+    /// Tells the peer of blocks that were written.
+    fn place(&mut self) {
+        let Some(outlay) = self.outlay.as_mut().filter(|outlay| outlay.may_place()) else {
+            return;
+        };
+        for rail in self.rails.iter_mut().filter(|rail| rail.is_ready()) {
+            let Some(placing) = &mut rail.placing else {
+                continue;
+            };
+            while rail.outbox.len() < PLACED_WAITING
+                && let Some(InSlot { block, crc, slot }) = placing.to_place()
+            {
+                rail.outbox.push(&Message::Placed(Placed {
+                    block: outlay.header(&block, crc),
+                    slot,
+                }));
+                placing.on_placed();
+                outlay.on_sent(rail.number, &block, crc);
+            }
+        }
     }
 
     /// Sends the next block, by whichever rail has the most room. False: not now.
@@ -594,6 +739,13 @@ impl Lane {
         if shipment.paused || !outlay.may_send() || !shipment.rate.may(tools.now) {
             return false;
         }
+        if self.by_write {
+            // What was written, and is not told of, is to be sent on credit, too.
+            let unplaced: usize = self.rails.iter().map(Rail::unplaced).sum();
+            if outlay.room() <= unplaced as u64 {
+                return false;
+            }
+        }
         let depth = tools.config.depth as usize;
         let able = self.rails.iter_mut();
         let able = able.filter(|rail| rail.may_send(depth));
@@ -605,12 +757,21 @@ impl Lane {
             return false;
         };
         let (block, crc) = (next.block, next.crc);
-        let mut header = [0; HEADER_LEN];
-        outlay.header(&block, crc).encode(&mut header);
-        let payload = next.bytes.clone().into();
-        match endpoint.send(connection, payload, &header, block.index) {
+        let sent = match &mut rail.placing {
+            None => {
+                let mut header = [0; HEADER_LEN];
+                outlay.header(&block, crc).encode(&mut header);
+                let payload = next.bytes.clone().into();
+                let sent = endpoint.send(connection, payload, &header, block.index);
+                sent.map_err(|refused| refused.kind)
+            }
+            Some(placing) => placing.write(endpoint, next),
+        };
+        match sent {
             Ok(()) => {
-                outlay.on_sent(rail.number, &block, crc);
+                if !self.by_write {
+                    outlay.on_sent(rail.number, &block, crc);
+                }
                 rail.in_flight += 1;
                 let len = u64::from(block.len);
                 shipment.rate.take(len, now);
@@ -620,7 +781,7 @@ impl Lane {
                 true
             }
             Err(refused) => {
-                rail.blocked = matches!(refused.kind, SendErrorKind::WouldBlock(_));
+                rail.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
                 // Another rail may have room; what else is wrong, the connection's own event says.
                 false
             }
@@ -630,7 +791,8 @@ impl Lane {
     /// What it waits for, from now on.
     fn account(&mut self, shipment: &Shipment, now: Instant) {
         let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
-        let may = self.outlay.as_ref().is_some_and(Outlay::may_send);
+        let has_slot = !self.by_write || self.rails.iter().any(Rail::has_slot);
+        let may = has_slot && self.outlay.as_ref().is_some_and(Outlay::may_send);
         let stall = match self.stage {
             Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::Limit,
             Stage::Sending if self.queue.is_empty() && in_flight == 0 => Stall::Disk,

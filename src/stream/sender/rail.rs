@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::engine::Tools;
+use super::placing::Placing;
 use crate::endpoint::{ConnectionId, Message as Arrived};
 use crate::stream::StreamError;
 use crate::stream::auth;
@@ -33,6 +34,8 @@ pub(super) struct Rail {
     pub(super) outbox: Outbox,
     /// Blocks on their way.
     pub(super) in_flight: usize,
+    /// Where blocks go by RMA write.
+    pub(super) placing: Option<Box<Placing>>,
     /// The last block was refused for now; until the next turn.
     pub(super) blocked: bool,
 }
@@ -49,7 +52,7 @@ impl Rail {
             session,
             rail: number,
             rails,
-            features: Features::RAILS | Features::RESUME | Features::READ_BACK,
+            features: Features::all(),
             key: tools.config.key.clone(),
             nonce: auth::nonce()?,
             deadline: tools.now + tools.config.connect_timeout,
@@ -64,6 +67,7 @@ impl Rail {
             agreed: None,
             outbox: Outbox::default(),
             in_flight: 0,
+            placing: None,
             blocked: false,
         })
     }
@@ -76,9 +80,33 @@ impl Rail {
         self.agreed.as_ref().map(|agreed| agreed.payload_max)
     }
 
-    /// Whether a block may go by it: what was said before goes first.
+    /// Whether the receiver lets blocks be written.
+    pub(super) fn takes_writes(&self) -> bool {
+        let agreed = self.agreed.as_ref();
+        agreed.is_some_and(|agreed| agreed.features.contains(Features::BY_WRITE))
+    }
+
+    /// Whether a block may go by it: what was said before goes first, but a write overtakes.
     pub(super) fn may_send(&self, depth: usize) -> bool {
-        self.is_ready() && !self.blocked && self.in_flight < depth && self.outbox.is_empty()
+        let has_room = match &self.placing {
+            None => self.outbox.is_empty(),
+            Some(_) => self.has_slot(),
+        };
+        self.is_ready() && !self.blocked && self.in_flight < depth && has_room
+    }
+
+    /// Whether a block could be written.
+    pub(super) fn has_slot(&self) -> bool {
+        self.placing
+            .as_ref()
+            .is_some_and(|placing| placing.has_room())
+    }
+
+    /// Blocks that were written, or are, and that the peer was not told of.
+    pub(super) fn unplaced(&self) -> usize {
+        self.placing
+            .as_ref()
+            .map_or(0, |placing| placing.unplaced())
     }
 
     /// Bytes that a control message may have.

@@ -7,16 +7,25 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{Buffer, BufferMut};
 use crate::event_loop::Waker;
+use crate::stream::content_hash::BlockHash;
 use crate::stream::digest::crc32c;
 use crate::stream::workers::{Workers, guarded};
-use crate::stream::{Block, BlockSource, SourceError};
+use crate::stream::{Block, BlockPlan, BlockSource, SourceError};
 
 /// One block that is to be read.
 pub(super) struct ReadJob {
     pub(super) transfer: u64,
     pub(super) source: Arc<dyn BlockSource>,
     pub(super) what: What,
+    pub(super) sums: Wanted,
+}
+
+/// What is computed of a block while it is in the cache.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
     pub(super) crc: bool,
+    /// The blocks of the stream, if its content is hashed, and this one was not yet.
+    pub(super) hashed: Option<Arc<BlockPlan>>,
 }
 
 pub(super) enum What {
@@ -41,7 +50,16 @@ pub(super) struct ReadDone {
 pub(super) struct ReadBlock {
     /// None: nothing was to be read.
     pub(super) bytes: Option<Buffer>,
+    pub(super) sums: Sums,
+}
+
+/// What was computed of it.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sums {
     pub(super) crc: u32,
+    pub(super) hash: Option<BlockHash>,
+    /// What computing the hash took.
+    pub(super) hash_time: Duration,
 }
 
 /// Threads that read, and compute checksums while the bytes are in the cache.
@@ -58,30 +76,44 @@ pub(super) fn spawn(
     })
 }
 
+impl Wanted {
+    fn of(&self, block: &Block, bytes: &[u8]) -> Sums {
+        let mut sums = Sums::default();
+        if self.crc {
+            sums.crc = crc32c(bytes);
+        }
+        if let Some(plan) = &self.hashed {
+            let began = Instant::now();
+            sums.hash = Some(BlockHash::new(plan, block, bytes));
+            sums.hash_time = began.elapsed();
+        }
+        sums
+    }
+}
+
 fn run(job: ReadJob) -> ReadDone {
     let began = Instant::now();
     let ReadJob {
         transfer,
         source,
         what,
-        crc,
+        sums: wanted,
     } = job;
-    let checksum = |bytes: &[u8]| if crc { crc32c(bytes) } else { 0 };
     let (block, result) = match what {
         What::Check => {
             let checked = guarded(|| source.check_unchanged());
             let checked = checked.unwrap_or_else(|panic| Err(SourceError::Other(panic)));
             let nothing = ReadBlock {
                 bytes: None,
-                crc: 0,
+                sums: Sums::default(),
             };
             (None, checked.map(|()| nothing))
         }
         What::Lent(block, bytes) => {
-            let crc = checksum(&bytes);
+            let sums = wanted.of(&block, &bytes);
             let read = ReadBlock {
                 bytes: Some(bytes),
-                crc,
+                sums,
             };
             (Some(block), Ok(read))
         }
@@ -90,10 +122,10 @@ fn run(job: ReadJob) -> ReadDone {
             let read = guarded(|| source.read(block.entry, block.offset, &mut buffer[..len]));
             let read = read.unwrap_or_else(|panic| Err(SourceError::Other(panic)));
             let read = read.map(|()| {
-                let crc = checksum(&buffer[..len]);
+                let sums = wanted.of(&block, &buffer[..len]);
                 ReadBlock {
                     bytes: Some(buffer.freeze(len)),
-                    crc,
+                    sums,
                 }
             });
             (Some(block), read)

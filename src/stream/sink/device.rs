@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer, starts};
+use super::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer, starts};
 use crate::buffer::RegionSlice;
 use crate::stream::copy_streams::CopyStreams;
 use crate::stream::{Block, Manifest, StreamIdentity};
@@ -138,9 +138,9 @@ impl BlockSink for Filling {
         Ok(copy?)
     }
 
-    fn finish(&self, _stop: &Stop) -> Result<u64, SinkError> {
+    fn finish(&self, _stop: &Stop) -> Result<ReadBack, SinkError> {
         self.shared.lock().push(self.stream.clone());
-        Ok(0)
+        Ok(ReadBack::default())
     }
 
     fn abandon(&self) {}

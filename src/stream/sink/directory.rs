@@ -22,7 +22,7 @@ use rustix::io::Errno;
 
 use self::partials::Partials;
 use super::beneath::Beneath;
-use super::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer};
+use super::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
 use crate::buffer::DeviceBuffer;
 use crate::cuda::Stream;
 use crate::storage::BackEnd;
@@ -253,12 +253,12 @@ impl BlockSink for Receiving {
         Ok(way)
     }
 
-    fn finish(&self, stop: &Stop) -> Result<u64, SinkError> {
+    fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
         let partials = self.partials()?;
         partials.flush()?;
         let read_back = match self.offer.read_back {
             true => partials.read_back(stop)?,
-            false => 0,
+            false => ReadBack::default(),
         };
         self.sync_content(&partials)?;
         let entries = self.offer.manifest.iter().enumerate();

@@ -1,6 +1,6 @@
 //! `DiscardSink`: bytes that nobody needs, for measuring what is in front of a sink.
 
-use super::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer};
+use super::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
 use crate::stream::Block;
 
 /// Forgets every block. Their checksums are checked as for any sink.
@@ -22,8 +22,8 @@ impl BlockSink for DiscardSink {
         Ok(())
     }
 
-    fn finish(&self, _stop: &Stop) -> Result<u64, SinkError> {
-        Ok(0)
+    fn finish(&self, _stop: &Stop) -> Result<ReadBack, SinkError> {
+        Ok(ReadBack::default())
     }
 
     fn abandon(&self) {}

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{BlockSink, Kept, SinkError, SinkFactory, Stop, StreamOffer, starts};
+use super::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer, starts};
 use crate::stream::{Block, Manifest};
 
 /// One stream that has arrived.
@@ -104,12 +104,12 @@ impl BlockSink for Filling {
         Ok(())
     }
 
-    fn finish(&self, _stop: &Stop) -> Result<u64, SinkError> {
+    fn finish(&self, _stop: &Stop) -> Result<ReadBack, SinkError> {
         let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(stream) = parts.take() {
             self.kept.lock().done.push(stream);
         }
-        Ok(0)
+        Ok(ReadBack::default())
     }
 
     fn abandon(&self) {

@@ -238,6 +238,13 @@ impl<L: Link> ReceiveCore<L> {
         one_sided::open_window(&conn.machine, id, rma, descriptor)
     }
 
+    /// Bytes that one write may have; none: there are no windows.
+    pub(crate) fn longest_write(&self) -> Option<u64> {
+        let rma = self.link.limits().rma.as_ref();
+        rma.filter(|_| self.settings.windows.enabled())
+            .map(|rma| rma.max_bytes)
+    }
+
     /// Posts a write, or gives everything back.
     pub(crate) fn write(
         &mut self,

@@ -21,7 +21,7 @@ use crate::stream::digest::crc32c;
 use crate::stream::journal::{
     self, Claims, JOURNAL_HEADER_LEN, JournalError, JournalHeader, JournalReader,
 };
-use crate::stream::sink::{Kept, SinkError, Stop, StreamOffer};
+use crate::stream::sink::{Kept, KeptBlock, ReadBack, SinkError, Stop, StreamOffer};
 
 const JOURNAL: &str = "journal";
 
@@ -125,30 +125,42 @@ impl Partials {
     pub(super) fn prove(&self, stop: &Stop) -> Result<Kept, SinkError> {
         let mut kept = Kept::default();
         let offer = &self.offer;
+        self.check_each(stop, |place, crc, bytes| {
+            let block = KeptBlock::of(offer, &place, bytes);
+            if block.crc() == crc {
+                kept.blocks.push(block);
+            }
+        })?;
+        Ok(kept)
+    }
+
+    /// Reads the blocks that the journal names, as far as they are there; each with the checksum that it is to have.
+    fn check_each(
+        &self,
+        stop: &Stop,
+        mut check: impl FnMut(Block, u32, &[u8]),
+    ) -> Result<(), SinkError> {
+        let offer = &self.offer;
         let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
         let Ok((claims, _)) = read_journal(self.work.as_fd(), &header)? else {
-            return Ok(kept);
+            return Ok(());
         };
         let mut buffer = Vec::new();
         for index in claims.blocks().ranges(0).flatten() {
             stop.check()?;
             if let (Some(place), Some(crc)) = (offer.plan.get(index), claims.crc(index))
-                && self.reads_as(place, crc, &mut buffer).unwrap_or(false)
+                && self.read_block(place, &mut buffer).is_ok()
             {
-                kept.blocks.push((index, crc));
+                check(place, crc, &buffer);
             }
         }
-        Ok(kept)
+        Ok(())
     }
 
-    fn reads_as(&self, place: Block, crc: u32, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    fn read_block(&self, place: Block, buffer: &mut Vec<u8>) -> io::Result<()> {
         let file = self.file(place.entry, false)?;
         buffer.resize(place.len as usize, 0);
-        match file.read_exact_at(buffer, place.offset) {
-            Ok(()) => Ok(crc32c(buffer) == crc),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-            Err(error) => Err(error),
-        }
+        file.read_exact_at(buffer, place.offset)
     }
 
     pub(super) fn write(&self, place: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
@@ -216,8 +228,9 @@ impl Partials {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Every block once more, from the device as far as the kernel can be asked for that. How many bytes.
-    pub(super) fn read_back(&self, stop: &Stop) -> Result<u64, SinkError> {
+    /// Every block once more, from the device as far as the kernel can be asked for that.
+    pub(super) fn read_back(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
+        let began = Instant::now();
         self.sync_each()?;
         let files = self.offer.manifest.iter().enumerate();
         for (number, entry) in files.filter(|(_, entry)| entry.size > 0) {
@@ -226,12 +239,13 @@ impl Partials {
             // It is advice: where it is not taken, the page cache is what is read.
             let _ = rustix::fs::fadvise(&file.file, 0, None, Advice::DontNeed);
         }
-        let proven = self.prove(stop)?.blocks;
-        if (proven.len() as u64) < self.offer.plan.blocks() {
-            let mut right = BlockSet::new(self.offer.plan.blocks());
-            for (index, _) in proven {
-                right.insert(index);
+        let mut right = BlockSet::new(self.offer.plan.blocks());
+        self.check_each(stop, |place, crc, bytes| {
+            if crc32c(bytes) == crc {
+                right.insert(place.index);
             }
+        })?;
+        if !right.is_full() {
             let wrong = self
                 .offer
                 .plan
@@ -241,7 +255,10 @@ impl Partials {
             let what = self.name(entry);
             return Err(SinkError::ReadBack { what, block });
         }
-        Ok(self.offer.manifest.bytes())
+        Ok(ReadBack {
+            bytes: self.offer.manifest.bytes(),
+            took: began.elapsed(),
+        })
     }
 
     pub(super) fn sync_each(&self) -> Result<(), SinkError> {

@@ -1,0 +1,132 @@
+//! `Landings`: the slots that the sender of one stream writes its blocks into, and which block is in which.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::guest::Guest;
+use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::endpoint::duplex::DuplexEndpoint;
+use crate::endpoint::landing::Landing;
+use crate::endpoint::{ConnectionId, LocalWindow, WindowError};
+use crate::stream::StreamViolation;
+use crate::stream::slots::SlotGrants;
+use crate::stream::wire::{Freed, Message, Window};
+
+/// A slot, which is a window of its own: what memory of a lost peer can't come back goes slot by slot.
+#[derive(Debug)]
+struct Slot {
+    memory: Arc<Landing>,
+    /// Not revoked: it ends with its connection.
+    _window: LocalWindow,
+}
+
+/// The slots of one stream, over all its connections.
+#[derive(Debug, Default)]
+pub(super) struct Landings {
+    /// Those that no connection has yet.
+    spare: Vec<Arc<Landing>>,
+    slots: usize,
+    /// Of each connection, by its number in the session.
+    grants: HashMap<u16, SlotGrants<Slot>>,
+    /// Where the blocks lie that are being checked and written.
+    taken: HashMap<u64, (u16, u32)>,
+}
+
+impl Landings {
+    /// Memory for so many slots, or fewer, if there is not so much.
+    pub(super) fn take(pool: &SharedBufferManager, slots: u32) -> Vec<BufferMut> {
+        (0..slots).map_while(|_| pool.try_acquire()).collect()
+    }
+
+    pub(super) fn new(spare: Vec<Arc<Landing>>) -> Self {
+        Self {
+            slots: spare.len(),
+            spare,
+            ..Self::default()
+        }
+    }
+
+    /// Slots for each of so many connections; one at least.
+    pub(super) fn share(&self, rails: u16) -> usize {
+        self.slots.div_ceil(usize::from(rails.max(1)))
+    }
+
+    /// Lets a sender write slots by one of its connections, and tells it which.
+    ///
+    /// # Errors
+    ///
+    /// Why it gets no more.
+    pub(super) fn grant(
+        &mut self,
+        (rail, stream, slots): (u16, u32, usize),
+        (endpoint, connection): (&mut DuplexEndpoint, ConnectionId),
+        guest: &mut Guest,
+    ) -> Result<(), WindowError> {
+        let grants = self.grants.entry(rail).or_default();
+        let slots = slots.min(self.spare.len());
+        for memory in self.spare.drain(..slots) {
+            let window = endpoint.expose(connection, Arc::clone(&memory))?;
+            let descriptor = window.descriptor().to_bytes();
+            let stride = memory.len() as u64;
+            let first_slot = grants.grant(Slot {
+                memory,
+                _window: window,
+            });
+            guest.outbox.push(&Message::Window(Window {
+                stream,
+                first_slot,
+                slots: 1,
+                stride,
+                descriptor: &descriptor,
+            }));
+        }
+        Ok(())
+    }
+
+    /// Whether no connection has a slot.
+    pub(super) fn has_none(&self) -> bool {
+        self.grants.values().all(SlotGrants::is_empty)
+    }
+
+    /// The sender says that a block is in a slot.
+    ///
+    /// # Errors
+    ///
+    /// It is none of its slots, or there is another block in it.
+    pub(super) fn on_placed(
+        &mut self,
+        rail: u16,
+        slot: u32,
+    ) -> Result<Arc<Landing>, StreamViolation> {
+        let grants = self.grants.entry(rail).or_default();
+        grants.take(slot).map(|slot| Arc::clone(&slot.memory))
+    }
+
+    /// The block in a slot is one that is to be written.
+    pub(super) fn keep(&mut self, index: u64, rail: u16, slot: u32) {
+        self.taken.insert(index, (rail, slot));
+    }
+
+    /// A block is dealt with: its slot, and what its sender is told by which connection.
+    pub(super) fn on_done(&mut self, index: u64, stream: u32) -> Option<(u16, Message<'static>)> {
+        let (rail, slot) = self.taken.remove(&index)?;
+        self.free(rail, slot, stream)
+    }
+
+    /// A slot may be written again. None: its connection is gone.
+    pub(super) fn free(
+        &mut self,
+        rail: u16,
+        slot: u32,
+        stream: u32,
+    ) -> Option<(u16, Message<'static>)> {
+        self.grants.get_mut(&rail)?.free(slot);
+        Some((rail, Message::Freed(Freed { stream, slot })))
+    }
+
+    /// A connection is gone. Its memory goes when nobody can reach it and no block in it is being copied.
+    pub(super) fn on_rail_gone(&mut self, rail: u16) {
+        self.grants.remove(&rail);
+        self.taken.retain(|_, (of, _)| *of != rail);
+    }
+}

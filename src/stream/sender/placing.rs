@@ -1,0 +1,116 @@
+//! `Placing`: blocks that go by RMA write: into slots that the peer of one rail has granted, and the peer is told of each when it is there.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::lane::Ready;
+use crate::endpoint::duplex::DuplexEndpoint;
+use crate::endpoint::{ConnectionId, RemoteWindow, WindowDescriptor};
+use crate::error::SendErrorKind;
+use crate::stream::slots::SlotBook;
+use crate::stream::wire::Window;
+use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
+
+/// A block in a slot, or on its way there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct InSlot {
+    pub(super) block: Block,
+    pub(super) crc: u32,
+    pub(super) slot: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Placing {
+    windows: Vec<RemoteWindow>,
+    slots: SlotBook,
+    /// Writes in flight, by the number of the block.
+    writing: HashMap<u64, InSlot>,
+    /// It is there, and the peer was not told.
+    written: VecDeque<InSlot>,
+}
+
+impl Placing {
+    /// The peer lets slots be written.
+    pub(super) fn on_window(
+        &mut self,
+        window: &Window<'_>,
+        block_bytes: u32,
+        (endpoint, connection): (&DuplexEndpoint, ConnectionId),
+    ) -> Result<(), StreamError> {
+        let remote = WindowDescriptor::parse(window.descriptor)
+            .map_err(|error| error.to_string())
+            .and_then(|descriptor| {
+                let remote = endpoint.open_window(connection, &descriptor);
+                remote.map_err(|error| error.to_string())
+            })
+            .map_err(|error| StreamError::GivenUp {
+                code: RefusalCode::FEATURE,
+                reason: format!("the window of the receiver is of no use: {error}"),
+            })?;
+        self.slots.add(window, remote.len(), block_bytes)?;
+        self.windows.push(remote);
+        Ok(())
+    }
+
+    /// A slot may be written again.
+    pub(super) fn on_freed(&mut self, slot: u32) -> Result<(), StreamViolation> {
+        self.slots.on_freed(slot)
+    }
+
+    /// Whether a block can be written now.
+    pub(super) fn has_room(&self) -> bool {
+        self.slots.has_free()
+    }
+
+    /// Begins to write a block; the endpoint says when it is there, or that it never will be.
+    pub(super) fn write(
+        &mut self,
+        endpoint: &mut DuplexEndpoint,
+        ready: &Ready,
+    ) -> Result<(), SendErrorKind> {
+        let Some((slot, place)) = self.slots.take() else {
+            return Err(SendErrorKind::WouldBlock(crate::error::Blocked::Credits));
+        };
+        let payload = ready.bytes.clone().into();
+        let to = self.windows[place.window].at(place.offset);
+        let (block, crc) = (ready.block, ready.crc);
+        match endpoint.write(payload, to, block.index) {
+            Ok(()) => {
+                self.writing
+                    .insert(block.index, InSlot { block, crc, slot });
+                Ok(())
+            }
+            Err(refused) => {
+                self.slots.give_back(slot);
+                Err(refused.kind)
+            }
+        }
+    }
+
+    /// A write is done, and confirmed.
+    pub(super) fn on_written(&mut self, index: u64) {
+        self.written.extend(self.writing.remove(&index));
+    }
+
+    /// The next block that the peer can be told of; [`on_placed`](Self::on_placed) says that it was.
+    pub(super) fn to_place(&self) -> Option<InSlot> {
+        self.written.front().copied()
+    }
+
+    pub(super) fn on_placed(&mut self) {
+        if let Some(placed) = self.written.pop_front() {
+            self.slots.on_placed(placed.slot);
+        }
+    }
+
+    /// Blocks that the peer was not told of.
+    pub(super) fn unplaced(&self) -> usize {
+        self.writing.len() + self.written.len()
+    }
+
+    /// The rail is gone: the blocks that its peer was not told of are to be sent anew.
+    pub(super) fn lose(&mut self) -> Vec<u64> {
+        let writing = self.writing.drain().map(|(index, _)| index);
+        let written = self.written.drain(..).map(|placed| placed.block.index);
+        writing.chain(written).collect()
+    }
+}
