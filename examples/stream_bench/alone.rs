@@ -1,6 +1,7 @@
-//! One end alone: what the disk gives, or takes, with no network beside it.
+//! What the disk gives, or takes, or both, with no network beside it.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,6 +11,7 @@ use fabricast::stream::BlockSource;
 
 use crate::case::Case;
 use crate::error::{Failure, fail};
+use crate::ring;
 use crate::sending::{Sent, timed};
 
 /// Does nothing too early for a rate.
@@ -113,5 +115,18 @@ pub(crate) fn write(case: &Case, directory: &Path) -> Result<Sent, Failure> {
         Ok(file.sync_all()?)
     })?;
     std::fs::remove_file(&path)?;
+    Ok(sent)
+}
+
+/// A file read by one thread and written by another, and the new one synced.
+pub(crate) fn copy(case: &Case, path: &Path, directory: &Path) -> Result<Sent, Failure> {
+    let to = directory.join("alone.dat");
+    let memory = ring::memory(case)?;
+    let (sent, ()) = timed(|| {
+        let (from, mut file) = (File::open(path)?, File::create(&to)?);
+        ring::double_buffered(case, &from, &memory, |block| Ok(file.write_all(block)?))?;
+        Ok(file.sync_all()?)
+    })?;
+    std::fs::remove_file(&to)?;
     Ok(sent)
 }

@@ -119,6 +119,8 @@ pub(crate) enum Operation {
     DiskTmpfs,
     /// From a file in memory to the disk, synced.
     TmpfsDisk,
+    /// From the disk to a file on the same disk, synced.
+    DiskDisk,
     /// From the page cache to a GPU's memory, to the peer, to a GPU's memory, to a file in memory.
     GpuTmpfs,
 }
@@ -134,15 +136,15 @@ impl Operation {
 
     /// Whether the file is on the disk.
     pub(crate) fn reads_disk(self) -> bool {
-        matches!(self, Self::ColdDiscard | Self::DiskTmpfs)
+        matches!(self, Self::ColdDiscard | Self::DiskTmpfs | Self::DiskDisk)
     }
 
     /// Ratios that are printed, the one with the bar first.
     pub(crate) fn comparisons(self) -> &'static [Comparison] {
         use Way::{
-            Bare, Gpu, GpuCrc, Ours, OursCrc, OursWrite, OursWriteCrc, ReadAlone, ReadStage,
-            Sendfile, SlowestStage, Socket, Splice, Throttled, ThrottledAlone, WireStage,
-            WriteAlone, WriteStage,
+            Bare, CopyAlone, Gpu, GpuCrc, Ours, OursCrc, OursWrite, OursWriteCrc, ReadAlone,
+            ReadStage, Sendfile, SlowestStage, Socket, Splice, Throttled, ThrottledAlone,
+            WireStage, WriteAlone, WriteStage,
         };
         const fn of(way: Way, by: Way, bar: Option<f64>) -> Comparison {
             Comparison { way, by, bar }
@@ -168,6 +170,7 @@ impl Operation {
             Self::ColdDiscard => const { &[of(Ours, ReadAlone, Some(0.95))] },
             Self::DiskTmpfs => const { &[of(Ours, ReadAlone, Some(0.9))] },
             Self::TmpfsDisk => const { &[of(Ours, WriteAlone, Some(0.9))] },
+            Self::DiskDisk => const { &[of(Ours, CopyAlone, Some(0.9))] },
             Self::GpuTmpfs => {
                 const {
                     &[
@@ -214,6 +217,8 @@ pub(crate) enum Way {
     ReadAlone,
     /// A file written and synced, and nothing else.
     WriteAlone,
+    /// A file read by one thread and written by another, double-buffered, and synced.
+    CopyAlone,
     /// Ours, its source throttled.
     Throttled,
     /// The throttled source read into memory, and nothing else.
@@ -259,7 +264,7 @@ impl Way {
     pub(crate) fn is_alone(self) -> bool {
         matches!(
             self,
-            Self::ReadAlone | Self::WriteAlone | Self::ThrottledAlone
+            Self::ReadAlone | Self::WriteAlone | Self::CopyAlone | Self::ThrottledAlone
         )
     }
 }

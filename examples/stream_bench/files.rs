@@ -38,6 +38,7 @@ impl Files {
             | Operation::ColdDiscard => (on_disk, None),
             Operation::DiskTmpfs | Operation::GpuTmpfs => (on_disk, Some(in_memory)),
             Operation::TmpfsDisk => (in_memory, Some(on_disk)),
+            Operation::DiskDisk => (on_disk, Some(on_disk)),
         };
         if operation == Operation::GpuTmpfs
             && let Err(why) = Device::new(options.case.device)
@@ -58,7 +59,7 @@ impl Files {
         Ok(Some(Self {
             source: path,
             sink: sink.as_ref().map(|sink| sink.path().to_owned()),
-            sync: operation == Operation::TmpfsDisk,
+            sync: matches!(operation, Operation::TmpfsDisk | Operation::DiskDisk),
             cold: operation.reads_disk(),
             _source: directory,
             _sink: sink,
@@ -102,7 +103,8 @@ fn unfit(
 ) -> Result<Option<String>, Failure> {
     let system = rustix::fs::statvfs(place)?;
     let free = system.f_bavail * system.f_frsize;
-    let needed = case.size as u64 + case.size as u64 / 8;
+    let files = 1 + u64::from(operation == Operation::DiskDisk);
+    let needed = files * (case.size as u64 + case.size as u64 / 8);
     if free < needed {
         return Ok(Some(format!("{} has {free} bytes free", place.display())));
     }

@@ -55,7 +55,7 @@ impl Peers {
             false => (sync.to_owned(), sink.into_owned()),
         };
         let to = match way.is_alone() {
-            true => "-".to_owned(),
+            true => sink,
             false => {
                 self.receiving.order(&format!("{} {sink}", way.name()))?;
                 self.receiving.expect("at")?

@@ -1,10 +1,13 @@
-//! The double buffer of the bare loop and of the socket loop: a thread fills blocks, the caller's sends them, and gives them back.
+//! The double buffer of the bare loop, of the socket loop and of the copy: a thread fills blocks, the caller's takes them, and gives them back.
 
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use fabricast::Region;
 
 use crate::case::Case;
 use crate::error::{Failure, fail};
@@ -68,6 +71,35 @@ pub(crate) fn with_reader<T>(
             Ok(Err(failure)) => Err(failure),
             Err(_) => fail("the reader panicked"),
         }
+    })
+}
+
+/// Memory for the blocks, every page of which is there.
+pub(crate) fn memory(case: &Case) -> Result<Arc<Region>, Failure> {
+    let memory = Region::host(case.buffers * case.block).build()?;
+    // SAFETY: the whole region, of which nothing is in use yet.
+    unsafe { memory.as_ptr().write_bytes(1, memory.len()) };
+    Ok(memory)
+}
+
+/// Reads the file into the memory on a thread, while `take` is given one block after the other here.
+pub(crate) fn double_buffered(
+    case: &Case,
+    file: &File,
+    memory: &Region,
+    mut take: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    // SAFETY: the region has as many blocks, outlives the reader, and only the two threads of the ring use it.
+    let slots = unsafe { Slots::new(memory.as_ptr(), case.block) };
+    with_reader(case, file, slots, |filled, free| {
+        // It ends when the reader has: then the last block was taken.
+        for block in filled {
+            // SAFETY: filled with so many bytes, and this thread's until it is given back below.
+            take(unsafe { std::slice::from_raw_parts(slots.at(block.slot), block.len) })?;
+            // Nobody listens when the whole file is read.
+            let _ = free.send(block.slot);
+        }
+        Ok(())
     })
 }
 

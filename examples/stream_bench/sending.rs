@@ -79,6 +79,8 @@ pub(crate) fn serve(case: &Case) -> Result<(), Failure> {
             }
             Way::ReadAlone => alone::read(case, file),
             Way::ThrottledAlone => alone::read(case, throttled),
+            // What it writes beside is named where others have an address.
+            Way::CopyAlone => alone::copy(case, path, Path::new(to)),
             _ => alone::write(case, path),
         }?;
         if sent.seconds <= 0.0 {

@@ -1,14 +1,11 @@
 //! Without libfabric: the same double buffer over a socket, sendfile(2), and splice(2). The receiver reads into one block, and drops it.
 
-#![allow(unsafe_code)]
-
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use fabricast::Region;
 use rustix::fs::sendfile;
 use rustix::pipe::{SpliceFlags, fcntl_setpipe_size, pipe, splice};
 
@@ -17,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::error::{Failure, fail};
 use crate::host::cpu_seconds;
 use crate::peer::answer;
-use crate::ring::{Slots, with_reader};
+use crate::ring;
 use crate::sending::{Sent, timed};
 
 /// How long the peer may be silent.
@@ -33,42 +30,18 @@ fn prepared(socket: TcpStream) -> Result<TcpStream, Failure> {
 
 /// Sends the file, and waits for the receiver's word.
 pub(crate) fn send(case: &Case, way: Way, to: SocketAddr, path: &Path) -> Result<Sent, Failure> {
-    let memory = Region::host(case.buffers * case.block).build()?;
-    // SAFETY: the whole region, of which nothing is in use yet.
-    unsafe { memory.as_ptr().write_bytes(1, memory.len()) };
+    let memory = ring::memory(case)?;
     let (sent, ()) = timed(|| {
         let file = File::open(path)?;
         let mut socket = prepared(TcpStream::connect_timeout(&to, SILENCE)?)?;
         match way {
             Way::Sendfile => by_sendfile(case, &file, &socket)?,
             Way::Splice => by_splice(case, &file, &socket)?,
-            _ => by_buffers(case, &file, &mut socket, &memory)?,
+            _ => ring::double_buffered(case, &file, &memory, |block| Ok(socket.write_all(block)?))?,
         }
         Ok(socket.read_exact(&mut [0])?)
     })?;
     Ok(sent)
-}
-
-fn by_buffers(
-    case: &Case,
-    file: &File,
-    socket: &mut TcpStream,
-    memory: &Region,
-) -> Result<(), Failure> {
-    // SAFETY: the region has as many blocks, outlives the reader, and only the two threads of the ring use it.
-    let slots = unsafe { Slots::new(memory.as_ptr(), case.block) };
-    with_reader(case, file, slots, |filled, free| {
-        // It ends when the reader has: then the last block was taken.
-        for block in filled {
-            let start = memory.as_ptr().wrapping_add(block.slot * case.block);
-            // SAFETY: filled with so many bytes, and this thread's until it is given back below.
-            let bytes = unsafe { std::slice::from_raw_parts(start, block.len) };
-            socket.write_all(bytes)?;
-            // Nobody listens when the whole file is read.
-            let _ = free.send(block.slot);
-        }
-        Ok(())
-    })
 }
 
 fn by_sendfile(case: &Case, file: &File, socket: &TcpStream) -> Result<(), Failure> {
