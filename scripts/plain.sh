@@ -27,23 +27,24 @@ ulimit -S -l "$lockable_kib" 2>/dev/null && ulimit -H -l "$lockable_kib" ||
 
 room=$(mktemp -d)
 trap 'rm -rf "$room"' EXIT
-mkdir "$room/home"
+mkdir "$room/home" "$room/bin"
 become=()
 if ((EUID == 0)); then
     become=(setpriv --reuid="$nobody" --regid="$nobody" --clear-groups --no-new-privs --inh-caps=-all --bounding-set=-all)
     chmod 755 "$room"
-    chown "$nobody:$nobody" "$room/home" 2>/dev/null || skip "root may not give files to user $nobody here"
+    chown "$nobody:$nobody" "$room/home" "$room/bin" 2>/dev/null || skip "root may not give files to user $nobody here"
     "${become[@]}" test -w "$room/home" || skip "root can't become user $nobody here (setpriv), or it can't reach $room"
 fi
 
 echo "as $("${become[@]}" id), $(ulimit -l) KiB lockable"
-cp "${programs[@]}" "$room/"
+# Beside them, the unit tests keep the fake libraries that they make.
+cp "${programs[@]}" "$room/bin/"
 cd "$room/home"
 status=0
 for program in "${programs[@]}"; do
     echo "     Running ${program##*/}"
     "${become[@]}" env -i PATH="$PATH" HOME="$room/home" TMPDIR="$room/home" RUST_BACKTRACE=0 \
         ${FABRICAST_LIBFABRIC:+FABRICAST_LIBFABRIC="$FABRICAST_LIBFABRIC"} ${LD_LIBRARY_PATH:+LD_LIBRARY_PATH="$LD_LIBRARY_PATH"} \
-        "$room/${program##*/}" --show-output "${pure[@]}" || status=$?
+        "$room/bin/${program##*/}" --show-output "${pure[@]}" || status=$?
 done
 exit "$status"

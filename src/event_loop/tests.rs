@@ -906,27 +906,32 @@ fn adaptive_parks_without_work_and_spins_after_it() {
         "{spun:?}"
     );
 
-    // The window is over: parked again, and a completion from another thread ends the sleep.
-    let thread = thread::spawn({
-        let fake = fake.clone();
-        move || {
-            thread::sleep(40 * MS);
-            fake.signal();
-        }
-    });
-    let mut polled = 0;
-    event_loop
-        .run_for(DEADLINE, |event_loop, _| {
-            polled += fake.poll();
-            if polled > 0 {
-                event_loop.stop();
+    // The window is over: parked again, and a completion from another thread ends the sleep; unless that thread was so late, or this one held
+    // up for so long, that the completion was there before the sleep.
+    let deadline = Instant::now() + DEADLINE;
+    while event_loop.stats().wakes == spun.wakes {
+        assert!(Instant::now() < deadline, "{:?}", event_loop.stats());
+        let thread = thread::spawn({
+            let fake = fake.clone();
+            move || {
+                thread::sleep(40 * MS);
+                fake.signal();
             }
-        })
-        .unwrap();
-    thread.join().unwrap();
-    assert_eq!(polled, 1);
+        });
+        let mut polled = 0;
+        event_loop
+            .run_for(DEADLINE, |event_loop, _| {
+                polled += fake.poll();
+                if polled > 0 {
+                    event_loop.stop();
+                }
+            })
+            .unwrap();
+        thread.join().unwrap();
+        assert_eq!(polled, 1);
+    }
     let last = event_loop.stats();
-    assert!(last.sleeps > spun.sleeps && last.wakes >= 1, "{last:?}");
+    assert!(last.sleeps > spun.sleeps, "{last:?}");
 }
 
 #[test]

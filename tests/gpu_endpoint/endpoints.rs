@@ -38,7 +38,7 @@ pub(crate) fn domain() -> Option<Arc<Domain>> {
 }
 
 /// The same of endpoints without connections: what 1.17 calls `net` is `tcp` of 2.x.
-fn rdm_domain() -> Option<Arc<Domain>> {
+pub(crate) fn rdm_domain() -> Option<Arc<Domain>> {
     let open = |provider| {
         let fabric = Fabric::builder().provider(provider);
         fabric

@@ -11,11 +11,9 @@ use fabricast::endpoint::{
 };
 use fabricast::error::{Blocked, SendErrorKind};
 use fabricast::fabric::EndpointKind;
-use fabricast::{
-    Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
-};
+use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 
-use crate::endpoints::{LIMIT, any_port, device_region, filled, ring};
+use crate::endpoints::{LIMIT, any_port, device_region, domain, filled, rdm_domain, ring};
 use crate::fake::{Count, Gpu, on_gpu};
 use crate::pattern::pattern;
 
@@ -51,22 +49,10 @@ enum End {
 
 impl Pair {
     fn new(kind: EndpointKind, slots: u32) -> Option<Self> {
-        let open = |provider| {
-            let fabric = Fabric::builder().provider(provider).endpoint_kind(kind);
-            fabric.node("127.0.0.1").open()
-        };
-        let fabric = match kind {
-            EndpointKind::Msg => open("tcp"),
-            EndpointKind::Rdm => open("tcp;ofi_rxm").or_else(|_| open("tcp")),
-        };
-        let fabric = match fabric {
-            Ok(fabric) => fabric,
-            Err(error) => {
-                println!("SKIPPED: {error}");
-                return None;
-            }
-        };
-        let domain = fabric.open_domain().expect("a domain");
+        let domain = match kind {
+            EndpointKind::Msg => domain(),
+            EndpointKind::Rdm => rdm_domain(),
+        }?;
         let ring = ring(slots, SLOT);
         let config = ReceiveConfig::default()
             .max_connections(2)
@@ -525,10 +511,7 @@ fn without_a_ring_operations_are_refused() {
         "one_sided::without_a_ring_operations_are_refused",
         &[],
         |_| {
-            let Ok(fabric) = Fabric::builder().provider("tcp").node("127.0.0.1").open() else {
-                return println!("SKIPPED: no tcp");
-            };
-            let domain = fabric.open_domain().expect("a domain");
+            let Some(domain) = domain() else { return };
             let config = ReceiveConfig::default().max_connections(2).windows(2);
             let mut receiver =
                 ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
