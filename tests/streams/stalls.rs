@@ -39,13 +39,13 @@ fn a_throttled_reader_is_the_only_thing_that_is_waited_for() {
     };
     let ideal = SIZE as f64 / RATE;
     let (mut least, mut is_busy) = (f64::MAX, true);
-    for _ in 0..3 {
+    for _ in 0..5 {
         let report = throttled(&domain);
         let (stalls, took) = (report.stalls, report.took.as_secs_f64());
         let others = stalls.wire + stalls.credits + stalls.sink + stalls.limit;
         let part = others.as_secs_f64() / took;
         println!(
-            "{:.2} % of the time waited for others: {report}",
+            "{:.2} % of the time waited for others: {report}; {stalls:?}",
             100.0 * part
         );
         if part < 0.02 {

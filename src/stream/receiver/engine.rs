@@ -140,9 +140,12 @@ impl Engine {
 
     /// Until it is told to stop, and everything is over.
     pub(super) fn run(mut self) {
+        // Whether the last turn did something, which may let the next one do more.
+        let mut work = false;
         loop {
             let mut ready = Vec::new();
-            let ran = self.event_loop.run_once(Some(TICK), |_, event| {
+            let wait = if work { Duration::ZERO } else { TICK };
+            let ran = self.event_loop.run_once(Some(wait), |_, event| {
                 if let LoopEvent::Endpoint(token) = event {
                     ready.push(token);
                 }
@@ -152,7 +155,8 @@ impl Engine {
                 break;
             }
             self.tools.now = Instant::now();
-            if self.turn(&ready) {
+            work = self.turn(&ready);
+            if work {
                 self.event_loop.mark_busy();
             }
             let idle = self.sessions.values().all(Session::is_over);

@@ -250,9 +250,12 @@ impl Engine {
 
     /// Until it is told to stop, and everything is over.
     pub(super) fn run(mut self) {
+        // Whether the last turn did something, which may let the next one do more.
+        let mut work = false;
         loop {
             let mut ready = Vec::new();
-            let ran = self.tools.event_loop.run_once(Some(TICK), |_, event| {
+            let wait = if work { Duration::ZERO } else { TICK };
+            let ran = self.tools.event_loop.run_once(Some(wait), |_, event| {
                 if let crate::event_loop::LoopEvent::Endpoint(token) = event {
                     ready.push(token);
                 }
@@ -262,7 +265,7 @@ impl Engine {
                 return self.end(&StreamError::from(error));
             }
             self.tools.now = Instant::now();
-            let work = self.turn(&ready);
+            work = self.turn(&ready);
             if work {
                 self.tools.event_loop.mark_busy();
             }

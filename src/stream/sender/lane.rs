@@ -615,6 +615,7 @@ impl Lane {
         if self.by_write {
             self.place();
         }
+        let mut any = self.begin_finish(shipment);
         self.speak(shipment);
         for rail in &mut self.rails {
             if rail.pump(tools) == Pumped::Dead
@@ -624,19 +625,7 @@ impl Lane {
                 endpoint.abort_connection(connection);
             }
         }
-        let mut any = false;
         while self.is_sending() && self.send_next(shipment, tools) {
-            any = true;
-        }
-        if self.waits_for_check()
-            && shipment.checked
-            && let Some(outlay) = &mut self.outlay
-        {
-            if let Some(hash) = shipment.blake3() {
-                outlay.set_blake3(hash);
-            }
-            outlay.allow_finish();
-            self.stage = Stage::Finishing;
             any = true;
         }
         if any && let Err(error) = self.after_message(shipment, tools) {
@@ -644,6 +633,22 @@ impl Lane {
         }
         self.account(shipment, tools.now);
         any
+    }
+
+    /// Everything was sent, and the source is still what it was: that is said next.
+    fn begin_finish(&mut self, shipment: &Shipment) -> bool {
+        if !self.waits_for_check() || !shipment.checked {
+            return false;
+        }
+        let Some(outlay) = &mut self.outlay else {
+            return false;
+        };
+        if let Some(hash) = shipment.blake3() {
+            outlay.set_blake3(hash);
+        }
+        outlay.allow_finish();
+        self.stage = Stage::Finishing;
+        true
     }
 
     fn open(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
