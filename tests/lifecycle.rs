@@ -11,6 +11,8 @@ mod namespaces;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
@@ -517,8 +519,11 @@ fn attempts_end_with_the_last_one() {
     assert_eq!(common::send_end(&events), Some(CloseReason::ClosedLocally));
 }
 
-/// Passes bytes on, at most so many each 10 ms from the sender to the receiver; where it listens.
-fn slow_relay(to: PeerAddr, bytes_each_10_ms: usize) -> PeerAddr {
+/// Passes bytes on, at most so many each 10 ms from the sender to the receiver; where it listens, and for how many milliseconds at the most
+/// nothing was passed on to the receiver.
+fn slow_relay(to: PeerAddr, bytes_each_10_ms: usize) -> (PeerAddr, Arc<AtomicU64>) {
+    let longest_pause = Arc::new(AtomicU64::new(0));
+    let pause = Arc::clone(&longest_pause);
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("its number");
     std::thread::spawn(move || {
@@ -531,20 +536,28 @@ fn slow_relay(to: PeerAddr, bytes_each_10_ms: usize) -> PeerAddr {
             far.try_clone().expect("a socket"),
             near.try_clone().expect("a socket"),
         );
-        std::thread::spawn(move || pass_on(back.0, back.1, usize::MAX));
-        pass_on(near, far, bytes_each_10_ms);
+        std::thread::spawn(move || pass_on(back.0, back.1, usize::MAX, &AtomicU64::new(0)));
+        pass_on(near, far, bytes_each_10_ms, &pause);
     });
-    addr.into()
+    (addr.into(), longest_pause)
 }
 
 /// Ends with either socket.
-fn pass_on(mut from: TcpStream, mut to: TcpStream, bytes_each_10_ms: usize) {
+fn pass_on(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    bytes_each_10_ms: usize,
+    longest_pause: &AtomicU64,
+) {
     let mut room = vec![0; bytes_each_10_ms.min(64 * 1024)];
+    let mut last = Instant::now();
     loop {
         match from.read(&mut room) {
             Ok(n) if n > 0 && to.write_all(&room[..n]).is_ok() => {}
             _ => break,
         }
+        longest_pause.fetch_max(last.elapsed().as_millis() as u64, Relaxed);
+        last = Instant::now();
         if bytes_each_10_ms != usize::MAX {
             std::thread::sleep(millis(10));
         }
@@ -570,7 +583,7 @@ fn a_message_that_takes_long_to_arrive_is_life() {
     let mut receiver =
         ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
     // About 2 s for the message; nothing else can pass it.
-    let relay = slow_relay(receiver.local_addr(), LEN / 200);
+    let (relay, longest_pause) = slow_relay(receiver.local_addr(), LEN / 200);
     let send = SendConfig::default()
         .unresponsive_after(None)
         .lost_after(None);
@@ -596,6 +609,11 @@ fn a_message_that_takes_long_to_arrive_is_life() {
         begin.elapsed().as_millis()
     ));
     assert!(begin.elapsed() > T2, "longer than any limit");
+    let pause = millis(longest_pause.load(Relaxed));
+    if pause > T1 / 2 {
+        // With what the kernel takes, the silence may have been real.
+        return println!("SKIPPED: this machine is too busy: nothing was passed on for {pause:?}");
+    }
     assert_eq!(
         received.len(),
         2,
