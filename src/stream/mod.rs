@@ -28,6 +28,7 @@ mod simulation;
 mod sink;
 mod slots;
 mod source;
+mod sums;
 mod through_gpu;
 pub(crate) mod wire;
 mod workers;

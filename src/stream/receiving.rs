@@ -409,21 +409,23 @@ impl Intake {
     /// # Panics
     ///
     /// When not all is there.
-    pub(crate) fn complete(&mut self, mut checks: Checks) {
+    pub(crate) fn complete(&mut self, mut checks: Checks) -> Complete {
         assert_eq!(self.state, State::Whole, "all blocks are there");
-        checks.set(Checks::BLAKE3, self.blake3().is_some());
+        let blake3 = self.blake3();
+        checks.set(Checks::BLAKE3, blake3.is_some());
         let complete = Complete {
             stream: self.open.stream,
             checks,
             digest: self.digest.digest(),
             blocks: self.plan.blocks(),
             bytes: self.plan.bytes(),
-            blake3: self.blake3(),
+            blake3,
         };
         self.state = State::Over;
         self.complete = Some(complete);
         self.is_verdict_unsaid = true;
         self.outcome = Some(Ok(complete));
+        complete
     }
 
     // ---- what the sender says --------------------------------------------------------------------------------------

@@ -927,8 +927,9 @@ pub(crate) fn hold_region<C: LinkConn>(
     HeldDescriptor::lease(region, scoped.scope()).ok_or(None)
 }
 
-/// What a segment's region lacks.
-fn not_here(region: &Region, segment: usize) -> SendErrorKind {
+/// What is wrong with a segment whose region has no registration here.
+#[cold]
+pub(crate) fn not_here(region: &Region, segment: usize) -> SendErrorKind {
     match region.is_registered_anywhere() {
         true => SendErrorKind::ForeignBuffer { segment },
         false => SendErrorKind::NotRegistered { segment },

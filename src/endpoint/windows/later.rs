@@ -1,4 +1,5 @@
-//! What becomes of a one-sided operation that can't be posted as it was given: which way its bytes take. Both cores ask here.
+//! What becomes of a one-sided operation that can't be posted as it was given: which way its bytes take, and how it comes into the line of its
+//! connection. Both cores do it here.
 
 #![allow(unsafe_code)]
 
@@ -6,11 +7,16 @@ use crate::buffer::{LeasedPayload, Leases, Payload};
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::core::scoped::ScopedRegistrations;
-use crate::endpoint::link::LinkConn;
+use crate::endpoint::event::Level;
+use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::iov::IovList;
+use crate::endpoint::link::{LinkConn, RemoteRange, RmaLimits};
+use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
-use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::one_sided::{How, Local};
+use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::one_sided::{self, How, Local, Wanted};
 use crate::endpoint::windows::passage::{Given, Passage, Slots};
+use crate::endpoint::windows::window::WindowPlace;
 use crate::error::SendErrorKind;
 use crate::memory::Scope;
 
@@ -60,13 +66,141 @@ pub(crate) fn staged_read(
     ring.inward(into, max_bytes)
 }
 
+/// Where a write goes, what it tells the peer, and when it is done.
+pub(crate) type Target<'a> = (WindowPlace<'a>, Option<u32>, Level);
+
+/// A core whose operations may have to wait: what is its own of that, and what is the same of all.
+pub(crate) trait TakesLater {
+    /// Of its link; none: there are no windows.
+    fn rma_limits(&self) -> Option<RmaLimits>;
+
+    /// Everything that can be said of an operation before anything is taken for it. Where it goes.
+    fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind>;
+
+    /// Leases what is sent of a payload; true: by the lease that all share.
+    fn lease_wire(
+        &mut self,
+        id: ConnectionId,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<(Leases, bool), SendErrorKind>;
+
+    /// Leases where a read puts its bytes; true: by the lease that all share.
+    fn lease_into(
+        &mut self,
+        id: ConnectionId,
+        into: Destination,
+    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)>;
+
+    /// Keeps the registration of the slots open; see [`hold_slots`].
+    fn hold(&mut self, id: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind>;
+
+    /// Counts an operation as one that is posted, and has it wait. With its local side: whether the lease that all share is its.
+    fn push_line(
+        &mut self,
+        id: ConnectionId,
+        names: (u64, WindowId),
+        local: (Local, bool),
+        iov: IovList,
+        how: How,
+    );
+
+    /// Bytes that the provider takes at once.
+    fn max_bytes(&self) -> u64 {
+        self.rma_limits().map_or(0, |rma| rma.max_bytes)
+    }
+
+    /// Has a write wait whose bytes take the way that `way` says.
+    fn queue_write(
+        &mut self,
+        payload: Payload,
+        (place, data, level): Target<'_>,
+        key: u64,
+        way: impl FnOnce(Payload) -> Result<Later, (SendErrorKind, Payload)>,
+    ) -> Result<(), (SendErrorKind, Payload)> {
+        let id = place.window.connection();
+        let wanted = Wanted::write(place, &payload, data.is_some());
+        let remote = match self.admit_later(&wanted) {
+            Ok(remote) => remote,
+            Err(kind) => return Err((kind, payload)),
+        };
+        let how = How::write(remote, place, data, level);
+        let mut iov = IovList::new();
+        let local = match way(payload)? {
+            Later::Whole(payload) => self
+                .whole(id, payload, &how, &mut iov)
+                .map_err(|(kind, payload)| (kind, payload.unstaged()))?,
+            Later::Pieces(payload, slots) => match self.hold(id, &slots) {
+                Ok(desc) => (pieces_of_write(payload, slots, desc, &how), false),
+                Err(kind) => return Err((kind, payload)),
+            },
+        };
+        self.push_line(id, (key, place.window.id()), local, iov, how);
+        Ok(())
+    }
+
+    /// The local side of a write that is posted as it is, when its gate is open.
+    fn whole(
+        &mut self,
+        id: ConnectionId,
+        payload: Payload,
+        how: &How,
+        iov: &mut IovList,
+    ) -> Result<(Local, bool), (SendErrorKind, Payload)> {
+        let rma = self.rma_limits();
+        let (len, segments) = (how.remote.len as u64, payload.run_count());
+        let checked = one_sided::check_whole(rma.as_ref(), len, segments);
+        let leased = checked.and_then(|()| self.lease_wire(id, &payload, iov));
+        let (mut leases, recent) = match leased {
+            Ok(leased) => leased,
+            Err(kind) => return Err((kind, payload)),
+        };
+        if payload.is_gated() {
+            leases = leases.of_gated();
+        }
+        // SAFETY: the leases are this payload's, or those of what is sent of it.
+        let payload = unsafe { LeasedPayload::new(payload, leases) };
+        Ok((Local::Write(payload), recent))
+    }
+
+    /// Has a read wait, which comes into slots if `slots` gives some.
+    fn queue_read(
+        &mut self,
+        into: Destination,
+        place: WindowPlace<'_>,
+        key: u64,
+        slots: impl FnOnce(&Destination) -> Result<Option<Slots>, SendErrorKind>,
+    ) -> Result<(), (SendErrorKind, Destination)> {
+        let id = place.window.connection();
+        let wanted = Wanted::read(place, &into);
+        let admitted = self.admit_later(&wanted);
+        let admitted = admitted.and_then(|remote| Ok((remote, slots(&into)?)));
+        let mut iov = IovList::new();
+        let (remote, local) = match admitted {
+            Ok((remote, Some(slots))) => match self.hold(id, &slots) {
+                Ok(desc) => (remote, (pieces_of_read(into, slots, desc), false)),
+                Err(kind) => return Err((kind, into)),
+            },
+            Ok((remote, None)) => {
+                let rma = self.rma_limits();
+                let checked = one_sided::check_whole(rma.as_ref(), wanted.len, wanted.segments);
+                if let Err(kind) = checked {
+                    return Err((kind, into));
+                }
+                let (into, run, recent) = self.lease_into(id, into)?;
+                iov.push(run.base, run.len, run.desc);
+                (remote, (Local::Read(into), recent))
+            }
+            Err(kind) => return Err((kind, into)),
+        };
+        let names = (key, place.window.id());
+        self.push_line(id, names, local, iov, How::read(remote));
+        Ok(())
+    }
+}
+
 /// The local side of a write that goes piece by piece.
-pub(crate) fn pieces_of_write(
-    payload: Payload,
-    slots: Slots,
-    desc: HeldDescriptor,
-    how: &How,
-) -> Local {
+fn pieces_of_write(payload: Payload, slots: Slots, desc: HeldDescriptor, how: &How) -> Local {
     let mut leases = Leases::elsewhere(desc.scope());
     if payload.is_gated() {
         leases = leases.of_gated();
@@ -84,7 +218,7 @@ pub(crate) fn pieces_of_write(
 }
 
 /// The same of a read.
-pub(crate) fn pieces_of_read(into: Destination, slots: Slots, desc: HeldDescriptor) -> Local {
+fn pieces_of_read(into: Destination, slots: Slots, desc: HeldDescriptor) -> Local {
     let (len, given) = (into.len(), Given::Read(into));
     Local::Passage(Box::new(Passage::new(given, len, slots, desc, false)))
 }

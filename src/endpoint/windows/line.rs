@@ -20,7 +20,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused};
 use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided};
-use crate::endpoint::windows::passage::{Landing, Next, Passage, Piece};
+use crate::endpoint::windows::passage::{Next, Passage, Piece, Trailing};
 use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::InFlight;
 
@@ -145,7 +145,7 @@ pub(crate) struct Line {
     /// All their pieces are posted.
     passing: Vec<Waiting>,
     /// Copies behind reads whose outcome was told.
-    landing: Vec<Landing>,
+    trailing: Vec<Trailing>,
 }
 
 impl Line {
@@ -168,7 +168,7 @@ impl Line {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && self.passing.is_empty() && self.landing.is_empty()
+        self.waiting.is_empty() && self.passing.is_empty() && self.trailing.is_empty()
     }
 
     /// Its operations, for whoever counts them or looks at their deadlines.
@@ -188,7 +188,7 @@ impl Line {
         if self.waiting.iter().any(|it| !it.open) || all.any(Waiting::is_copying) {
             return Some(GATE_RETRY);
         }
-        let rest = !self.waiting.is_empty() || !self.landing.is_empty();
+        let rest = !self.waiting.is_empty() || !self.trailing.is_empty();
         rest.then_some(CONTROL_RETRY)
     }
 
@@ -214,7 +214,7 @@ impl Line {
             }
         }
         self.collect(&mut over);
-        self.landing.retain_mut(|landing| !landing.is_over());
+        self.trailing.retain_mut(|copies| !copies.is_over());
         over
     }
 
@@ -242,7 +242,7 @@ impl Line {
                 at += 1;
                 continue;
             }
-            self.landing.extend(passage.take_landing());
+            self.trailing.extend(passage.take_trailing());
             let error = passage.take_failure();
             over.push(self.passing.remove(at).over(error));
         }

@@ -13,7 +13,7 @@ use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::CloseMode;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::later::Later;
+use crate::endpoint::windows::later::{Later, TakesLater};
 use crate::endpoint::windows::one_sided_tests::{
     WINDOW_MEMORY, connection, expose, far_events, far_window, first_bytes, memory, rdm_setup,
     read, setup, write,

@@ -384,18 +384,18 @@ impl Passage {
     }
 
     /// Copies of a read that somebody else waits for, which go on behind its outcome.
-    pub(crate) fn take_landing(&mut self) -> Option<Landing> {
+    pub(crate) fn take_trailing(&mut self) -> Option<Trailing> {
         let told = !self.write && self.failed.is_none() && !self.copying.is_empty();
         let Some(Given::Read(into)) = self.given.as_ref().filter(|_| told) else {
             return None;
         };
-        Some(Landing {
+        Some(Trailing {
             copying: mem::take(&mut self.copying),
             region: Arc::clone(into.region()),
         })
     }
 
-    /// What was given; nothing of ours touches it any more, but copies that [`take_landing`](Self::take_landing) took. Waits for those that
+    /// What was given; nothing of ours touches it any more, but copies that [`take_trailing`](Self::take_trailing) took. Waits for those that
     /// are under way. `None`: that can't be told, and it is leaked.
     pub(crate) fn into_given(mut self) -> Option<Given> {
         self.settle();
@@ -432,12 +432,12 @@ impl Gate for Open {
 
 /// Copies into memory that was handed out already: what they need, until they are done.
 #[derive(Debug)]
-pub(crate) struct Landing {
+pub(crate) struct Trailing {
     copying: VecDeque<Copying>,
     region: Arc<Region>,
 }
 
-impl Landing {
+impl Trailing {
     /// Whether they are done. One that fails is waited for by the drop.
     pub(crate) fn is_over(&mut self) -> bool {
         while let Some(front) = self.copying.front_mut() {
@@ -459,7 +459,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for Trailing {
     fn drop(&mut self) {
         while !self.copying.is_empty() {
             self.settle_first();

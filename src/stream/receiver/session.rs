@@ -634,8 +634,7 @@ impl Session {
         checks.set(Checks::CRC32C, offer.crc32c);
         checks.set(Checks::SYNC, offer.sync);
         checks.set(Checks::READ_BACK, offer.read_back);
-        intake.complete(checks);
-        self.report.blake3 = intake.blake3();
+        self.report.blake3 = intake.complete(checks).blake3;
         self.report.blake3_compared = intake.is_blake3_compared();
         self.report.transport = match self.landings {
             Some(_) => "RMA writes, each block copied once out of its slot".to_owned(),

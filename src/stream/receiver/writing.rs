@@ -10,9 +10,9 @@ use crate::buffer::BufferMut;
 use crate::endpoint::Message;
 use crate::endpoint::landing::Landing;
 use crate::event_loop::Waker;
-use crate::stream::content_hash::BlockHash;
 use crate::stream::digest::{Crc32c, crc32c};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
+use crate::stream::sums::Sums;
 use crate::stream::workers::{Workers, guarded};
 use crate::stream::{Block, BlockPlan};
 
@@ -47,15 +47,6 @@ pub(super) enum Bytes {
     Message(Message),
     /// Written there by the sender, who may go on writing.
     Landed(Arc<Landing>),
-}
-
-/// What is known of a block that was written.
-#[derive(Debug, Default)]
-pub(super) struct Sums {
-    pub(super) crc: u32,
-    pub(super) hash: Option<BlockHash>,
-    /// What computing the hash took.
-    pub(super) hash_time: Duration,
 }
 
 /// What became of it.
@@ -198,15 +189,7 @@ fn check_and_write(
     if arriving.crc.is_some_and(|said| said != crc) {
         return Err(Damage::Crc(crc));
     }
-    let mut sums = Sums {
-        crc,
-        ..Sums::default()
-    };
-    if let Some(plan) = &arriving.hashed {
-        let began = Instant::now();
-        sums.hash = Some(BlockHash::new(plan, &arriving.block, bytes));
-        sums.hash_time = began.elapsed();
-    }
+    let sums = Sums::new(crc, arriving.hashed.as_deref(), &arriving.block, bytes);
     let written = guarded(|| sink.write(arriving.block, crc, bytes));
     let written = written.unwrap_or_else(|text| Err(SinkError::Other(text)));
     written.map(|()| sums).map_err(Damage::Sink)

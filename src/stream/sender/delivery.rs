@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use super::config::{SendOptions, SlowPeer};
 use super::engine::{Begin, Route, Tools};
 use super::lane::{Lane, Ready};
-use super::reading::{ReadDone, ReadJob, Sums, Wanted, What};
+use super::reading::{ReadDone, ReadJob, Wanted, What};
 use super::transfer::Shared;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::ReceiveEvent;
 use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
 use crate::stream::rate::RateLimit;
+use crate::stream::sums::Sums;
 use crate::stream::{
     Block, BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
 };

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{Buffer, BufferMut};
 use crate::event_loop::Waker;
-use crate::stream::content_hash::BlockHash;
 use crate::stream::digest::crc32c;
+use crate::stream::sums::Sums;
 use crate::stream::workers::{Workers, guarded};
 use crate::stream::{Block, BlockPlan, BlockSource, SourceError};
 
@@ -53,15 +53,6 @@ pub(super) struct ReadBlock {
     pub(super) sums: Sums,
 }
 
-/// What was computed of it.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Sums {
-    pub(super) crc: u32,
-    pub(super) hash: Option<BlockHash>,
-    /// What computing the hash took.
-    pub(super) hash_time: Duration,
-}
-
 /// Threads that read, and compute checksums while the bytes are in the cache.
 pub(super) fn spawn(
     threads: u32,
@@ -78,16 +69,8 @@ pub(super) fn spawn(
 
 impl Wanted {
     fn of(&self, block: &Block, bytes: &[u8]) -> Sums {
-        let mut sums = Sums::default();
-        if self.crc {
-            sums.crc = crc32c(bytes);
-        }
-        if let Some(plan) = &self.hashed {
-            let began = Instant::now();
-            sums.hash = Some(BlockHash::new(plan, block, bytes));
-            sums.hash_time = began.elapsed();
-        }
-        sums
+        let crc = if self.crc { crc32c(bytes) } else { 0 };
+        Sums::new(crc, self.hashed.as_deref(), block, bytes)
     }
 }
 

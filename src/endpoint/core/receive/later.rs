@@ -1,27 +1,25 @@
 //! One-sided operations that can't be posted when they are given, as those of an endpoint with one connection (`send/later.rs`): each connection
 //! has a line of its own (`windows/line.rs`), and holds back its own operations only.
 
-#![allow(unsafe_code)]
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::windows::{may_use, told};
 use super::{Operation, ReceiveCore};
-use crate::buffer::{LeasedPayload, Payload, WakerId};
+use crate::buffer::{Leases, Payload, WakerId};
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::WindowError;
-use crate::endpoint::event::{Level, ReceiveEvent};
+use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{Link, RemoteRange};
+use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
-use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::later::{self, Later};
+use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::line::{HoldsOneSided, Line, Over, PIECES_IN_FLIGHT, Posting};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::passage::{Piece, Slots};
@@ -103,9 +101,6 @@ impl HoldsOneSided for (ConnectionId, Operation) {
     }
 }
 
-/// Where a write goes, what it tells the peer, and when it is done.
-type Target<'a> = (WindowPlace<'a>, Option<u32>, Level);
-
 impl<L: Link> ReceiveCore<L> {
     /// The ring that one-sided operations are staged in.
     pub(crate) fn stage_in(&mut self, ring: &StagingRing) {
@@ -185,147 +180,6 @@ impl<L: Link> ReceiveCore<L> {
     /// Whether that may only say that others wait, on some connection.
     fn is_held_back(&self, kind: &SendErrorKind) -> bool {
         self.account.limit == 0 && *kind == SendErrorKind::WouldBlock(Blocked::Depth)
-    }
-
-    fn max_bytes(&self) -> u64 {
-        self.link.limits().rma.map_or(0, |rma| rma.max_bytes)
-    }
-
-    /// Everything that can be said of an operation before anything is taken for it. Where it goes.
-    fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
-        let id = wanted.place.window.connection();
-        let conn = self
-            .conns
-            .get(id)
-            .ok_or(SendErrorKind::Window(WindowError::WrongConnection))?;
-        let rma = self.link.limits().rma.as_ref();
-        // What can never be is said first: who is blocked tries again.
-        let remote = one_sided::check_in_pieces(&conn.machine, id, rma, wanted)?;
-        may_use(conn, wanted.immediate)?;
-        match self.account.is_full(self.settings.windows.operations) {
-            true => Err(SendErrorKind::WouldBlock(Blocked::Depth)),
-            false => Ok(remote),
-        }
-    }
-
-    /// Has a write wait whose bytes take the way that `way` says.
-    pub(crate) fn queue_write(
-        &mut self,
-        payload: Payload,
-        (place, data, level): Target<'_>,
-        key: u64,
-        way: impl FnOnce(Payload) -> Result<Later, (SendErrorKind, Payload)>,
-    ) -> Result<(), (SendErrorKind, Payload)> {
-        let id = place.window.connection();
-        let wanted = Wanted::write(place, &payload, data.is_some());
-        let remote = match self.admit_later(&wanted) {
-            Ok(remote) => remote,
-            Err(kind) => return Err((kind, payload)),
-        };
-        let how = How::write(remote, place, data, level);
-        let mut iov = IovList::new();
-        let local = match way(payload)? {
-            Later::Whole(payload) => self
-                .whole(id, payload, &how, &mut iov)
-                .map_err(|(kind, payload)| (kind, payload.unstaged()))?,
-            Later::Pieces(payload, slots) => match self.hold_slots(id, &slots) {
-                Ok(desc) => later::pieces_of_write(payload, slots, desc, &how),
-                Err(kind) => return Err((kind, payload)),
-            },
-        };
-        self.push_line(id, (key, place.window.id()), local, iov, how);
-        Ok(())
-    }
-
-    fn hold_slots(
-        &mut self,
-        id: ConnectionId,
-        slots: &Slots,
-    ) -> Result<HeldDescriptor, SendErrorKind> {
-        let conn = self.conns.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
-        later::hold_slots(slots, Some(&conn.link), &mut conn.scoped)
-    }
-
-    /// The local side of a write that is posted as it is, when its gate is open.
-    fn whole(
-        &mut self,
-        id: ConnectionId,
-        payload: Payload,
-        how: &How,
-        iov: &mut IovList,
-    ) -> Result<Local, (SendErrorKind, Payload)> {
-        let rma = self.link.limits().rma.as_ref();
-        let checked = one_sided::check_whole(rma, how.remote.len as u64, payload.run_count());
-        let leased = checked.and_then(|()| {
-            let conn = self.conns.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
-            outgoing::lease_each(payload.wire(), Some(&conn.link), &mut conn.scoped, iov)
-        });
-        let mut leases = match leased {
-            Ok(leases) => leases,
-            Err(kind) => return Err((kind, payload)),
-        };
-        if payload.is_gated() {
-            leases = leases.of_gated();
-        }
-        // SAFETY: the leases are this payload's, or those of what is sent of it.
-        Ok(Local::Write(unsafe { LeasedPayload::new(payload, leases) }))
-    }
-
-    /// Has a read wait, which comes into slots if `slots` gives some.
-    pub(crate) fn queue_read(
-        &mut self,
-        into: Destination,
-        place: WindowPlace<'_>,
-        key: u64,
-        slots: impl FnOnce(&Destination) -> Result<Option<Slots>, SendErrorKind>,
-    ) -> Result<(), (SendErrorKind, Destination)> {
-        let id = place.window.connection();
-        let wanted = Wanted::read(place, &into);
-        let admitted = self.admit_later(&wanted);
-        let admitted = admitted.and_then(|remote| Ok((remote, slots(&into)?)));
-        let mut iov = IovList::new();
-        let (remote, local) = match admitted {
-            Ok((remote, Some(slots))) => match self.hold_slots(id, &slots) {
-                Ok(desc) => (remote, later::pieces_of_read(into, slots, desc)),
-                Err(kind) => return Err((kind, into)),
-            },
-            Ok((remote, None)) => {
-                let rma = self.link.limits().rma.as_ref();
-                if let Err(kind) = one_sided::check_whole(rma, wanted.len, wanted.segments) {
-                    return Err((kind, into));
-                }
-                let (into, run) = self.lease_destination(id, into)?;
-                iov.push(run.base, run.len, run.desc);
-                (remote, Local::Read(into))
-            }
-            Err(kind) => return Err((kind, into)),
-        };
-        let how = How::read(remote);
-        self.push_line(id, (key, place.window.id()), local, iov, how);
-        Ok(())
-    }
-
-    /// Counts an operation as one that is posted, and has it wait.
-    fn push_line(
-        &mut self,
-        id: ConnectionId,
-        (key, window): (u64, WindowId),
-        local: Local,
-        iov: IovList,
-        how: How,
-    ) {
-        let op = self.one_sided_op(key, window, local);
-        if let Some(conn) = self.conns.get_mut(id) {
-            let counted = conn.machine.on_window_posted(how.immediate.is_some());
-            debug_assert!(counted.is_ok(), "`admit_later` asked the same");
-        }
-        let line = self.account.later.lines.entry(id).or_default();
-        line.push(op, iov, how);
-        self.account.limit = 0;
-        self.count_one_sided_posted();
-        self.retry = true;
-        // The next poll looks at the gate, and sets the timer.
-        self.wait.wake();
     }
 
     // ---- waiting -------------------------------------------------------------------------------------------------
@@ -489,5 +343,75 @@ impl<L: Link> ReceiveCore<L> {
         if let Some((ring, waker)) = self.account.later.staging.take() {
             ring.remove_waker(waker);
         }
+    }
+}
+
+impl<L: Link> TakesLater for ReceiveCore<L> {
+    fn rma_limits(&self) -> Option<RmaLimits> {
+        self.link.limits().rma
+    }
+
+    fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+        let id = wanted.place.window.connection();
+        let conn = self
+            .conns
+            .get(id)
+            .ok_or(SendErrorKind::Window(WindowError::WrongConnection))?;
+        let rma = self.link.limits().rma.as_ref();
+        // What can never be is said first: who is blocked tries again.
+        let remote = one_sided::check_in_pieces(&conn.machine, id, rma, wanted)?;
+        may_use(conn, wanted.immediate)?;
+        match self.account.is_full(self.settings.windows.operations) {
+            true => Err(SendErrorKind::WouldBlock(Blocked::Depth)),
+            false => Ok(remote),
+        }
+    }
+
+    fn lease_wire(
+        &mut self,
+        id: ConnectionId,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<(Leases, bool), SendErrorKind> {
+        let conn = self.conns.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
+        let link = Some(&conn.link);
+        let leases = outgoing::lease_each(payload.wire(), link, &mut conn.scoped, iov);
+        leases.map(|leases| (leases, false))
+    }
+
+    fn lease_into(
+        &mut self,
+        id: ConnectionId,
+        into: Destination,
+    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)> {
+        let (into, run) = self.lease_destination(id, into)?;
+        Ok((into, run, false))
+    }
+
+    fn hold(&mut self, id: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind> {
+        let conn = self.conns.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
+        later::hold_slots(slots, Some(&conn.link), &mut conn.scoped)
+    }
+
+    fn push_line(
+        &mut self,
+        id: ConnectionId,
+        (key, window): (u64, WindowId),
+        (local, _): (Local, bool),
+        iov: IovList,
+        how: How,
+    ) {
+        let op = self.one_sided_op(key, window, local);
+        if let Some(conn) = self.conns.get_mut(id) {
+            let counted = conn.machine.on_window_posted(how.immediate.is_some());
+            debug_assert!(counted.is_ok(), "`admit_later` asked the same");
+        }
+        let line = self.account.later.lines.entry(id).or_default();
+        line.push(op, iov, how);
+        self.account.limit = 0;
+        self.count_one_sided_posted();
+        self.retry = true;
+        // The next poll looks at the gate, and sets the timer.
+        self.wait.wake();
     }
 }

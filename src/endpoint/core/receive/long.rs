@@ -99,14 +99,14 @@ impl LongPool {
     }
 
     /// A buffer for a message of so many bytes, which are no more than the limit; `None`: none is free, and somebody will say so.
-    fn acquire(&self, len: usize) -> Option<Landing> {
+    fn acquire(&self, len: usize) -> Option<LongBuffer> {
         if let Some(device) = self.usable_device()
             && len <= device.pool.slot_size()
         {
-            let acquire = || device.pool.try_acquire().map(Landing::Device);
+            let acquire = || device.pool.try_acquire().map(LongBuffer::Device);
             return acquire().or_else(|| device.pool.arm(device.waker).then(acquire)?);
         }
-        let acquire = || self.pool.try_acquire().map(Landing::Host);
+        let acquire = || self.pool.try_acquire().map(LongBuffer::Host);
         acquire().or_else(|| {
             self.pool.arm(self.waker);
             acquire()
@@ -128,17 +128,17 @@ impl Drop for LongPool {
 /// A destination that a peer may write now. Field order is drop order: the registration closes before the memory goes.
 pub(super) struct LongReceive {
     pub(super) registration: Option<RawRegistration>,
-    pub(super) landing: Landing,
+    pub(super) landing: LongBuffer,
     len: usize,
 }
 
 /// Where a long message lands.
-pub(super) enum Landing {
+pub(super) enum LongBuffer {
     Host(BufferMut),
     Device(DeviceBuffer),
 }
 
-impl Landing {
+impl LongBuffer {
     /// Lets a peer write the first `len` bytes; where they begin.
     fn open(
         &mut self,
@@ -180,11 +180,11 @@ fn shift(mode: HeaderMode, len: usize, room: usize) -> usize {
     }
 }
 
-impl From<Landing> for WindowMemory {
-    fn from(landing: Landing) -> Self {
+impl From<LongBuffer> for WindowMemory {
+    fn from(landing: LongBuffer) -> Self {
         match landing {
-            Landing::Host(buffer) => buffer.into(),
-            Landing::Device(buffer) => buffer.into(),
+            LongBuffer::Host(buffer) => buffer.into(),
+            LongBuffer::Device(buffer) => buffer.into(),
         }
     }
 }
@@ -192,7 +192,7 @@ impl From<Landing> for WindowMemory {
 /// A message whose turn may not have come yet (RDM form).
 pub(super) enum Due<M> {
     Message(M),
-    Long(Landing, usize),
+    Long(LongBuffer, usize),
 }
 
 /// Why a message in a device's memory can't be handed out.
@@ -252,7 +252,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// Opens a destination for the peer.
-    fn grant_long(&mut self, id: ConnectionId, mut landing: Landing, len: usize) {
+    fn grant_long(&mut self, id: ConnectionId, mut landing: LongBuffer, len: usize) {
         let rma = self.link.limits().rma;
         let virt = rma.is_some_and(|rma| rma.virtual_addresses);
         let Some(conn) = self.conns.get_mut(id) else {
@@ -280,11 +280,11 @@ impl<L: Link> ReceiveCore<L> {
     fn cannot_open(
         &mut self,
         id: ConnectionId,
-        landing: Landing,
+        landing: LongBuffer,
         len: usize,
         error: &RegisterError,
     ) {
-        if let Landing::Device(_) = landing
+        if let LongBuffer::Device(_) = landing
             && let Some(long) = &mut self.long
             && let Some(device) = &mut long.device
         {
@@ -326,7 +326,7 @@ impl<L: Link> ReceiveCore<L> {
     pub(super) fn hand_out_long(
         &mut self,
         id: ConnectionId,
-        landing: Landing,
+        landing: LongBuffer,
         len: usize,
         events: &mut Vec<ReceiveEvent>,
     ) {
@@ -337,8 +337,10 @@ impl<L: Link> ReceiveCore<L> {
             // It took no receive: its credit is free again.
             conn.count_reposted();
             match landing {
-                Landing::Host(buffer) => self.hand_out(id, sequence, (buffer, len), None, events),
-                Landing::Device(buffer) => self.hand_out_on_device(id, sequence, buffer, events),
+                LongBuffer::Host(buffer) => {
+                    self.hand_out(id, sequence, (buffer, len), None, events)
+                }
+                LongBuffer::Device(buffer) => self.hand_out_on_device(id, sequence, buffer, events),
             }
         }
         self.touch(id);

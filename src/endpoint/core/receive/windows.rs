@@ -24,7 +24,7 @@ use crate::endpoint::windows::window::{
 };
 use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
 use crate::in_flight::ContextKind;
-use crate::memory::{Access, Region};
+use crate::memory::Access;
 
 /// What a receive endpoint may do with windows.
 #[derive(Clone, Copy, Debug)]
@@ -353,7 +353,7 @@ impl<L: Link> ReceiveCore<L> {
             Some(scope) => into.lease(scope),
             None => Err(into),
         };
-        leased.map_err(|into| (unregistered(into.region()), into))
+        leased.map_err(|into| (outgoing::not_here(into.region(), 0), into))
     }
 
     pub(super) fn scope_of(&self, id: ConnectionId) -> Option<crate::memory::Scope> {
@@ -684,14 +684,6 @@ impl<L: Link> ReceiveCore<L> {
 
 pub(super) fn told(connection: ConnectionId, event: WindowEvent) -> ReceiveEvent {
     ReceiveEvent::Window { connection, event }
-}
-
-fn unregistered(region: &Region) -> SendErrorKind {
-    if region.is_registered_anywhere() {
-        SendErrorKind::ForeignBuffer { segment: 0 }
-    } else {
-        SendErrorKind::NotRegistered { segment: 0 }
-    }
 }
 
 pub(super) fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {

@@ -1,17 +1,17 @@
 //! One-sided operations that can't be posted when they are given: behind a producer's event or a copy out of a GPU's memory, piece by piece
 //! through the staging ring, or behind such a one. See `windows/line.rs`.
 
-#![allow(unsafe_code)]
-
 use super::{PieceOp, SendCore};
-use crate::buffer::{LeasedPayload, Payload};
-use crate::endpoint::event::{Level, SendEvent};
+use crate::buffer::{Leases, Payload};
+use crate::endpoint::core::control::HeldDescriptor;
+use crate::endpoint::event::SendEvent;
+use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
-use crate::endpoint::link::{Link, RemoteRange};
+use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::connection::State;
 use crate::endpoint::protocol::wire::WindowId;
-use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::later::{self, Later};
+use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::line::{HoldsPiece, Over, Posting};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::passage::{Piece, Slots};
@@ -30,9 +30,6 @@ impl HoldsPiece for PieceOp {
         }
     }
 }
-
-/// Where a write goes, what it tells the peer, and when it is done.
-type Target<'a> = (WindowPlace<'a>, Option<u32>, Level);
 
 impl<L: Link> SendCore<L> {
     // ---- accepting -----------------------------------------------------------------------------------------------
@@ -83,143 +80,6 @@ impl<L: Link> SendCore<L> {
     /// Whether that only says that there are others in front of it.
     fn waits_behind(&self, kind: &SendErrorKind) -> bool {
         !self.line.is_open() && *kind == SendErrorKind::WouldBlock(Blocked::Depth)
-    }
-
-    fn max_bytes(&self) -> u64 {
-        self.link.limits().rma.map_or(0, |rma| rma.max_bytes)
-    }
-
-    /// Everything that can be said of an operation before anything is taken for it. Where it goes.
-    fn admit_one_sided_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
-        let rma = self.link.limits().rma.as_ref();
-        // What can never be is said first: who is blocked tries again.
-        let id = self.connection_id();
-        let remote = one_sided::check_in_pieces(&self.machine, id, rma, wanted)?;
-        self.may_operate(wanted.immediate)?;
-        match self.data_in_flight < self.settings.depth {
-            true => Ok(remote),
-            false => Err(SendErrorKind::WouldBlock(Blocked::Depth)),
-        }
-    }
-
-    /// Has a write wait whose bytes take the way that `way` says.
-    pub(crate) fn queue_write(
-        &mut self,
-        payload: Payload,
-        (place, data, level): Target<'_>,
-        key: u64,
-        way: impl FnOnce(Payload) -> Result<Later, (SendErrorKind, Payload)>,
-    ) -> Result<(), (SendErrorKind, Payload)> {
-        let wanted = Wanted::write(place, &payload, data.is_some());
-        let remote = match self.admit_one_sided_later(&wanted) {
-            Ok(remote) => remote,
-            Err(kind) => return Err((kind, payload)),
-        };
-        let how = How::write(remote, place, data, level);
-        let mut iov = IovList::new();
-        let local = match way(payload)? {
-            Later::Whole(payload) => self
-                .whole(payload, &how, &mut iov)
-                .map_err(|(kind, payload)| (kind, payload.unstaged()))?,
-            Later::Pieces(payload, slots) => {
-                match later::hold_slots(&slots, self.conn.as_ref(), &mut self.scoped) {
-                    Ok(desc) => (later::pieces_of_write(payload, slots, desc, &how), false),
-                    Err(kind) => return Err((kind, payload)),
-                }
-            }
-        };
-        self.push_line(key, place.window.id(), local, iov, how);
-        Ok(())
-    }
-
-    /// The local side of a write that is posted as it is, when its gate is open.
-    fn whole(
-        &mut self,
-        payload: Payload,
-        how: &How,
-        iov: &mut IovList,
-    ) -> Result<(Local, bool), (SendErrorKind, Payload)> {
-        let rma = self.link.limits().rma.as_ref();
-        let checked = one_sided::check_whole(rma, how.remote.len as u64, payload.run_count());
-        let leased = checked.and_then(|()| {
-            let (wire, conn) = (payload.wire(), self.conn.as_ref());
-            self.outgoing.lease(wire, conn, &mut self.scoped, iov)
-        });
-        let (mut leases, recent) = match leased {
-            Ok(leased) => leased,
-            Err(kind) => return Err((kind, payload)),
-        };
-        if payload.is_gated() {
-            leases = leases.of_gated();
-        }
-        // SAFETY: the leases are this payload's, or those of what is sent of it.
-        let payload = unsafe { LeasedPayload::new(payload, leases) };
-        Ok((Local::Write(payload), recent))
-    }
-
-    /// Has a read wait, which comes into slots if `slots` gives some.
-    pub(crate) fn queue_read(
-        &mut self,
-        into: Destination,
-        place: WindowPlace<'_>,
-        key: u64,
-        slots: impl FnOnce(&Destination) -> Result<Option<Slots>, SendErrorKind>,
-    ) -> Result<(), (SendErrorKind, Destination)> {
-        let wanted = Wanted::read(place, &into);
-        let admitted = self.admit_one_sided_later(&wanted);
-        let admitted = admitted.and_then(|remote| Ok((remote, slots(&into)?)));
-        let mut iov = IovList::new();
-        let (remote, local) = match admitted {
-            Ok((remote, Some(slots))) => {
-                match later::hold_slots(&slots, self.conn.as_ref(), &mut self.scoped) {
-                    Ok(desc) => (remote, (later::pieces_of_read(into, slots, desc), false)),
-                    Err(kind) => return Err((kind, into)),
-                }
-            }
-            Ok((remote, None)) => {
-                let rma = self.link.limits().rma.as_ref();
-                if let Err(kind) = one_sided::check_whole(rma, wanted.len, wanted.segments) {
-                    return Err((kind, into));
-                }
-                let leased = self.lease_destination(into);
-                let (into, run, recent) = leased.map_err(|(into, kind)| (kind, into))?;
-                iov.push(run.base, run.len, run.desc);
-                (remote, (Local::Read(into), recent))
-            }
-            Err(kind) => return Err((kind, into)),
-        };
-        self.push_line(key, place.window.id(), local, iov, How::read(remote));
-        Ok(())
-    }
-
-    /// Counts an operation as one that is posted, and has it wait.
-    fn push_line(
-        &mut self,
-        key: u64,
-        window: WindowId,
-        (local, recent): (Local, bool),
-        iov: IovList,
-        how: How,
-    ) {
-        let counted = self.machine.on_window_posted(how.immediate.is_some());
-        debug_assert!(counted.is_ok(), "`admit_one_sided_later` asked the same");
-        self.one_sided_posts += 1;
-        let op = OneSided {
-            key,
-            window,
-            local,
-            sequence: self.one_sided_posts,
-            posted: self.posted_at(),
-            told: false,
-            recent,
-        };
-        let len = how.remote.len as u64;
-        self.line.push(op, iov, how);
-        self.one_sided_limit = 0;
-        self.count_posted(len);
-        // The next poll looks at the gate, or sets the timer.
-        self.eventful = true;
-        self.wait.wake();
     }
 
     // ---- waiting -------------------------------------------------------------------------------------------------
@@ -298,5 +158,74 @@ impl<L: Link> SendCore<L> {
             self.stats.failed += 1;
             events.push(SendEvent::Window(op.finish(Some(error.clone()))));
         }
+    }
+}
+
+impl<L: Link> TakesLater for SendCore<L> {
+    fn rma_limits(&self) -> Option<RmaLimits> {
+        self.link.limits().rma
+    }
+
+    fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+        let rma = self.link.limits().rma.as_ref();
+        // What can never be is said first: who is blocked tries again.
+        let id = self.connection_id();
+        let remote = one_sided::check_in_pieces(&self.machine, id, rma, wanted)?;
+        self.may_operate(wanted.immediate)?;
+        match self.data_in_flight < self.settings.depth {
+            true => Ok(remote),
+            false => Err(SendErrorKind::WouldBlock(Blocked::Depth)),
+        }
+    }
+
+    fn lease_wire(
+        &mut self,
+        _: ConnectionId,
+        payload: &Payload,
+        iov: &mut IovList,
+    ) -> Result<(Leases, bool), SendErrorKind> {
+        let (wire, conn) = (payload.wire(), self.conn.as_ref());
+        self.outgoing.lease(wire, conn, &mut self.scoped, iov)
+    }
+
+    fn lease_into(
+        &mut self,
+        _: ConnectionId,
+        into: Destination,
+    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)> {
+        self.lease_destination(into)
+    }
+
+    fn hold(&mut self, _: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind> {
+        later::hold_slots(slots, self.conn.as_ref(), &mut self.scoped)
+    }
+
+    fn push_line(
+        &mut self,
+        _: ConnectionId,
+        (key, window): (u64, WindowId),
+        (local, recent): (Local, bool),
+        iov: IovList,
+        how: How,
+    ) {
+        let counted = self.machine.on_window_posted(how.immediate.is_some());
+        debug_assert!(counted.is_ok(), "`admit_later` asked the same");
+        self.one_sided_posts += 1;
+        let op = OneSided {
+            key,
+            window,
+            local,
+            sequence: self.one_sided_posts,
+            posted: self.posted_at(),
+            told: false,
+            recent,
+        };
+        let len = how.remote.len as u64;
+        self.line.push(op, iov, how);
+        self.one_sided_limit = 0;
+        self.count_posted(len);
+        // The next poll looks at the gate, or sets the timer.
+        self.eventful = true;
+        self.wait.wake();
     }
 }

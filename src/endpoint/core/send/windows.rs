@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use super::SendCore;
 use crate::buffer::{LeasedPayload, Payload};
+use crate::endpoint::core::outgoing;
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
@@ -86,7 +87,7 @@ impl<L: Link> SendCore<L> {
         };
         let (into, run, recent) = match self.lease_destination(into) {
             Ok(leased) => leased,
-            Err((into, kind)) => return self.read_later(kind, into, place, key),
+            Err((kind, into)) => return self.read_later(kind, into, place, key),
         };
         let mut iov = IovList::new();
         iov.push(run.base, run.len, run.desc);
@@ -140,7 +141,7 @@ impl<L: Link> SendCore<L> {
     pub(super) fn lease_destination(
         &mut self,
         into: Destination,
-    ) -> Result<(LeasedDestination, Run, bool), (Destination, SendErrorKind)> {
+    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)> {
         let scope = self.scoped.scope();
         if let Some(desc) = self.outgoing.lease_shared(into.region(), scope) {
             let (into, run) = into.leased_elsewhere(desc);
@@ -157,23 +158,18 @@ impl<L: Link> SendCore<L> {
     fn register_destination(
         &mut self,
         into: Destination,
-    ) -> Result<(LeasedDestination, Run, bool), (Destination, SendErrorKind)> {
+    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)> {
         let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
         if let Some(registrar) = registrar.filter(|_| self.scoped.misses(into.region())) {
             if let Err(error) = self.scoped.register(into.region(), registrar) {
-                return Err((into, error.into()));
+                return Err((error.into(), into));
             }
             return match into.lease(self.scoped.scope()) {
                 Ok((into, run)) => Ok((into, run, false)),
-                Err(into) => Err((into, SendErrorKind::NotRegistered { segment: 0 })),
+                Err(into) => Err((SendErrorKind::NotRegistered { segment: 0 }, into)),
             };
         }
-        let kind = if into.region().is_registered_anywhere() {
-            SendErrorKind::ForeignBuffer { segment: 0 }
-        } else {
-            SendErrorKind::NotRegistered { segment: 0 }
-        };
-        Err((into, kind))
+        Err((outgoing::not_here(into.region(), 0), into))
     }
 
     #[inline]
