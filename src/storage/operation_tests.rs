@@ -156,7 +156,7 @@ proptest! {
 fn a_task_that_panics_is_an_error_and_the_buffer_comes_back() {
     let pool = ThreadPool::new(2, 8).unwrap();
     let acts = [Act::Whole, Act::Whole, Act::Panic, Act::Whole];
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let outcome = begin(&acts, &pool).wait_until(deadline).unwrap();
     check(&acts, &outcome.result, &outcome.buffer);
     let mut bytes = vec![0; 400];
@@ -172,7 +172,7 @@ fn what_has_not_begun_behind_an_error_is_left_out() {
     let pool = ThreadPool::new(1, 8).unwrap();
     let mut acts = vec![Act::Whole; 50];
     acts[1] = Act::Fail(10, libc::EIO);
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let outcome = begin(&acts, &pool).wait_until(deadline).unwrap();
     check(&acts, &outcome.result, &outcome.buffer);
     assert!(
@@ -207,7 +207,7 @@ fn a_buffer_is_dropped_once_and_only_when_its_operation_is_over() {
         "tasks are queued that know where it is"
     );
     pool.resume();
-    told.recv_timeout(Duration::from_secs(30)).unwrap();
+    told.recv_timeout(Duration::from_secs(120)).unwrap();
     assert!(
         told.recv_timeout(Duration::from_millis(20)).is_err(),
         "once"

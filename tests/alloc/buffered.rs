@@ -4,9 +4,9 @@ use crate::common;
 use crate::counting::allocations;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use common::{SOON, Watchdog, after, any_port, domain, drive, millis};
+use common::{SOON, Watchdog, after, any_port, domain, drive, millis, within};
 use fabricast::coalesce::{Format, FormatErrorKind};
 use fabricast::endpoint::{
     BufferedConfig, Carried, CloseReason, Message, PushError, ReceiveConfig, SmallMessageLimit,
@@ -252,7 +252,7 @@ fn a_lone_message_leaves_within_the_interval_from_a_loop_that_sleeps() {
         while pair.confirmed == confirmed {
             let mut poll = false;
             event_loop
-                .run_once(Some(millis(5_000)), |_, event| {
+                .run_once(Some(SOON), |_, event| {
                     poll |= matches!(event, LoopEvent::Endpoint(token) if token == sender);
                 })
                 .expect("a round");
@@ -260,6 +260,7 @@ fn a_lone_message_leaves_within_the_interval_from_a_loop_that_sleeps() {
             if poll {
                 pair.step(drop);
             }
+            // Nothing else would have ended the sleep before that.
             assert!(pushed.elapsed() < SOON);
         }
         assert!(
@@ -270,7 +271,7 @@ fn a_lone_message_leaves_within_the_interval_from_a_loop_that_sleeps() {
         times.push(pushed.elapsed());
     }
     let best = times.iter().min().expect("five");
-    assert!(*best < interval + millis(200), "{times:?}");
+    assert!(*best < within(interval + millis(200)), "{times:?}");
 }
 
 #[test]
@@ -282,12 +283,9 @@ fn hand_polling_keeps_the_interval_and_the_wait_wakes_for_it() {
     let pushed = Instant::now();
     pair.sender.push(1, 0, b"lone").expect("taken");
     while pair.confirmed == 0 {
-        pair.sender.wait(Duration::from_secs(5)).expect("waits");
+        pair.sender.wait(2 * SOON).expect("waits");
         pair.step(drop);
-        assert!(
-            pushed.elapsed() < Duration::from_secs(4),
-            "the wait did not end"
-        );
+        assert!(pushed.elapsed() < SOON, "the wait did not end");
     }
     assert!(pushed.elapsed() >= millis(10));
     assert_eq!(pair.sender.stats().timed, 1);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::child::{Child, argument, hear, role, tell};
-use common::{SOON, Watchdog, after, any_port, fd_count, millis, rss_bytes};
+use common::{SOON, Watchdog, after, any_port, fd_count, millis, rss_bytes, within};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
     CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId, PeerMessage,
@@ -582,7 +582,7 @@ fn a_killed_peer_s_keys_come_back_and_others_do_not_notice() {
         killed.elapsed(),
         a.down
     );
-    assert!(killed.elapsed() < millis(4000));
+    assert!(killed.elapsed() < within(millis(4000)));
     let of_it = |keys: &[u64]| {
         keys.iter()
             .filter(|key| (1000..2000).contains(*key))

@@ -395,11 +395,13 @@ fn a_late_send_is_only_reported_where_that_is_asked_for() {
     let _dog = Watchdog::new("notify");
     let Some(domain) = domain() else { return };
     let (mut pair, count) = stalled(&domain, DeadlinePolicy::Notify);
-    let until = after(millis(400));
-    while Instant::now() < until {
+    let is_late = |event: &SendEvent| matches!(event, SendEvent::Late { .. });
+    drive("each is late or done", SOON, || {
         let Pair { sender, sent, .. } = &mut pair;
         sender.as_mut().expect("open").poll(sent).expect("polls");
-    }
+        let late = sent.iter().filter(|event| is_late(event)).count();
+        late + outcomes(sent).len() >= count as usize
+    });
     let late: Vec<u64> = pair
         .sent
         .iter()
@@ -412,7 +414,9 @@ fn a_late_send_is_only_reported_where_that_is_asked_for() {
     assert!(!late.is_empty(), "{:?}", pair.sender().stats());
     for key in 0..count {
         let times = late.iter().filter(|k| **k == key).count();
-        assert_eq!(times, usize::from(!done.contains_key(&key)), "key {key}");
+        // The kernel may take one that was late already.
+        let told = times == 1 || (times == 0 && done.contains_key(&key));
+        assert!(told, "key {key}: {times} times");
     }
     pair.until("all completed", |pair| {
         pair.received.clear();
@@ -427,7 +431,7 @@ fn a_late_send_fails_the_connection_by_default_and_every_key_comes_back() {
     let Some(domain) = domain() else { return };
     let (mut pair, count) = stalled(&domain, DeadlinePolicy::FailConnection);
     let begin = Instant::now();
-    drive("the end", Duration::from_secs(2), || {
+    drive("the end", SOON, || {
         let Pair { sender, sent, .. } = &mut pair;
         sender.as_mut().expect("open").poll(sent).expect("polls");
         send_end(sent).is_some()
@@ -559,7 +563,7 @@ fn a_close_that_nobody_answers_ends_at_its_deadline() {
     let sender = pair.sender.take().expect("open");
     let events = sender.close(after(millis(200))).expect("closes");
     let took = begin.elapsed();
-    assert!(took >= millis(190) && took < SOON, "{took:?}");
+    assert!(took >= millis(190), "{took:?}");
     assert_eq!(send_end(&events), Some(CloseReason::ClosedByDeadline));
     assert_eq!(outcomes(&events)[&1].len(), 1);
 }
@@ -656,11 +660,7 @@ fn request_of(pair: &mut Pair) -> ConnectionRequest {
 fn the_application_accepts_refuses_or_lets_a_request_pass() {
     let _dog = Watchdog::new("ask");
     let Some(domain) = domain() else { return };
-    let ask = || {
-        small_receiver()
-            .accept(AcceptPolicy::Ask)
-            .handshake_timeout(millis(300))
-    };
+    let ask = || small_receiver().accept(AcceptPolicy::Ask);
 
     let mut pair = Pair::connecting(&domain, SendConfig::default(), ask());
     let request = request_of(&mut pair);
@@ -684,15 +684,13 @@ fn the_application_accepts_refuses_or_lets_a_request_pass() {
     );
 
     let begin = Instant::now();
-    let mut pair = Pair::connecting(&domain, SendConfig::default(), ask());
+    let short = ask().handshake_timeout(millis(300));
+    let mut pair = Pair::connecting(&domain, SendConfig::default(), short);
     let request = request_of(&mut pair);
     let reason = end_of(&mut pair);
     assert!(matches!(reason, CloseReason::Refused(_)), "{reason}");
     let took = begin.elapsed();
-    assert!(
-        took >= millis(290) && took < Duration::from_secs(3),
-        "{took:?}"
-    );
+    assert!(took >= millis(290), "{took:?}");
     let Pair {
         receiver, received, ..
     } = &mut pair;
@@ -721,7 +719,7 @@ fn a_silent_server_runs_into_the_connect_timeout() {
     let config = SendConfig::default().connect_timeout(millis(200));
     let begin = Instant::now();
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
-    let reason = lone_end(&mut sender, Duration::from_secs(2));
+    let reason = lone_end(&mut sender, SOON);
     assert_eq!(reason, CloseReason::ConnectTimedOut);
     assert!(begin.elapsed() >= millis(190));
 
@@ -740,7 +738,7 @@ fn nobody_listening_is_told_at_once() {
     drop(server);
     let mut sender =
         SendEndpointZeroCopy::connect(&domain, addr, SendConfig::default()).expect("begins");
-    let reason = lone_end(&mut sender, Duration::from_secs(2));
+    let reason = lone_end(&mut sender, SOON);
     let CloseReason::ConnectFailed(errno) = reason else {
         panic!("{reason}");
     };
@@ -926,17 +924,24 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
 // ---- loops -------------------------------------------------------------------------------------------------------
 
 /// 200 messages through an event loop that drives both sides, one at a time.
-fn through_a_loop(domain: &Arc<Domain>, mode: WaitMode) -> Duration {
-    let mut pair = Pair::connecting(domain, SendConfig::default(), small_receiver());
+fn through_a_loop(domain: &Arc<Domain>, mode: WaitMode) {
+    // Without heartbeats: nothing but the messages wakes the loop.
+    let send = SendConfig::default()
+        .unresponsive_after(None)
+        .lost_after(None)
+        .send_deadline(None);
+    let receive = small_receiver().unresponsive_after(None).lost_after(None);
+    let mut pair = Pair::connecting(domain, send, receive);
     let mut event_loop = EventLoop::with(LoopConfig::default().mode(mode)).expect("a loop");
     let sender = event_loop.add_endpoint(pair.sender()).expect("added");
     let receiver = event_loop.add_endpoint(pair.receiver()).expect("added");
     let begin = Instant::now();
     let (count, mut posted, mut arrived) = (200_u64, 0_u64, 0_u64);
     while arrived < count {
+        // A round that a lost wake-up left asleep takes all of that by itself.
         assert!(begin.elapsed() < SOON, "{arrived} of {count} in {mode:?}");
         event_loop
-            .run_once(Some(millis(500)), |event_loop, event| {
+            .run_once(Some(SOON), |event_loop, event| {
                 match event {
                     LoopEvent::Endpoint(token) if token == sender => {
                         let n = pair.sender().poll(&mut Vec::new()).expect("polls");
@@ -964,7 +969,6 @@ fn through_a_loop(domain: &Arc<Domain>, mode: WaitMode) -> Duration {
             })
             .expect("runs");
     }
-    begin.elapsed()
 }
 
 #[test]
@@ -977,9 +981,7 @@ fn an_event_loop_drives_a_pair_in_every_mode() {
         WaitMode::Spin,
         WaitMode::Adaptive { window },
     ] {
-        let took = through_a_loop(&domain, mode);
-        // A lost wake-up would cost 500 ms, or a second, each.
-        assert!(took < Duration::from_secs(5), "{mode:?}: {took:?}");
+        through_a_loop(&domain, mode);
     }
 }
 

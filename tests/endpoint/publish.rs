@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
-use common::{SOON, Watchdog, after, any_port, buffer, drive, millis, pattern, pool};
+use common::{SOON, Watchdog, after, any_port, buffer, drive, millis, pattern, pool, within};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
     CloseReason, ConnectionId, DropReason, Outcomes, PeerOutcome, PublishConfig, PublisherId,
@@ -506,7 +506,8 @@ fn a_stopped_subscriber_is_cut_off_where_the_policy_says_so() {
         });
         let begun = Instant::now();
         publisher.until("the end of the slow one", |this| !this.ended.is_empty());
-        assert!(begun.elapsed() < limit + SOON / 5, "{:?}", begun.elapsed());
+        let took = begun.elapsed();
+        assert!(took < within(limit + Duration::from_secs(2)), "{took:?}");
         let (id, reason, subscriptions) = publisher.ended[0];
         assert_eq!((id, subscriptions), (slow, 1));
         assert!(matches!(reason, CloseReason::TooSlow { .. }), "{reason}");

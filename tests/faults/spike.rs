@@ -20,7 +20,6 @@
 use crate::common;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use common::child::{self, Child};
 use common::raw::{RawEvent, RawPeer, hello};
@@ -244,7 +243,7 @@ fn row_8_a_peer_that_dies_is_noticed_while_every_message_is_held() {
     sender.expect("stuck", SOON);
     assert_eq!(receiver.pool().free_count(), 0);
     sender.kill();
-    drive("the loss", Duration::from_secs(2), || {
+    drive("the loss", SOON, || {
         receiver.poll(&mut events).expect("polls");
         !receive_ends(&events).is_empty()
     });

@@ -5,7 +5,7 @@
 use crate::common;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::{Pair, SOON, Watchdog, after, domain, drive, millis, send_end, small_receiver};
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
@@ -657,7 +657,7 @@ fn a_peer_that_does_not_confirm_loses_the_connection_and_the_memory_comes_back()
         both.pair.receiver().poll(&mut events).expect("polls");
         !common::receive_ends(&events).is_empty()
     });
-    assert!(begin.elapsed() >= millis(200) && begin.elapsed() < Duration::from_secs(5));
+    assert!(begin.elapsed() >= millis(200));
     let [
         ..,
         ReceiveEvent::Window {

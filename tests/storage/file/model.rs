@@ -195,7 +195,7 @@ impl Model<'_> {
             self.written(offset as usize, &bytes);
             futures.push(future);
         }
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(120);
         while !futures.is_empty() {
             let done = wait_any(&mut futures, deadline).expect("one ends within a minute");
             let outcome = futures.swap_remove(done).wait();

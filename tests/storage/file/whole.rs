@@ -116,7 +116,7 @@ fn many_files_more_than_the_queue_takes() {
         range: 100..2100,
     });
     let futures = read_many(requests, &options);
-    let outcomes = wait_all(futures, Instant::now() + Duration::from_secs(60));
+    let outcomes = wait_all(futures, Instant::now() + Duration::from_secs(120));
     assert_eq!(outcomes.len(), 200);
     for (n, outcome) in outcomes.into_iter().enumerate() {
         let outcome = outcome.unwrap();

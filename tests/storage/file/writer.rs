@@ -17,7 +17,7 @@ const BLOCKS: usize = 24;
 const SLOTS: u32 = 6;
 
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(30)
+    Instant::now() + Duration::from_secs(120)
 }
 
 /// A block on its way.
