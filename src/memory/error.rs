@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Purpose, RegionKind};
 use crate::cuda::CudaError;
-use crate::errno::FabricErrno;
+use crate::errno::{Advised, FabricErrno};
 
 /// Why a region, or a user of a region, could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -162,7 +162,9 @@ pub enum RegisterError {
         asked_bytes: u64,
     },
     /// The domain was opened by the process that this one was forked from.
-    #[error("this domain was opened by process {made_by}, which this process was forked from")]
+    #[error(
+        "this domain was opened by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+    )]
     Forked {
         /// The process that opened it.
         made_by: u32,
@@ -179,7 +181,7 @@ pub enum RegisterError {
         reason: Arc<str>,
     },
     /// libfabric refused for another reason.
-    #[error("{call}: {errno}")]
+    #[error("{call}: {}", Advised::of(errno))]
     Fabric {
         /// The C function.
         call: &'static str,

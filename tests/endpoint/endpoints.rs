@@ -1,8 +1,12 @@
 //! Endpoints over the real tcp provider: what arrives, what is refused before it is posted, how connections begin and end.
 
+#![allow(unsafe_code)]
+
 use crate::common;
 
+use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
@@ -12,6 +16,7 @@ use common::{
 };
 use fabricast::buffer::{
     HeaderSlotConfig, HeaderSlotManager, Payload, RingConfig, RingRegion, Segment,
+    ZeroCopyBufferManager,
 };
 use fabricast::endpoint::{
     AcceptPolicy, CloseReason, ConnectionRequest, DeadlinePolicy, HeaderMode, Level, Message,
@@ -919,6 +924,194 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
         assert_eq!(end, Some(CloseReason::Finished));
     }
     assert_eq!((headers.free_count(), pool.free_count()), (4, 6));
+}
+
+// ---- the shortest way in: a data region and header slots that endpoints register themselves ---------------------------
+
+#[test]
+fn endpoints_register_the_data_region_of_zero_copy_buffers() {
+    let _dog = Watchdog::new("zero-copy buffers");
+    let Some(domain) = domain() else { return };
+    let pool = fabricast::buffer::SharedBufferManager::allocate(4, 4096).expect("memory");
+    let data = Arc::clone(pool.region());
+    let buffers = ZeroCopyBufferManager::new(Arc::clone(&data), HeaderSlotConfig::default())
+        .expect("header slots");
+    assert_eq!(data.registration_count(), 0, "nobody has registered it");
+    let config = || SendConfig::default().buffers(&buffers);
+    let mut pair = Pair::with(&domain, config(), small_receiver());
+    assert_eq!(data.registration_count(), 1);
+    let first = pair.exchange(buffer(&pool, b"first"), b"header", 1);
+    assert_eq!(first, got(b"header", b"first"));
+    // Another endpoint of the domain has the same two; when the first one goes, the registration stays.
+    let mut other = Pair::with(&domain, config(), small_receiver());
+    assert_eq!(data.registration_count(), 1, "registered once");
+    assert_eq!(
+        buffers.region().purpose(),
+        Some(fabricast::memory::Purpose::Buffers)
+    );
+    drop(pair);
+    let second = other.exchange(buffer(&pool, b"second"), b"h", 2);
+    assert_eq!(second, got(b"h", b"second"));
+    assert_eq!(buffers.free_count(), 256, "every header slot came back");
+    drop(other);
+    assert_eq!(data.registration_count(), 0, "nobody needs it any more");
+    // What the caller has registered is the caller's, whatever endpoints come and go.
+    data.register(&domain).expect("registered");
+    drop(Pair::with(&domain, config(), small_receiver()));
+    assert_eq!(data.registration_count(), 1);
+    // And ends when the caller says so, for endpoints, too: what is sent then is refused in words.
+    let mut pair = Pair::with(&domain, config(), small_receiver());
+    data.deregister(&domain);
+    let refused = pair.sender().send_data(buffer(&pool, b"late"), b"", 3);
+    let refused = refused.expect_err("not registered any more");
+    assert_eq!(refused.kind, SendErrorKind::NotRegistered { segment: 0 });
+    let told = refused.to_string();
+    for way in ["Region::register", "SendConfig::buffers"] {
+        assert!(told.contains(way), "{told}");
+    }
+}
+
+// ---- memory of somebody else -------------------------------------------------------------------------------------
+
+/// What a card's driver gives: memory that this program has no reference to, and that says when it is unmapped.
+struct Mapped {
+    _bytes: Box<[u8]>,
+    unmapped: Arc<AtomicBool>,
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.unmapped.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A region over such memory, and the flag.
+fn dma_memory(len: usize) -> (Arc<Region>, Arc<AtomicBool>) {
+    let mut bytes = vec![0; len].into_boxed_slice();
+    let base = NonNull::new(bytes.as_mut_ptr()).expect("a box is not null");
+    let unmapped = Arc::new(AtomicBool::new(false));
+    let keep = Mapped {
+        _bytes: bytes,
+        unmapped: Arc::clone(&unmapped),
+    };
+    // SAFETY: `keep` owns the memory and is dropped with the region; nobody looks at the bytes but through the region's address.
+    let region = unsafe { Region::external(base, len, Box::new(keep)) }.expect("a region");
+    (region, unmapped)
+}
+
+/// What the card does: writes where it was told to.
+fn dma_write(to: *mut u8, bytes: &[u8]) {
+    // SAFETY: callers pass an address with as many bytes of a live region behind it, which nobody reads or writes meanwhile.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+}
+
+#[test]
+fn memory_of_somebody_else_arrives_by_slices_and_by_a_ring() {
+    let _dog = Watchdog::new("external memory");
+    let Some(domain) = domain() else { return };
+    for mode in [HeaderMode::Prefixed, HeaderMode::Raw, HeaderMode::Fixed(4)] {
+        let expected = |payload: &[u8]| match mode {
+            HeaderMode::Raw => got(b"", &[b"head", payload].concat()),
+            _ => got(b"head", payload),
+        };
+        let (region, unmapped) = dma_memory(8192);
+        let headers = HeaderSlotConfig::default();
+        let buffers =
+            ZeroCopyBufferManager::new(Arc::clone(&region), headers).expect("header slots");
+        let config = SendConfig::default().header_mode(mode).buffers(&buffers);
+        drop(buffers);
+        let mut pair = Pair::with(&domain, config, small_receiver());
+        // All of it, and parts of it.
+        let whole = pattern(1, 8192);
+        dma_write(region.as_ptr(), &whole);
+        let slice = region.slice(0..8192).expect("inside");
+        assert_eq!(pair.exchange(slice.clone(), b"head", 1), expected(&whole));
+        let parts: Payload = [
+            slice.slice(8000..8192).expect("inside"),
+            slice.slice(5..105).expect("inside"),
+        ]
+        .into_iter()
+        .collect();
+        let both = [&whole[8000..], &whole[5..105]].concat();
+        assert_eq!(pair.exchange(parts, b"head", 2), expected(&both));
+        // A ring that the card fills, by addresses: this side has no `&mut [u8]` of it. Some fragments wrap around the end.
+        let mut ring = RingRegion::new(Arc::clone(&region), RingConfig::default()).expect("a ring");
+        let mut wrapped = 0;
+        for i in 0..30_u64 {
+            let bytes = pattern(i, 700);
+            let mut reservation = ring.reserve(bytes.len()).expect("the last one came back");
+            assert!(reservation.segments_mut().is_none(), "others write there");
+            let (first, second) = reservation.ranges();
+            let (front, back) = bytes.split_at(first.len());
+            dma_write(region.as_ptr().wrapping_add(first.start), front);
+            dma_write(region.as_ptr().wrapping_add(second.start), back);
+            wrapped += u32::from(!back.is_empty());
+            let fragment = reservation.commit(bytes.len());
+            assert_eq!(pair.exchange(fragment, b"head", i), expected(&bytes));
+        }
+        assert_eq!((ring.tail(), wrapped), (30 * 700, 2));
+        drop((ring, slice, region));
+        assert!(!unmapped.load(Ordering::SeqCst), "the endpoint has it yet");
+        drop(pair);
+        assert!(unmapped.load(Ordering::SeqCst), "{mode:?}");
+    }
+}
+
+// ---- what an endpoint tells of itself ----------------------------------------------------------------------------
+
+#[test]
+fn the_low_water_mark_of_header_slots_is_the_least_since_it_was_asked_for() {
+    let _dog = Watchdog::new("low water");
+    let Some(domain) = domain() else { return };
+    let mut pair = Pair::open(&domain);
+    assert_eq!(pair.sender().headers().take_low_water(), 256);
+    for key in 0..5 {
+        let payload = pair.buffer(b"x");
+        pair.sender().send_data(payload, b"h", key).expect("sent");
+    }
+    pair.until("five outcomes", |pair| outcomes(&pair.sent).len() == 5);
+    let headers = pair.sender().headers();
+    assert_eq!((headers.low_water(), headers.free_count()), (251, 256));
+    assert_eq!(headers.take_low_water(), 251);
+    assert_eq!((headers.low_water(), headers.take_low_water()), (256, 256));
+}
+
+#[test]
+fn the_raw_endpoint_is_the_one_that_libfabric_knows() {
+    let _dog = Watchdog::new("raw");
+    let Some(domain) = domain() else { return };
+    let mut pair = Pair::open(&domain);
+    // SAFETY: nothing is done with it but to ask for its address, before the sender is used again.
+    let ep = unsafe { pair.sender().as_raw() }.expect("it is open");
+    assert!(!ep.is_null());
+    // SAFETY: a plain struct of integers.
+    let mut addr: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&addr);
+    // SAFETY: the endpoint is open, and `len` says how much room there is.
+    let rc = unsafe { libfabric_sys::fi_getname(ep.cast(), (&raw mut addr).cast(), &raw mut len) };
+    assert_eq!((rc, len), (0, size_of_val(&addr)));
+    let ip = u32::from_be(addr.sin_addr.s_addr);
+    assert_eq!(ip, u32::from(std::net::Ipv4Addr::LOCALHOST));
+    // SAFETY: it is only compared.
+    let again = unsafe { pair.sender().as_raw() };
+    assert_eq!(again, Some(ep), "one connection, one endpoint");
+    pair.receiver = None;
+    pair.until("the end", |pair| send_end(&pair.sent).is_some());
+    // SAFETY: it is only compared.
+    assert_eq!(unsafe { pair.sender().as_raw() }, None, "closed");
+}
+
+#[test]
+fn later_endpoints_have_greater_ids() {
+    let _dog = Watchdog::new("ids");
+    let Some(domain) = domain() else { return };
+    let peer = any_port();
+    let ids: Vec<_> = (0..4)
+        .map(|_| SendEndpointZeroCopy::connect(&domain, peer, SendConfig::default()))
+        .map(|endpoint| endpoint.expect("begins").id())
+        .collect();
+    assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
+    assert!(ids.iter().all(|id| id.get() != 0));
 }
 
 // ---- loops -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
 use common::{SOON, Watchdog, after, any_port, buffer, drive, millis, pattern, pool, within};
-use fabricast::buffer::SharedBufferManager;
+use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager, ZeroCopyBufferManager};
 use fabricast::endpoint::{
     CloseReason, ConnectionId, DropReason, Outcomes, PeerOutcome, PublishConfig, PublisherId,
     ReconnectPolicy, SlowPolicy, SubscribeConfig,
@@ -615,6 +615,43 @@ fn a_subscriber_subscribes_again_to_a_publisher_that_came_back() {
     log.retain(|line| line != "again");
     assert_eq!(log, ["connected", "on", "0 0", "connected", "on"]);
     assert_eq!(subscriber.stats().reconnects, 1);
+}
+
+#[test]
+fn a_publisher_registers_the_data_region_of_zero_copy_buffers() {
+    let _dog = Watchdog::new("zero-copy buffers");
+    let Some(own) = domain(EndpointKind::Msg) else {
+        return;
+    };
+    let pool = SharedBufferManager::allocate(2, 4096).expect("memory");
+    let slots = HeaderSlotConfig::default();
+    let buffers = ZeroCopyBufferManager::new(Arc::clone(pool.region()), slots).expect("slots");
+    let config = PublishConfig::default().buffers(&buffers);
+    let mut publisher = PublishEndpoint::listen(&own, any_port(), config).expect("listens");
+    assert_eq!(pool.region().registration_count(), 1);
+    let mut subscriber = SubscribeEndpoint::open(&own, SubscribeConfig::default()).expect("opens");
+    let at = subscriber.connect(publisher.local_addr()).expect("begins");
+    subscriber.subscribe(at, TAG).expect("asked");
+    let (mut told, mut came) = (Vec::new(), Vec::new());
+    let (mut published, mut got) = (false, None);
+    drive("the publication", SOON, || {
+        publisher.poll(&mut told).expect("polls");
+        subscriber.poll(&mut came).expect("polls");
+        if publisher.subscribers(TAG) == 1 && !published {
+            let payload = buffer(&pool, b"payload");
+            publisher.publish(TAG, payload, b"h", 1).expect("published");
+            published = true;
+        }
+        for event in came.drain(..) {
+            if let SubscribeEvent::Publication { message, .. } = event {
+                got = Some((message.header().to_vec(), message.payload().to_vec()));
+            }
+        }
+        got.is_some()
+    });
+    assert_eq!(got, Some((b"h".to_vec(), b"payload".to_vec())));
+    drop(publisher);
+    assert_eq!(pool.region().registration_count(), 0);
 }
 
 #[test]

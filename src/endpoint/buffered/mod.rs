@@ -575,3 +575,41 @@ impl fmt::Debug for MessageSlot<'_> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<BufferedConfig>] = &[
+            Setting {
+                name: "buffers",
+                get: |c| c.buffers.into(),
+                set: |c, v| c.buffers(v.count()),
+            },
+            Setting {
+                name: "buffer_size",
+                get: |c| c.buffer_size.into(),
+                set: |c, v| c.buffer_size(v.bytes()),
+            },
+            Setting {
+                name: "flush_interval",
+                get: |c| c.flush_interval.into(),
+                set: |c, v| c.flush_interval(v.limit()),
+            },
+            Setting {
+                name: "waiting",
+                get: |c| c.waiting.into(),
+                set: |c, v| c.waiting(v.count()),
+            },
+        ];
+        compare(
+            include_str!("mod.rs"),
+            "BufferedConfig",
+            settings,
+            BufferedConfig::check,
+        );
+    }
+}
