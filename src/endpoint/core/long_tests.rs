@@ -108,25 +108,6 @@ fn who_was_granted_a_slot_and_never_writes_loses_it() {
 }
 
 #[test]
-fn a_message_that_keeps_its_deadline_is_not_late_behind_it() {
-    let short = Duration::from_millis(200);
-    let mut rig = Setup {
-        long_deadline: Some(short),
-        ..setup(Form::Msg)
-    }
-    .connected();
-    rig.send_long(1).unwrap();
-    rig.settle();
-    assert_eq!(rig.received, [1]);
-    std::thread::sleep(2 * short);
-    rig.settle();
-    rig.send(2).unwrap();
-    rig.settle();
-    assert_eq!((&rig.received[..], rig.ended), (&[1, 2][..], None));
-    rig.end();
-}
-
-#[test]
 fn an_offer_that_nobody_answers_ends_at_the_deadline_of_sends() {
     for form in FORMS {
         let short = Duration::from_millis(5);

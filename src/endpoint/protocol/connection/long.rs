@@ -437,4 +437,22 @@ mod tests {
         assert_eq!(long.next_action(true, true), Some(refused));
         assert!(!long.is_sending());
     }
+
+    #[test]
+    fn a_deadline_counts_from_the_grant_until_the_message_is_whole() {
+        let by = Instant::now();
+        let mut long = Long::default();
+        long.bound(Some(by));
+        assert_eq!(long.deadline(), None, "nothing is under way");
+        long.on_control(Control::LongOffer { number: 0, len: 5 })
+            .unwrap();
+        long.next_action(true, false);
+        assert_eq!(long.deadline(), None, "it waits for a slot of this side");
+        long.grant(0, 5);
+        assert_eq!(long.deadline(), Some(by));
+        long.next_action(true, false);
+        assert_eq!(long.deadline(), Some(by), "the peer may write");
+        long.on_control(Control::LongDone { number: 0 }).unwrap();
+        assert_eq!(long.deadline(), None);
+    }
 }

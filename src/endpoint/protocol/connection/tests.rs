@@ -895,18 +895,22 @@ fn questions_without_a_pause_are_a_violation() {
     let ask = |c: &mut Connection, number, at| {
         give(c, heartbeat(number, false), at);
         let answered = actions(c);
+        if c.state() == State::Closed {
+            return false;
+        }
+        assert_eq!(said(&answered[0]), heartbeat(number, true));
         c.on_control_done(ControlKind::HEARTBEAT);
-        answered.first().map(said)
+        true
     };
     // Twice as often as the shortest limit of silence asks for.
     let mut c = impatient_one(now);
     for number in 1..=10_000 {
         let at = now + Duration::from_micros(1500) * number as u32;
-        assert_eq!(ask(&mut c, number, at), Some(heartbeat(number, true)));
+        assert!(ask(&mut c, number, at), "{:?}", c.close_reason());
     }
     let mut c = impatient_one(now);
     let mut number = 1;
-    while ask(&mut c, number, now).is_some_and(|said| said == heartbeat(number, true)) {
+    while ask(&mut c, number, now) {
         number += 1;
         assert!(number < 1000, "asked for ever");
     }
