@@ -481,6 +481,8 @@ impl ReceiveEndpoint {
 
     /// Drives all connections, and appends what happened. Returns how many events were added.
     ///
+    /// One call does a bounded amount of work, however fast peers send; what is left makes the endpoint ready again at once.
+    ///
     /// # Errors
     ///
     /// [`Error::EndpointFailed`] when a queue of the endpoint broke, or reported what can't be: every connection was

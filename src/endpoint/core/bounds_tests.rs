@@ -166,11 +166,11 @@ fn an_endpoint_that_fails_outside_a_poll_closes() {
     let mut rig = setup.rig();
     rig.settle();
     let asked = |rig: &mut Rig| {
-        let asked = rig.said.iter().filter_map(|event| match event {
+        let mut asked = rig.said.iter().filter_map(|event| match event {
             ReceiveEvent::Request(request) => Some(request.connection),
             _ => None,
         });
-        asked.last().expect("a request")
+        asked.next_back().expect("a request")
     };
     let first = asked(&mut rig);
     rig.receiver().answer(first, None, &mut Vec::new());

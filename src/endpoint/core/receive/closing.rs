@@ -33,12 +33,10 @@ pub(super) struct Closed {
     established: bool,
     dialed: bool,
     /// What its operations used.
-    _held: (
-        Arc<Descriptors>,
-        ScopedRegistrations,
-        Option<Box<LongReceive>>,
-        Option<Box<ConnSends>>,
-    ),
+    _descriptors: Arc<Descriptors>,
+    _scoped: ScopedRegistrations,
+    _long: Option<Box<LongReceive>>,
+    _sends: Option<Box<ConnSends>>,
 }
 
 impl<L: Link> ReceiveCore<L> {
@@ -124,7 +122,10 @@ impl<L: Link> ReceiveCore<L> {
                         reason,
                         established: conn.established,
                         dialed: conn.dialed,
-                        _held: (conn.descriptors, conn.scoped, conn.long, conn.sends),
+                        _descriptors: conn.descriptors,
+                        _scoped: conn.scoped,
+                        _long: conn.long,
+                        _sends: conn.sends,
                     })));
                 }
                 Err(CloseFailed(errno)) => {
