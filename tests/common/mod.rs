@@ -4,10 +4,11 @@
 
 #![allow(
     dead_code,
-    reason = "each test file is a crate of its own and uses a part of this"
+    reason = "each test program is a crate of its own and uses a part of this"
 )]
 
 pub(crate) mod child;
+pub(crate) mod namespaces;
 pub(crate) mod raw;
 
 use std::collections::BTreeMap;
