@@ -227,6 +227,31 @@ fn files_of_every_size_arrive_whole() {
     }
 }
 
+/// The addresses of `shm` are texts of its own, without an IP address.
+#[test]
+fn it_listens_and_connects_where_addresses_are_no_ip_addresses() {
+    let Some(program) = program() else { return };
+    let builder = fabricast::Fabric::builder().provider("shm");
+    let kind = fabricast::fabric::EndpointKind::Rdm;
+    if let Err(error) = builder.endpoint_kind(kind).open() {
+        println!("SKIPPED: {error}");
+        return;
+    }
+    let (from, to) = (temp(), temp());
+    let over = ["--provider", "shm", "--rdm", "--block", "64K"];
+    let mut recv = Command::new(&program);
+    recv.args(["recv", "--once", "--listen", "any", "--dir"]);
+    let receiver = Running::start_command(recv.arg(to.path()).args(over));
+    assert!(receiver.address.contains("://"), "{}", receiver.address);
+    let sent = file(&from, "file", 1_000_000);
+    let mut send = Command::new(&program);
+    send.args(["send", "--to", &receiver.address]).args(over);
+    Process::start_command(send.arg(&sent)).end().assert_ok();
+    receiver.process.end().assert_ok();
+    let arrived = fs::read(to.path().join("file")).expect("it arrived");
+    assert!(arrived == content(1_000_000), "its content differs");
+}
+
 #[test]
 fn the_demo_compares_checksums() {
     let Some(program) = program() else { return };
