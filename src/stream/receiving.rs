@@ -922,6 +922,49 @@ impl Intake {
         self.is_paused
     }
 
+    /// How it is, in words for whoever looks for the reason why it does not go on.
+    pub(crate) fn describe(&self) -> String {
+        let rails = self.rails.iter().enumerate();
+        let rails = rails.map(|(number, rail)| {
+            let Rail {
+                arrived,
+                said,
+                finished,
+                ..
+            } = rail;
+            format!("{number}: {arrived} arrived of {said} said, finished {finished:?}")
+        });
+        format!(
+            "{}; lap {}{}{}{}; {} of {} blocks here, {} being written; {} arrived, {} lost, {} granted; home {:?}; rails: {}{}",
+            self.state.text(),
+            self.lap,
+            if self.finish.is_some() {
+                ", finished by the sender"
+            } else {
+                ""
+            },
+            if self.is_accept_unsaid {
+                ", Accept unsaid"
+            } else {
+                ""
+            },
+            if self.is_verdict_unsaid {
+                ", verdict unsaid"
+            } else {
+                ""
+            },
+            self.have.count(),
+            self.plan.blocks(),
+            self.taken.count(),
+            self.arrived,
+            self.lost,
+            self.granted,
+            self.home,
+            rails.collect::<Vec<_>>().join("; "),
+            if self.is_paused { "; paused" } else { "" },
+        )
+    }
+
     /// What is checked and written.
     pub(crate) fn have(&self) -> &BlockSet {
         &self.have

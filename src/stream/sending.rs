@@ -735,6 +735,32 @@ impl Outlay {
         self.written
     }
 
+    /// How it is, in words for whoever looks for the reason why it does not go on.
+    pub(crate) fn describe(&self) -> String {
+        let rails = self.rails.iter().enumerate();
+        let rails = rails.map(|(number, rail)| {
+            let Rail { sent, finished, .. } = rail;
+            let state = if rail.is_live { "live" } else { "gone" };
+            format!("{number} {state}, {sent} sent, finished {finished:?}")
+        });
+        format!(
+            "{}; lap {}{}{}{}; {} of {} blocks wanted, {} taken; {} sent of {} granted; {} written there; rails: {}{}",
+            self.state.text(),
+            self.lap,
+            if self.may_finish { ", may finish" } else { "" },
+            if self.is_cut_short { ", cut short" } else { "" },
+            if self.is_sealed { ", sealed" } else { "" },
+            self.wanted.count(),
+            self.plan.blocks(),
+            self.taken.count(),
+            self.sent,
+            self.granted,
+            self.written.0,
+            rails.collect::<Vec<_>>().join("; "),
+            if self.is_paused { "; paused" } else { "" },
+        )
+    }
+
     /// Blocks that came damaged, as the peer says.
     pub(crate) fn damaged(&self) -> u64 {
         self.damaged

@@ -99,9 +99,22 @@ pub(crate) fn send(
 ) -> Vec<PeerOutcome> {
     let sender = StreamSender::open(domain, sender_config()).expect("a sender");
     let transfer = sender.send(source, peers.to_vec(), options).expect("begun");
-    let outcomes = transfer.wait(by()).expect("over in time");
+    let outcomes = transfer.wait(by());
+    let outcomes = outcomes.unwrap_or_else(|| panic!("not over in time: {}", of_sender(&sender)));
     sender.stop(by());
     outcomes
+}
+
+/// What a sender says of itself.
+pub(crate) fn of_sender(sender: &StreamSender) -> String {
+    let words = sender.describe(Duration::from_secs(5));
+    words.unwrap_or_else(|| "the sender does not answer".to_owned())
+}
+
+/// What a receiver says of itself.
+pub(crate) fn of_receiver(receiver: &StreamReceiver) -> String {
+    let words = receiver.describe(Duration::from_secs(5));
+    words.unwrap_or_else(|| "the receiver does not answer".to_owned())
 }
 
 /// Waits for the next end of a stream.

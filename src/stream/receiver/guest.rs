@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::engine::{Tools, Who};
-use crate::endpoint::Message as Arrived;
+use crate::endpoint::{ConnectionId, Message as Arrived};
 use crate::stream::StreamError;
 use crate::stream::auth;
 use crate::stream::handshake::{AnswerSettings, Answering, Step, Then};
@@ -56,6 +56,25 @@ impl Guest {
             leave_by: None,
             leaving: false,
         })
+    }
+
+    /// How it is, in words.
+    pub(super) fn describe(&self, connection: ConnectionId, now: Instant) -> String {
+        let silent = now.saturating_duration_since(self.last_heard);
+        let session = match self.session {
+            Some(session) => format!("rail {} of session {session}", self.rail),
+            None => "in its handshake".to_owned(),
+        };
+        format!(
+            "connection {connection} (port {}): {session}, heard of {silent:.1?} ago, {} messages wait for room{}",
+            self.port,
+            self.outbox.len(),
+            if self.leave_by.is_some() {
+                ", is left"
+            } else {
+                ""
+            },
+        )
     }
 
     /// Answers; what is left to do is in the answer.

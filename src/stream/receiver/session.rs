@@ -759,6 +759,23 @@ impl Session {
         self.stalls.turn(stall, tools.now);
     }
 
+    /// How it is, in words.
+    pub(super) fn describe(&self, now: Instant) -> String {
+        let silent = now.saturating_duration_since(self.last_moved);
+        let intake = self.intake.as_ref().map(Intake::describe);
+        format!(
+            "session {}: {:?}, nothing moved for {silent:.1?}; {} jobs of its sink; rails {:?}; {}",
+            self.id,
+            self.stage,
+            self.jobs,
+            self.rails
+                .iter()
+                .map(|(_, number)| *number)
+                .collect::<Vec<_>>(),
+            intake.unwrap_or_else(|| "no stream".to_owned()),
+        )
+    }
+
     /// Tells the sender what it is to hear.
     pub(super) fn speak(&mut self, guests: &mut HashMap<ConnectionId, Guest>, now: Instant) {
         let Some(intake) = &mut self.intake else {

@@ -793,6 +793,27 @@ impl Lane {
         }
     }
 
+    /// How it is, in words.
+    pub(super) fn describe(&self, now: Instant) -> String {
+        let silent = now.saturating_duration_since(self.last_moved);
+        let outlay = self.outlay.as_ref().map(Outlay::describe);
+        let mut lines = vec![format!(
+            "  peer {}: {:?}, nothing moved for {silent:.1?}; {} blocks being read, {} wait to be sent; {} failures; {}",
+            self.peer,
+            self.stage,
+            self.assigned.len(),
+            self.queue.len(),
+            self.failures,
+            outlay.unwrap_or_else(|| "no stream".to_owned()),
+        )];
+        lines.extend(
+            self.rails
+                .iter()
+                .map(|rail| format!("    {}", rail.describe())),
+        );
+        lines.join("\n")
+    }
+
     /// What it waits for, from now on.
     fn account(&mut self, shipment: &Shipment, now: Instant) {
         let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();

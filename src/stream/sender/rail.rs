@@ -159,6 +159,25 @@ impl Rail {
         }
     }
 
+    /// How it is, in words.
+    pub(super) fn describe(&self) -> String {
+        let connection = match &self.connection {
+            Some(connection) => connection.to_string(),
+            None => "gone".to_owned(),
+        };
+        let placing = self.placing.as_ref();
+        let placing = placing.map_or(String::new(), |placing| format!(", {}", placing.describe()));
+        format!(
+            "rail {} ({connection}, port {}): {:?}, {} blocks in flight, {} messages wait for room{}{placing}",
+            self.number,
+            self.port,
+            self.stage,
+            self.in_flight,
+            self.outbox.len(),
+            if self.blocked { ", blocked" } else { "" },
+        )
+    }
+
     pub(super) fn pump(&mut self, tools: &mut Tools) -> Pumped {
         self.blocked = false;
         let Some(connection) = self.connection else {
