@@ -113,6 +113,8 @@ pub(crate) struct Outlay {
     blake3: Option<[u8; HASH_LEN]>,
     is_paused: bool,
     pause_said: bool,
+    /// The peer is told once more whether it is paused, so that it hears that this side works.
+    is_word_due: bool,
     saying: Option<Saying>,
     part: Vec<u8>,
     farewell: Option<(RefusalCode, String)>,
@@ -157,6 +159,7 @@ impl Outlay {
             blake3: None,
             is_paused: false,
             pause_said: false,
+            is_word_due: false,
             saying: None,
             part: Vec::new(),
             farewell: None,
@@ -389,7 +392,7 @@ impl Outlay {
     }
 
     fn choose_sending(&self, rail: u16) -> Option<Saying> {
-        if self.is_paused != self.pause_said {
+        if self.is_paused != self.pause_said || self.is_word_due {
             return Some(Saying::Pause(self.is_paused));
         }
         let lost = self.rails.iter().position(|it| {
@@ -431,7 +434,10 @@ impl Outlay {
             Saying::RailLost(lost) => {
                 self.rails[usize::from(lost)].lost_said_on = Some(rail);
             }
-            Saying::Pause(on) => self.pause_said = on,
+            Saying::Pause(on) => {
+                self.pause_said = on;
+                self.is_word_due = false;
+            }
             Saying::Cancel => self.farewell = None,
         }
     }
@@ -718,6 +724,11 @@ impl Outlay {
     /// Stops sending, or goes on; the peer is told, so that it waits.
     pub(crate) fn pause(&mut self, on: bool) {
         self.is_paused = on;
+    }
+
+    /// The peer is to hear that this side works, though it has no block for it now.
+    pub(crate) fn say_that_it_works(&mut self) {
+        self.is_word_due = self.state == State::Sending && !self.is_sealed;
     }
 
     /// How it ended, if it did: what the receiver has checked, or why it has not.

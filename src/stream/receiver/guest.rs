@@ -44,6 +44,10 @@ impl Guest {
             nonce: auth::nonce()?,
             deadline: tools.now + config.handshake_timeout,
         });
+        #[cfg(not(test))]
+        let outbox = Outbox::default();
+        #[cfg(test)]
+        let outbox = Outbox::swallowing(config.swallow.clone());
         Ok(Self {
             port,
             peer,
@@ -51,7 +55,7 @@ impl Guest {
             session: None,
             rail: 0,
             rails: 1,
-            outbox: Outbox::default(),
+            outbox,
             last_heard: tools.now,
             leave_by: None,
             leaving: false,

@@ -57,6 +57,10 @@ impl Rail {
             nonce: auth::nonce()?,
             deadline: tools.now + tools.config.connect_timeout,
         });
+        #[cfg(not(test))]
+        let outbox = Outbox::default();
+        #[cfg(test)]
+        let outbox = Outbox::swallowing(tools.config.swallow.clone());
         Ok(Self {
             port,
             connection: Some(connection),
@@ -65,7 +69,7 @@ impl Rail {
             handshake,
             hello,
             agreed: None,
-            outbox: Outbox::default(),
+            outbox,
             in_flight: 0,
             placing: None,
             blocked: false,
@@ -107,6 +111,12 @@ impl Rail {
         self.placing
             .as_ref()
             .map_or(0, |placing| placing.unplaced())
+    }
+
+    /// Whether the receiver says so while its sink works.
+    pub(super) fn hears_of_work(&self) -> bool {
+        let agreed = self.agreed.as_ref();
+        agreed.is_some_and(|agreed| agreed.features.contains(Features::WORKING))
     }
 
     /// Bytes that a control message may have.
