@@ -26,6 +26,11 @@ fn a_file_arrives_whatever_its_size() {
             let source = FileSource::file(&path).unwrap();
             let options = SendOptions::default().transport(transport);
             let outcome = send_to(domain, source, &receiver, options);
+            let report = &outcome.report;
+            println!(
+                "{name}: {:?}, {} new attempts",
+                report.took, report.reconnects
+            );
             outcome
                 .result
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
