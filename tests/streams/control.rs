@@ -119,8 +119,8 @@ fn a_transfer_is_paused_slowed_and_cancelled() {
         let outcome = transfer.wait(by()).unwrap().pop().unwrap();
         outcome.result.unwrap();
         let took = began.elapsed();
-        // The pause, and most of half a second for the bytes: no wait can be shorter, however busy the machine is.
-        assert!(took > Duration::from_millis(700), "{took:?}");
+        // Half a second for the bytes, the first of which go at once: it can't be less, however busy the machine is.
+        assert!(took > Duration::from_millis(450), "{took:?}");
 
         let (_dir, source) = file(4_000_000);
         // After the first block, it waits.
