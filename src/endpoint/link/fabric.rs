@@ -577,6 +577,7 @@ impl LinkWait for FabricWait {
         if self.cq.fd().is_none() {
             return Ok(true);
         }
+        let _guard = fabric.keys().look();
         // SAFETY: the fabric and both queues are open (held by `self`), and `fids` has two entries.
         let rc = unsafe { sys::fi_trywait(fabric.as_ptr(), fids.as_mut_ptr(), 2) };
         match rc {
