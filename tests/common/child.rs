@@ -6,6 +6,10 @@
 #![allow(unsafe_code)]
 
 #[path = "names.rs"]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "whoever needs it has it; programs take these files one by one"
+)]
 mod names;
 
 use std::io::{BufRead, BufReader, Write};

@@ -8,7 +8,6 @@
 )]
 
 pub(crate) mod child;
-pub(crate) mod namespaces;
 pub(crate) mod raw;
 
 use std::collections::BTreeMap;

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use crate::common;
-use crate::common::namespaces;
+use crate::namespaces;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

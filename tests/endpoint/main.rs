@@ -11,5 +11,7 @@ mod future_tokio;
 mod lifecycle;
 mod long;
 mod mixed;
+#[path = "../common/namespaces.rs"]
+mod namespaces;
 mod publish;
 mod shapes;

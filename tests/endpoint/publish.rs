@@ -453,7 +453,10 @@ fn a_stopped_subscriber_misses_what_it_has_no_room_for_and_the_others_nothing() 
         assert!(told.expect("in its range"));
         stop(&children[0].0);
         let took = pace(&mut publisher, 150);
-        assert!(took < SOON / 2, "nobody waited: {took:?}");
+        assert!(
+            took < within(Duration::from_secs(5)),
+            "nobody waited: {took:?}"
+        );
         // What is on the way to the stopped one is not over; what came later was dropped for it at once.
         let dropped = publisher.of(slow).len() as u64;
         assert!(dropped >= 140, "{dropped} of 150");
@@ -487,7 +490,7 @@ fn a_stopped_subscriber_misses_what_it_has_no_room_for_and_the_others_nothing() 
 #[test]
 fn a_stopped_subscriber_is_cut_off_where_the_policy_says_so() {
     over_each_kind("stopped, cut off", |kind| {
-        let limit = millis(1000);
+        let limit = Duration::from_secs(3);
         let policy = SlowPolicy::Disconnect {
             queue: 1000,
             after: limit,
@@ -532,9 +535,10 @@ fn a_stopped_subscriber_is_cut_off_where_the_policy_says_so() {
 #[test]
 fn a_killed_subscriber_takes_its_subscriptions_with_it() {
     over_each_kind("killed", |kind| {
+        // Over FI_EP_RDM the dead one is waited for as long as that; the living need less, on a machine that stands still, too.
         let policy = SlowPolicy::Wait {
             queue: 64,
-            deadline: millis(300),
+            deadline: Duration::from_secs(3),
         };
         let Some(mut publisher) = Publisher::listen(kind, policy) else {
             return;
