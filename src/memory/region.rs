@@ -128,6 +128,9 @@ impl Region {
     ///
     /// `keep_alive` is dropped when the region and everything made from it is gone and deregistered; give it whatever unmaps the memory.
     ///
+    /// Whether a forked child gets a copy is the owner's business: with `madvise(MADV_DONTFORK)` it does not, and what is registered survives a fork on
+    /// any kernel, as memory of our own does ([`HostRegionBuilder::inherited`]).
+    ///
     /// # Errors
     /// [`MemoryError::Empty`] for 0 bytes, [`MemoryError::TooLarge`] when `len` is above `isize::MAX` or wraps around the address space.
     ///
