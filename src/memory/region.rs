@@ -186,6 +186,9 @@ impl Region {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// Whether a forked child gets a copy is the owner's business: with `madvise(MADV_DONTFORK)` it does not, and what is registered survives a fork on
+    /// any kernel, as memory of our own does ([`HostRegionBuilder::inherited`]).
+    ///
     /// # Errors
     /// [`MemoryError::Empty`] for 0 bytes, [`MemoryError::TooLarge`] when `len` is above `isize::MAX` or wraps around the address space.
     ///

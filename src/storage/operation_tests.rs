@@ -4,6 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::storage::contained::Spiteful;
 use crate::storage::engine::Engine;
 use crate::storage::file::FileUse;
 use crate::storage::plan::Tasks;
@@ -18,6 +19,8 @@ enum Act {
     /// So many bytes, then an error.
     Fail(usize, i32),
     Panic,
+    /// A panic whose payload panics when it is dropped.
+    PanicTwice,
 }
 
 /// An engine that plays parts: tasks of 100 bytes, of which the n-th does the n-th act.
@@ -44,6 +47,7 @@ impl Engine for Played {
             Act::Short(bytes) => (bytes, None),
             Act::Fail(bytes, errno) => (bytes, Some(FileErrorKind::Os { errno })),
             Act::Panic => panic!("a part that was played"),
+            Act::PanicTwice => std::panic::panic_any(Spiteful),
         };
         fill(moved);
         TaskOutcome {
@@ -109,6 +113,9 @@ fn expected(acts: &[Act]) -> (usize, Option<FileErrorKind>) {
                 let said = "a part that was played".to_owned();
                 return (100 * index, Some(FileErrorKind::Panicked(said)));
             }
+            Act::PanicTwice => {
+                return (100 * index, Some(FileErrorKind::Panicked(String::new())));
+            }
         }
     }
     (100 * acts.len(), None)
@@ -165,6 +172,22 @@ fn a_task_that_panics_is_an_error_and_the_buffer_comes_back() {
     let result = unsafe { transfer(subject(), memory, course(&acts), Some(&pool)) };
     check(&acts, &result, &bytes);
     assert_eq!(pool.stats().panics, 0, "the pool never sees it");
+}
+
+#[test]
+fn what_a_panic_carries_costs_neither_the_outcome_nor_the_thread() {
+    let pool = ThreadPool::new(2, 8).unwrap();
+    let acts = [Act::Whole, Act::PanicTwice, Act::Whole];
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let outcome = begin(&acts, &pool).wait_until(deadline);
+    let outcome = outcome.expect("it ends");
+    check(&acts, &outcome.result, &outcome.buffer);
+    let mut bytes = vec![0; 300];
+    let memory = RawMemory::of_mut(&mut bytes);
+    // SAFETY: borrowed for us alone.
+    let result = unsafe { transfer(subject(), memory, course(&acts), Some(&pool)) };
+    check(&acts, &result, &bytes);
+    assert_eq!((pool.stats().panics, pool.threads()), (0, 2));
 }
 
 #[test]

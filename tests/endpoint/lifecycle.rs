@@ -1001,6 +1001,106 @@ fn a_forked_child_can_not_disturb_its_parent() {
     common::assert_balanced(pair.sender());
 }
 
+/// The flags of the mapping that an address lies in (`VmFlags` in /proc/self/smaps).
+fn vm_flags(address: usize) -> Vec<String> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").expect("readable");
+    let starts_here = |line: &str| {
+        let (from, to) = line.split_once(' ')?.0.split_once('-')?;
+        let parse = |text| usize::from_str_radix(text, 16).ok();
+        Some((parse(from)?..parse(to)?).contains(&address))
+    };
+    let mut lines = smaps
+        .lines()
+        .skip_while(|line| starts_here(line) != Some(true));
+    let flags = lines.find_map(|line| line.strip_prefix("VmFlags:"));
+    let flags = flags.expect("the address is mapped");
+    flags.split_whitespace().map(str::to_owned).collect()
+}
+
+/// Whether this process has the page of an address; without touching it.
+fn has_page(address: usize) -> bool {
+    let page = address - address % 4096;
+    let mut resident = 0_u8;
+    // SAFETY: asks for one page, and writes one byte, which is ours.
+    let rc = unsafe { libc::mincore(std::ptr::without_provenance_mut(page), 1, &raw mut resident) };
+    rc == 0
+}
+
+/// A card would go on reading and writing the pages that were registered, whatever a fork does to them.
+#[test]
+fn registered_memory_survives_a_fork() {
+    const TEST: &str = "registered_memory_survives_a_fork";
+    // In a process of its own, where no other test's thread is in the middle of anything.
+    if child::role().is_none() {
+        let _dog = Watchdog::new(TEST);
+        return Child::start(TEST, "parent", "").finish(2 * SOON);
+    }
+    let Some(domain) = common::domain() else {
+        return;
+    };
+    let mut pair = common::Pair::open(&domain);
+    let region = Arc::clone(pair.pool.region());
+    let start = region.as_ptr().addr();
+    let own = Box::new(1_u8);
+    let own = (&raw const *own).addr();
+    for address in [start, start + region.len() - 1] {
+        let flags = vm_flags(address);
+        assert!(flags.iter().any(|flag| flag == "dc"), "{flags:?}");
+    }
+    let forks: [(&str, &dyn Fn()); 2] = [
+        ("exits", &|| {
+            let code = fork(|| i32::from(has_page(start)) | i32::from(!has_page(own)) << 1);
+            assert_eq!(code, 0, "what the child has of the memory, by bits");
+        }),
+        ("executes another program", &|| {
+            use std::os::unix::process::CommandExt;
+            let mut program = std::process::Command::new("true");
+            let look = move || match has_page(start) {
+                true => Err(std::io::ErrorKind::AlreadyExists.into()),
+                false => Ok(()),
+            };
+            // SAFETY: it makes a system call, and allocates nothing.
+            let program = unsafe { program.pre_exec(look) };
+            let status = program.status().expect("it begins, without the memory");
+            assert!(status.success(), "{status}");
+        }),
+    ];
+    for (number, (child, fork)) in forks.into_iter().enumerate() {
+        let seed = 10 * number as u64;
+        let sizes = [1, 50_000, 4096, 60_000];
+        let patterns: Vec<_> = sizes
+            .iter()
+            .zip(seed..)
+            .map(|(len, seed)| common::pattern(seed, *len))
+            .collect();
+        // On their way: given to the provider, and not taken in by the other side.
+        for (key, bytes) in (seed..).zip(&patterns) {
+            let payload = pair.buffer(bytes);
+            pair.send(payload, b"before", key);
+        }
+        // Filled before the fork and changed behind it: the pages move, where they can.
+        let mut late = pair.pool.try_acquire().expect("a free buffer");
+        late.fill(0xEE);
+        fork();
+        let bytes = common::pattern(seed + 9, 60_000);
+        late[..bytes.len()].copy_from_slice(&bytes);
+        pair.send(late.freeze(bytes.len()), b"after", seed + 9);
+        pair.until(child, |pair| {
+            let is_message = |event: &&ReceiveEvent| matches!(event, ReceiveEvent::Message(_));
+            pair.received.iter().filter(is_message).count() == 5
+                && common::outcomes(&pair.sent).len() == 5
+        });
+        let mut expected: Vec<_> = patterns
+            .iter()
+            .map(|bytes| common::got(b"before", bytes))
+            .collect();
+        expected.push(common::got(b"after", &bytes));
+        assert!(pair.messages() == expected, "{child}");
+        pair.sent.clear();
+    }
+    common::assert_balanced(pair.sender());
+}
+
 // ---- settings --------------------------------------------------------------------------------------------------------
 
 #[test]

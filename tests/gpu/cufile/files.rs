@@ -6,15 +6,16 @@ use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::ptr;
 
-use fabricast::storage::cufile::CuFile;
+use fabricast::storage::cufile::{Batch, BatchEntry, BatchEvent, CuFile, Opcode};
 use fabricast::storage::{
-    BackEnd, BackEndChoice, Defaults, DeviceMemory, DirectIo, FileErrorKind, FileHandle, IoBuf,
-    IoOptions, OpenOptions, Place, pinned_buffers_clear,
+    BackEnd, BackEndChoice, CompatMode, Defaults, DeviceMemory, DirectIo, FileErrorKind,
+    FileHandle, IoBuf, IoOptions, OpenOptions, Place, ThreadPool, bounce_buffers_clear,
+    pinned_buffers_clear,
 };
 
 use super::fake::{Fake, NEWEST, in_child};
 use super::gpu::{Gpu, Memory};
-use super::suite::{KIB, folder, pattern};
+use super::suite::{KIB, SOON, folder, pattern};
 
 const MIB: usize = 1024 * KIB;
 /// Longer than two halves of what is staged, and no multiple of anything.
@@ -237,6 +238,170 @@ fn small_transfers_are_staged() {
             ..IoOptions::default()
         };
         assert_eq!(by(64 * KIB, &options), BackEnd::Staged);
+    });
+}
+
+/// As KvikIO's pread and pwrite: by the thread that calls, and no thread is woken, or even made.
+#[test]
+fn small_transfers_are_done_by_the_thread_that_asks_for_them() {
+    let env = [("FABRICAST_COMPAT_MODE", "OFF")];
+    let test = "files::small_transfers_are_done_by_the_thread_that_asks_for_them";
+    in_child(test, NEWEST, &env, || {
+        let (_dir, path) = folder();
+        let fake = Fake::load();
+        fake.properties(128, 2);
+        let (file, memory) = one_file(&path, 64 * KIB);
+        let content = pattern(64 * KIB, 5);
+        let pool = ThreadPool::new(1, 4).unwrap();
+        // What is given to its thread stays there.
+        pool.pause();
+        let options = IoOptions {
+            pool: Some(pool.clone()),
+            ..IoOptions::default()
+        };
+        let done = || (pool.stats().queued_operations, pool.stats().done);
+        let small = 16 * KIB - 1;
+        let read = file.pread(memory, ..small, 7, &options);
+        assert!(read.is_done(), "the future is ready");
+        let (memory, moved) = read.wait().into_result().unwrap();
+        assert_eq!((moved.bytes, moved.back_end), (small, BackEnd::Staged));
+        assert!(bytes(&memory)[..small] == content[7..7 + small]);
+        let written = file.pwrite(memory, ..small, 40 * KIB as u64, &options);
+        assert!(written.is_done());
+        let (memory, moved) = written.wait().into_result().unwrap();
+        assert_eq!((moved.bytes, moved.back_end), (small, BackEnd::Staged));
+        assert_eq!(done(), (0, 0), "no thread of the pool had a part in it");
+        let now = std::fs::read(path.join("file")).unwrap();
+        assert!(now[40 * KIB..40 * KIB + small] == content[7..7 + small]);
+        // And without a pool of the user's, none is made for it.
+        let threads = || std::fs::read_dir("/proc/self/task").unwrap().count();
+        let before = threads();
+        let read = file.pread(memory, ..small, 0, &IoOptions::default());
+        assert!(read.is_done());
+        let memory = read.wait().buffer;
+        assert_eq!(threads(), before);
+
+        // From the threshold on it is the pool's, and so is what cuFile was asked for. Whoever waits takes part, and the entry in the queue is left.
+        for (queued, (len, back_end)) in [(16 * KIB, None), (small, Some(BackEndChoice::CuFile))]
+            .into_iter()
+            .enumerate()
+        {
+            let options = IoOptions {
+                back_end,
+                ..options.clone()
+            };
+            let gpu: &'static Gpu = Box::leak(Box::new(Gpu::load()));
+            let read = file.pread(owned(gpu, len), .., 0, &options);
+            assert!(!read.is_done(), "{len}, {back_end:?}");
+            assert_eq!(done(), (queued + 1, 0));
+            let (_, moved) = read.wait().into_result().unwrap();
+            assert_eq!((moved.bytes, moved.back_end), (len, BackEnd::CuFile));
+        }
+        drop(memory);
+    });
+}
+
+/// KVIKIO_BOUNCE_BUFFER_SIZE, at the start and while the program runs.
+#[test]
+fn staging_goes_through_memory_of_the_size_that_the_setting_asks_for() {
+    let env = [
+        ("FABRICAST_COMPAT_MODE", "ON"),
+        ("KVIKIO_BOUNCE_BUFFER_SIZE", "1048576"),
+    ];
+    let test = "files::staging_goes_through_memory_of_the_size_that_the_setting_asks_for";
+    in_child(test, NEWEST, &env, || {
+        let (_dir, path) = folder();
+        assert_eq!(bounce_buffers_clear(), 0, "and CUDA is not looked for");
+        let fake = Fake::load();
+        let live = || fake.cuda_number("fake_cuda_host_live");
+        let (file, mut memory) = one_file(&path, LONG);
+        let content = pattern(LONG, 5);
+        let mut read = || {
+            memory.keep().0.fill(&vec![0xEE; LONG]);
+            let moved = file.read_into(&mut memory, .., 0, &IoOptions::default());
+            assert_eq!(moved.unwrap().bytes, LONG);
+            assert!(bytes(&memory) == content);
+        };
+        // Two pieces, of a quarter each.
+        read();
+        assert_eq!(live(), 2);
+        assert_eq!(pinned_buffers_clear(), MIB / 2);
+        assert_eq!(live(), 0);
+
+        // Those of another size go, whichever it was.
+        read();
+        for size in [4 * MIB, 100_000, 5] {
+            let scope = Defaults::scoped(|settings| settings.bounce_buffer_size = size);
+            read();
+            assert_eq!(live(), 2, "{size}");
+            drop(scope);
+        }
+        let page = 4096;
+        let scope = Defaults::scoped(|settings| settings.bounce_buffer_size = 100_000);
+        read();
+        let quarter = 25_000_usize.next_multiple_of(page);
+        assert_eq!(bounce_buffers_clear(), 2 * quarter, "pinned ones, too");
+        drop(scope);
+        assert_eq!((live(), pinned_buffers_clear()), (0, 0));
+
+        // None are kept beyond what all bounce buffers may take.
+        let scope = Defaults::scoped(|settings| settings.bounce_pool_size = MIB / 4);
+        read();
+        assert_eq!(live(), 1);
+        drop(scope);
+        bounce_buffers_clear();
+        fake.assert_clean();
+    });
+}
+
+/// Batches of cuFile over a file that was opened for reading and writing: registered once.
+#[test]
+fn the_handle_of_cufile_is_that_of_the_file() {
+    let env = [("FABRICAST_COMPAT_MODE", "OFF")];
+    let test = "files::the_handle_of_cufile_is_that_of_the_file";
+    in_child(test, NEWEST, &env, || {
+        let (_dir, path) = folder();
+        let fake = Fake::load();
+        fake.properties(128, 2);
+        let (mut file, mut memory) = one_file(&path, 64 * KIB);
+        let handle = file.cufile_handle().expect("not in compatibility mode");
+        let moved = file.read_into(&mut memory, .., 0, &IoOptions::default());
+        assert_eq!(moved.unwrap().back_end, BackEnd::CuFile);
+        assert!(file.cufile_handle().is_some());
+        assert_eq!(fake.calls("cuFileHandleRegister"), 1, "once");
+        file.close();
+        assert!(file.cufile_handle().is_none(), "closed");
+
+        // It keeps its file open.
+        memory.keep().0.fill(&[0; 64 * KIB]);
+        let mut batch: Batch<()> = handle.cufile().batch(1).unwrap();
+        let entry = BatchEntry {
+            opcode: Opcode::Read,
+            handle: handle.clone(),
+            base: memory.keep().0.base(),
+            buffer_offset: 0,
+            len: 32 * KIB,
+            file_offset: 1000,
+            cookie: 1,
+            keep: (),
+        };
+        // SAFETY: the memory outlives the batch's work.
+        unsafe { batch.submit(vec![entry]) }.unwrap();
+        let mut events = Vec::new();
+        while batch.outstanding() > 0 {
+            batch.poll(1, SOON, &mut events).unwrap();
+        }
+        let [BatchEvent::Done { result, .. }] = &events[..] else {
+            panic!("{events:?}");
+        };
+        assert_eq!(result.as_ref().unwrap(), &(32 * KIB));
+        assert!(bytes(&memory)[..32 * KIB] == pattern(64 * KIB, 5)[1000..][..32 * KIB]);
+
+        let on = OpenOptions::new().flags("r").compat_mode(CompatMode::On);
+        let on = on.open(path.join("file")).unwrap();
+        assert!(on.cufile_handle().is_none(), "compatibility mode");
+        drop((handle, batch, events, memory, file, on));
+        fake.assert_clean();
     });
 }
 

@@ -523,6 +523,52 @@ fn reports_that_come_twice_or_from_nowhere() {
     });
 }
 
+/// A subscriber of `tracing` that panics at each event.
+struct Panics;
+
+impl tracing::Subscriber for Panics {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("the log is gone");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_subscriber_that_panics_frees_nothing_that_cufile_may_use() {
+    let test = "in_flight::a_subscriber_that_panics_frees_nothing_that_cufile_may_use";
+    in_child(test, NEWEST, &[], || {
+        let rig = Rig::new();
+        let mut batch = rig.batch(8);
+        rig.fake.batch(BatchMode {
+            hold: 1,
+            ..BatchMode::default()
+        });
+        // SAFETY: `keep` owns the memory.
+        unsafe { batch.submit(rig.entries(3)) }.unwrap();
+        let dispatch = tracing::Dispatch::new(Panics);
+        let drop_it = || tracing::dispatcher::with_default(&dispatch, || drop(batch));
+        let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(drop_it));
+        assert!(dropped.is_err(), "it was told, and panicked");
+        assert_eq!(rig.memory.owners(), 4, "three entries keep it for ever");
+        rig.close(3);
+    });
+}
+
 #[test]
 fn what_an_entry_answers() {
     let test = "in_flight::what_an_entry_answers";

@@ -1,8 +1,8 @@
 //! Properties, settings, parameters, and what is checked before cuFile is asked.
 
 use fabricast::storage::cufile::{
-    BoolParameter, ControlFlags, CuFile, CuFileError, CuFileStatus, Failure, FileSystem, P2pFlags,
-    SizeParameter, Slab, SlabPool, StatsLevel, StringParameter, config_file,
+    BoolParameter, ControlFlags, CuFile, CuFileError, CuFileStatus, Failure, FeatureFlags,
+    FileSystem, P2pFlags, SizeParameter, Slab, SlabPool, StatsLevel, StringParameter, config_file,
 };
 
 use super::fake::{Build, Fake, NEWEST, in_child};
@@ -56,6 +56,13 @@ fn settings_are_checked_before_the_call() {
         let driver = cufile.driver().unwrap();
         let properties = driver.properties().unwrap();
         assert_eq!(properties.max_direct_io_size_kb, 1024);
+        // As the fake has them: each field of the C struct is where it is looked for.
+        assert_eq!(
+            properties.features,
+            FeatureFlags::BATCH_IO | FeatureFlags::STREAMS
+        );
+        assert_eq!(properties.max_batch_io_size, 128);
+        assert_eq!(properties.max_batch_io_timeout_ms, 5000);
         assert_eq!(properties.poll_threshold_kb, 8);
         let control = ControlFlags::USE_POLL_MODE | ControlFlags::ALLOW_COMPAT_MODE;
         assert_eq!(properties.control, control);

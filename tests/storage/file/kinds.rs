@@ -393,3 +393,72 @@ fn growth_and_truncation_while_reading_give_short_reads_and_no_errors() {
         });
     }
 }
+
+/// The umask is the process's: in a process of its own, which changes nobody else's.
+#[test]
+fn a_file_that_is_made_has_its_mode_less_the_umask() {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = directory();
+    let mode_of = |path: &std::path::Path| {
+        let metadata = std::fs::metadata(path).unwrap();
+        metadata.permissions().mode() & 0o7777
+    };
+    let at = |name: &str| directory.path().join(name);
+    let paths = ["default", "open", "narrow", "there"].map(at);
+    std::fs::write(&paths[3], b"").unwrap();
+    std::fs::set_permissions(&paths[3], std::fs::Permissions::from_mode(0o601)).unwrap();
+    // SAFETY: the child makes files, which takes no lock of another thread's, and leaves by `_exit`.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        // SAFETY: changes a number of the child's.
+        unsafe { libc::umask(0o022) };
+        let made = [
+            FileHandle::open(&paths[0], "w").is_ok(),
+            OpenOptions::new()
+                .flags("x+")
+                .mode(0o777)
+                .open(&paths[1])
+                .is_ok(),
+            OpenOptions::new()
+                .flags("a")
+                .mode(0o640)
+                .open(&paths[2])
+                .is_ok(),
+            OpenOptions::new()
+                .flags("w")
+                .mode(0o777)
+                .open(&paths[3])
+                .is_ok(),
+        ];
+        let code = i32::from(made != [true; 4]);
+        // SAFETY: ends the child without running anything of the parent's.
+        unsafe { libc::_exit(code) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child; `status` is writable.
+    let waited = unsafe { libc::waitpid(pid, &raw mut status, 0) };
+    assert_eq!((waited, status), (pid, 0));
+    let modes = paths.each_ref().map(|path| mode_of(path));
+    // The last one was there before.
+    assert_eq!(modes, [0o644, 0o755, 0o640, 0o601], "{modes:?}");
+}
+
+#[test]
+fn a_directory_is_no_file_with_offsets() {
+    let directory = directory();
+    let flags = libc::O_DIRECTORY;
+    let fd = File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(directory.path());
+    let given = OpenOptions::new().from_fd(fd.unwrap().into()).unwrap_err();
+    let FileErrorKind::DescriptorFlag { flag, .. } = given.kind else {
+        panic!("{given}");
+    };
+    assert_eq!(flag, "O_DIRECTORY");
+    let opened = FileHandle::open(directory.path(), "r").unwrap_err();
+    let FileErrorKind::NotAFile { what } = opened.kind else {
+        panic!("{opened}");
+    };
+    assert_eq!(what, "a directory");
+}

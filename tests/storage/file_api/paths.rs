@@ -58,5 +58,6 @@ use fabricast::storage::cufile::config_file::ConfigFile as _;
 use fabricast::storage::page_cache::drop_file as _;
 use fabricast::storage::page_cache::drop_system as _;
 use fabricast::storage::page_cache::residency as _;
+use fabricast::storage::pinned_buffers_clear as _;
 use fabricast::storage::read_many as _;
 use fabricast::storage::stats::process as _;
