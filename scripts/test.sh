@@ -95,7 +95,7 @@ part() {
 }
 
 # What is wrong with a part that ended with status 0, or nothing: a failure that its status does not show, a program that ended without a
-# result, a filter that fits no test, or no test at all and no reason for it.
+# result, a filter that fits no test, an example that is to be started and was not built, or no test at all and no reason for it.
 wrong_all_the_same() {
     local log=$1
     if (($(sum_of failed "$log") > 0)); then
@@ -104,6 +104,8 @@ wrong_all_the_same() {
         echo "fewer results than programs"
     elif grep -qE '^test result: .* 0 passed; 0 failed; 0 ignored; .* [1-9][0-9]* filtered out' "$log"; then
         echo "a program of which no test was asked for"
+    elif grep -qE '(^|\.\.\. )SKIPPED: .* is not built' "$log"; then
+        echo "tests were left out because a program was not built: run the part build first"
     elif (($(sum_of passed "$log") == 0)) && ! grep -q '^SKIPPED: ' "$log"; then
         echo "ran no test"
     fi
@@ -189,6 +191,8 @@ run_build() {
     mapfile -t targets < <(test_targets tests conformance && test_targets libfabric-sys/tests)
     part build "all tests and examples, with all features" 900 -n \
         cargo test "${everything[@]}" --no-run --lib --bins --examples "${targets[@]}"
+    # As programs: above they are built with their unit tests.
+    part examples "the examples, which tests start" 600 -n cargo build "${everything[@]}" --examples
 }
 
 run_suite() {
