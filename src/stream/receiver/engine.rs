@@ -111,9 +111,10 @@ impl Engine {
         }
         event_loop.add_timer(TICK, Some(TICK));
         let waker = event_loop.waker();
-        // A block that is to be written has a buffer, or a slot; a session has few other jobs.
-        let sessions = config.connections as usize * ports.len() * 4;
-        let (done, written) = sync_channel(slots + 4 * sessions + 64);
+        // A block that is to be written has a buffer, or a slot. Each session that is not over has one other job at a time: it is not given the
+        // next before the last one is done. What is done and was not looked at may have freed its buffer for another block.
+        let sessions = config.limits.streams as usize;
+        let (done, written) = sync_channel(2 * slots + sessions);
         let writers = Writers::spawn(config.writers, (slots, sessions), done, waker.clone())?;
         let engine = Self {
             event_loop,
@@ -349,7 +350,7 @@ impl Engine {
     fn on_failed_handshake(&mut self, connection: ConnectionId, error: &StreamError) {
         if let Some(guest) = self.guests.get_mut(&connection) {
             tracing::warn!(%error, peer = ?guest.peer, "a stream's handshake failed");
-            guest.leave_by = Some(self.tools.now + GOODBYE);
+            guest.leave_by.get_or_insert(self.tools.now + GOODBYE);
             let (peer, code) = (guest.peer, code_of(error));
             self.tools.news.refused(peer, code, &error.to_string());
         }
@@ -366,7 +367,7 @@ impl Engine {
             details: [0, 0],
             reason: Reason::new(text),
         }));
-        guest.leave_by = Some(self.tools.now + GOODBYE);
+        guest.leave_by.get_or_insert(self.tools.now + GOODBYE);
         self.tools.news.refused(guest.peer, code, text);
     }
 
@@ -377,7 +378,11 @@ impl Engine {
         message: &Message<'_>,
     ) -> Result<(), StreamViolation> {
         // Only one stream at a time writes under a key: an older one whose sender may be gone makes room.
-        if let Message::Open(open) = message {
+        // In a session that has its stream, another Open is none of that: the session says what it is.
+        let awaited = self.sessions.get(&id).is_some_and(Session::awaits_open);
+        if let Message::Open(open) = message
+            && awaited
+        {
             let key = open.identity.key;
             let others = self.sessions.values().filter(|other| other.writes(key));
             let other = others
@@ -389,7 +394,7 @@ impl Engine {
                 }
                 if let Some(session) = self.sessions.get_mut(&id) {
                     let (guests, tools) = (&mut self.guests, &mut self.tools);
-                    let refusal = Refusal::new(RefusalCode::ALREADY, "");
+                    let refusal = Refusal::new(RefusalCode::ALREADY, UNDER_WAY);
                     session.refuse(open.stream, &refusal, guests, tools);
                 }
                 return Ok(());
@@ -398,13 +403,21 @@ impl Engine {
         let Some(rail) = self.guests.get(&connection).map(|guest| guest.rail) else {
             return Ok(());
         };
-        let used: u64 = self.sessions.values().map(Session::memory).sum();
-        let left = self.tools.config.limits.memory.saturating_sub(used);
+        let left = match awaited {
+            true => self.memory_left(),
+            false => 0,
+        };
         let (guests, tools) = (&mut self.guests, &mut self.tools);
         match self.sessions.get_mut(&id) {
             Some(session) => session.on_message(rail, message, left, guests, tools),
             None => Ok(()),
         }
+    }
+
+    /// Bytes of memory that the account of one more stream may take.
+    fn memory_left(&self) -> u64 {
+        let used: u64 = self.sessions.values().map(Session::memory).sum();
+        self.tools.config.limits.memory.saturating_sub(used)
     }
 
     fn on_violation(&mut self, connection: ConnectionId, violation: StreamViolation) {
@@ -498,6 +511,9 @@ impl Engine {
 
 /// A stream that writes under a key makes room for another one when nothing was heard of its sender for so long.
 const SUPERSEDED_AFTER: Duration = Duration::from_millis(500);
+
+/// What a sender is told then, which tries again by itself.
+const UNDER_WAY: &str = "another stream with this key is under way; wait for its end, or cancel it";
 
 /// What kind of failure ended a handshake.
 fn code_of(error: &StreamError) -> RefusalCode {

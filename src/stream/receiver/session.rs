@@ -26,6 +26,9 @@ use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 /// What the sink does at the end may take so many times as long as the rest.
 const LONG_WORK: u32 = 10;
 
+/// Why a stream is left that its sender does not go on with.
+const PAUSED: &str = "its sender has paused it for longer than may be (ReceiverConfig::paused_for)";
+
 /// Control messages that wait on a connection at once.
 const WAITING: usize = 8;
 
@@ -70,6 +73,8 @@ pub(super) struct Session {
     stop: Stop,
     began: Instant,
     last_moved: Instant,
+    /// Since when its sender has paused it, and no block has come.
+    paused_since: Option<Instant>,
     told_at: Instant,
     stalls: StallClock,
     report: StreamReport,
@@ -95,6 +100,7 @@ impl Session {
             stop: Stop::default(),
             began: now,
             last_moved: now,
+            paused_since: None,
             told_at: now,
             stalls: StallClock::new(now),
             report: StreamReport::default(),
@@ -116,6 +122,11 @@ impl Session {
 
     pub(super) fn is_over(&self) -> bool {
         self.stage == Stage::Over
+    }
+
+    /// Whether an Open is what comes next.
+    pub(super) fn awaits_open(&self) -> bool {
+        self.stage == Stage::Opening && self.intake.is_none()
     }
 
     /// Whether its sink keeps something under a key now.
@@ -256,6 +267,10 @@ impl Session {
                 if let receiving::Arrival::CloseRail(lost) = intake.on_message(rail, message)? {
                     self.close_rail(lost, guests, tools);
                 }
+                if matches!(message, Message::Pause(_)) {
+                    // Going on for a moment, and sending nothing, is no end of a pause.
+                    self.paused_since.get_or_insert(tools.now);
+                }
                 self.look(guests, tools);
             }
             (_, None) => {
@@ -353,7 +368,8 @@ impl Session {
     fn say_goodbye(&self, guests: &mut HashMap<ConnectionId, Guest>, now: Instant) {
         for (rail, _) in &self.rails {
             if let Some(guest) = guests.get_mut(rail) {
-                guest.leave_by = Some(now + GOODBYE);
+                // Whatever it says meanwhile, it gets no more time.
+                guest.leave_by.get_or_insert(now + GOODBYE);
             }
         }
     }
@@ -381,6 +397,7 @@ impl Session {
         };
         match intake.on_message(rail, &Message::Block(*header))? {
             receiving::Arrival::Block(block) => {
+                self.paused_since = intake.is_paused().then_some(tools.now);
                 let arriving = arriving(intake, (block, header.crc), Bytes::Message(arrived));
                 self.give(What::Write(arriving), tools);
             }
@@ -431,6 +448,7 @@ impl Session {
         let landing = landings.on_placed(rail, placed.slot)?;
         match intake.on_message(rail, &message)? {
             receiving::Arrival::Block(block) => {
+                self.paused_since = intake.is_paused().then_some(tools.now);
                 landings.keep(block.index, rail, placed.slot);
                 let bytes = Bytes::Landed(landing);
                 let arriving = arriving(intake, (block, placed.block.crc), bytes);
@@ -741,13 +759,22 @@ impl Session {
         let paused = self.intake.as_ref().is_some_and(Intake::is_paused);
         let limit = match self.stage {
             Stage::Opening => config.handshake_timeout.max(config.stalled_after),
-            Stage::Receiving if paused => return,
+            // A pause has a limit of its own.
+            Stage::Receiving if paused => Duration::MAX,
             Stage::Receiving => config.stalled_after,
-            Stage::Proving | Stage::Finishing => config.stalled_after * LONG_WORK,
+            Stage::Proving | Stage::Finishing => config.stalled_after.saturating_mul(LONG_WORK),
             Stage::Leaving | Stage::Over => return,
         };
-        if silent > limit {
-            let what = "nothing came of the stream";
+        let pause = self
+            .paused_since
+            .filter(|_| paused && self.stage == Stage::Receiving)
+            .map(|since| tools.now.saturating_duration_since(since));
+        let too_long = match pause {
+            Some(pause) if pause > config.paused_for => Some(PAUSED),
+            _ if silent > limit => Some("nothing came of the stream"),
+            _ => None,
+        };
+        if let Some(what) = too_long {
             let error = StreamError::Deadline { what };
             self.fail((RefusalCode::STALLED, what), None, error, guests, tools);
         }

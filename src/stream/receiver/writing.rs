@@ -71,7 +71,7 @@ pub(super) enum Damage {
     Sink(SinkError),
 }
 
-/// Threads for blocks, and one for what takes long: opening, finishing.
+/// Threads for blocks, and two for what takes long: opening, finishing.
 pub(super) struct Writers {
     blocks: Workers<WriteJob>,
     long: Workers<WriteJob>,
@@ -91,7 +91,7 @@ impl Writers {
         };
         Ok(Self {
             blocks: Workers::spawn("stream-write", threads, bound, run.clone())?,
-            long: Workers::spawn("stream-sink", 2, 4 * sessions, run)?,
+            long: Workers::spawn("stream-sink", 2, sessions, run)?,
         })
     }
 

@@ -27,10 +27,8 @@ use crate::buffer::DeviceBuffer;
 use crate::cuda::Stream;
 use crate::storage::BackEnd;
 use crate::stream::Block;
+use crate::stream::name::HIDDEN_PREFIX;
 use crate::stream::{Entry, EntryKind};
-
-/// What the names of hidden directories begin with; the key follows.
-const WORK_PREFIX: &str = ".fabricast-";
 
 /// More files than this are synced by one syncfs(2).
 const SYNC_EACH_MAX: usize = 64;
@@ -70,7 +68,7 @@ impl DirectorySink {
             let found = found?;
             let name = found.file_name().to_bytes();
             let hex = name
-                .strip_prefix(WORK_PREFIX.as_bytes())
+                .strip_prefix(HIDDEN_PREFIX.as_bytes())
                 .unwrap_or_default();
             if hex.len() != 32 || !hex.iter().all(u8::is_ascii_hexdigit) {
                 continue;
@@ -133,7 +131,7 @@ impl Receiving {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        format!("{WORK_PREFIX}{hex}")
+        format!("{HIDDEN_PREFIX}{hex}")
     }
 
     fn partials(&self) -> Result<Arc<Partials>, SinkError> {
