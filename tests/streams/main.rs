@@ -20,6 +20,7 @@ mod large;
 mod link;
 #[path = "../common/namespaces.rs"]
 mod namespaces;
+mod panics;
 #[path = "../common/pattern.rs"]
 mod pattern;
 mod resume;

@@ -17,6 +17,7 @@ use crate::stream::handshake::Then;
 use crate::stream::outbox::Pumped;
 use crate::stream::receiving::Refusal;
 use crate::stream::wire::{BlockHeader, Kind, Message, Reason, Refuse};
+use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
 use crate::{Error, PeerAddr};
 
@@ -62,7 +63,8 @@ impl Tools {
     pub(super) fn path(&self, sink: Option<&dyn BlockSink>) -> String {
         let memory = report::memory(self.config.pinned);
         let providers = &self.providers;
-        match sink.and_then(BlockSink::path) {
+        // It is only shown: a panic there is no reason to end a stream.
+        match guarded(|| sink.and_then(BlockSink::path)).unwrap_or_default() {
             Some(behind) => format!("{providers}; {memory} → {behind}"),
             None => format!("{providers}; {memory}"),
         }
@@ -139,8 +141,15 @@ impl Engine {
         Ok((engine, waker))
     }
 
-    /// Until it is told to stop, and everything is over.
+    /// Until it is told to stop, and everything is over. Whatever breaks it, streams end with news.
     pub(super) fn run(mut self) {
+        if let Err(text) = guarded(|| self.run_on()) {
+            tracing::error!(%text, "the thread of a stream receiver panicked");
+        }
+        self.end();
+    }
+
+    fn run_on(&mut self) {
         // Whether the last turn did something, which may let the next one do more.
         let mut work = false;
         loop {
@@ -165,7 +174,6 @@ impl Engine {
                 break;
             }
         }
-        self.end();
     }
 
     fn end(mut self) {

@@ -21,6 +21,7 @@ use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffe
 use crate::stream::wire::{
     BlockHeader, Checks, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Placed,
 };
+use crate::stream::workers::{Theirs, guarded};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// What the sink does at the end may take so many times as long as the rest.
@@ -63,7 +64,7 @@ pub(super) struct Session {
     stage: Stage,
     intake: Option<Intake>,
     offer: Option<StreamOffer>,
-    sink: Option<Arc<dyn BlockSink>>,
+    sink: Option<Theirs<dyn BlockSink>>,
     /// Memory that the sender is to write into, until the sink is open.
     memory: Vec<BufferMut>,
     /// Where the sender writes blocks by itself.
@@ -309,9 +310,10 @@ impl Session {
             read_back: has(OpenFlags::READ_BACK),
             restart: has(OpenFlags::RESTART),
         };
-        match tools.config.sink.make(&offer) {
+        let made = guarded(|| tools.config.sink.make(&offer));
+        match made.unwrap_or_else(|text| Err(SinkError::Other(text))) {
             Ok(sink) => {
-                self.sink = Some(sink.into());
+                self.sink = Some(Theirs::new(sink.into()));
                 self.offer = Some(offer.clone());
                 self.stage = Stage::Proving;
                 let memory = std::mem::take(&mut self.memory);
@@ -330,7 +332,7 @@ impl Session {
             self.jobs += 1;
             tools.give(WriteJob {
                 session: self.id,
-                sink: Arc::clone(sink),
+                sink: sink.clone(),
                 what,
             });
         }
@@ -814,7 +816,9 @@ impl Session {
     /// No thread is left that would tell the sink.
     pub(super) fn abandon_now(&self) {
         if let Some(sink) = self.sink.as_ref().filter(|_| self.stage != Stage::Over) {
-            sink.abandon();
+            if let Err(text) = guarded(|| sink.abandon()) {
+                tracing::warn!(%text, "a sink panicked");
+            }
         }
     }
 }

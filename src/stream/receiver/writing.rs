@@ -13,13 +13,13 @@ use crate::event_loop::Waker;
 use crate::stream::digest::{Crc32c, crc32c};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::sums::Sums;
-use crate::stream::workers::{Workers, guarded};
+use crate::stream::workers::{Theirs, Workers, guarded};
 use crate::stream::{Block, BlockPlan};
 
 /// Something that a sink is to do.
 pub(super) struct WriteJob {
     pub(super) session: u64,
-    pub(super) sink: Arc<dyn BlockSink>,
+    pub(super) sink: Theirs<dyn BlockSink>,
     pub(super) what: What,
 }
 

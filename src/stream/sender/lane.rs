@@ -319,6 +319,12 @@ impl Lane {
         self.end(Err(error), shipment, tools);
     }
 
+    /// Its connections end, and nothing else is done.
+    pub(super) fn break_off(&mut self, tools: &mut Tools) {
+        self.leave_rails(false, tools);
+        self.stage = Stage::Over;
+    }
+
     fn end(&mut self, result: Result<(), StreamError>, shipment: &Shipment, tools: &mut Tools) {
         if self.is_over() {
             return;
@@ -329,8 +335,10 @@ impl Lane {
         self.report.stalls = self.stalls.totals();
         self.report.took = tools.now - self.began;
         self.report.sent_bytes = self.sent_bytes;
-        let total = shipment.source.manifest().bytes();
-        self.report.bytes = if result.is_ok() { total } else { written };
+        self.report.bytes = match result {
+            Ok(()) => shipment.shared.total(),
+            Err(_) => written,
+        };
         shipment
             .shared
             .tell(self.number, self.report.bytes, self.sent_bytes);
@@ -586,7 +594,7 @@ impl Lane {
                 self.on_lost(StreamError::Deadline { what }, shipment, tools);
             }
             Stage::Connecting => {}
-            Stage::Opening | Stage::Finishing if silent > stalled * LONG_WORK => {
+            Stage::Opening | Stage::Finishing if silent > stalled.saturating_mul(LONG_WORK) => {
                 let what = "the peer's answer";
                 self.give_up(StreamError::Deadline { what }, shipment, tools);
             }
