@@ -54,8 +54,8 @@ pub use sender::{
     Transport,
 };
 pub use sink::{
-    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, KeptBlock, MemorySink,
-    OnDevice, ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
+    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, OnDevice,
+    ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
     BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText,

@@ -23,6 +23,7 @@ mod namespaces;
 mod panics;
 #[path = "../common/pattern.rs"]
 mod pattern;
+mod placing;
 mod resume;
 mod stalls;
 #[path = "../../examples/stream_bench/throttled.rs"]

@@ -12,9 +12,6 @@ use super::writing::{Arriving, Bytes, Damage, Did, What, WriteDone, WriteJob};
 use crate::buffer::BufferMut;
 use crate::endpoint::landing::Landing;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
-use crate::stream::block_set::BlockSet;
-use crate::stream::content_hash::ContentHash;
-use crate::stream::digest::StreamDigest;
 use crate::stream::receiving::{self, Intake, IntakeSettings, Refusal};
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
@@ -79,8 +76,8 @@ pub(super) struct Session {
     told_at: Instant,
     stalls: StallClock,
     report: StreamReport,
-    /// What the application is told once the sink is done.
-    cut: Option<StreamNews>,
+    /// Why it was cut: what the application is told once the sink is done.
+    cut: Option<StreamError>,
 }
 
 impl Session {
@@ -507,9 +504,13 @@ impl Session {
                 self.say_goodbye(guests, tools.now);
                 return;
             }
+            Did::Finished(finished) if matches!(self.stage, Stage::Leaving | Stage::Over) => {
+                self.count_placed(&finished);
+                None
+            }
             _ if matches!(self.stage, Stage::Leaving | Stage::Over) => None,
             Did::Opened(Ok(kept), memory) => {
-                self.accept(&kept, memory, guests, tools);
+                self.accept(kept, memory, guests, tools);
                 None
             }
             Did::Opened(Err(error), _) => {
@@ -536,10 +537,14 @@ impl Session {
             }
             Did::Written(block, Err(Damage::Sink(error))) => Some((error, Some(block.index))),
             Did::Finished(Ok(read_back)) => {
+                self.count_placed(&Ok(read_back));
                 self.complete(read_back, guests, tools);
                 None
             }
-            Did::Finished(Err(error)) => Some((error, None)),
+            Did::Finished(Err(error)) => {
+                self.count_placed(&Err(error.clone()));
+                Some((error, None))
+            }
         };
         if let Some((error, block)) = failed {
             let (code, text) = told(&error);
@@ -551,6 +556,16 @@ impl Session {
         }
         self.look(guests, tools);
         self.advance(guests, tools);
+    }
+
+    /// What is under its names, however the stream ends.
+    fn count_placed(&mut self, finished: &Result<ReadBack, SinkError>) {
+        let entries = self.offer.as_ref().map_or(0, |it| it.manifest.len());
+        self.report.placed = match finished {
+            Ok(_) => entries as u64,
+            Err(SinkError::Placed { placed, .. }) => *placed,
+            Err(_) => 0,
+        };
     }
 
     fn on_damaged(&mut self, block: Block, found: u32) {
@@ -566,7 +581,7 @@ impl Session {
 
     fn accept(
         &mut self,
-        kept: &Kept,
+        kept: Kept,
         memory: Vec<Arc<Landing>>,
         guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
@@ -574,25 +589,8 @@ impl Session {
         let Some(intake) = &mut self.intake else {
             return;
         };
-        let plan = intake.plan();
-        let mut have = BlockSet::new(plan.blocks());
-        let mut digest = StreamDigest::new(plan.blocks());
-        let hashed = intake.open().flags.contains(OpenFlags::BLAKE3);
-        let mut content = hashed.then(|| ContentHash::new(plan, intake.manifest().len()));
-        for kept in &kept.blocks {
-            let Some(block) = plan.get(kept.index) else {
-                continue;
-            };
-            // One without a hash is of another offer, and comes again.
-            if kept.hash.is_none() && hashed || !have.insert(kept.index) {
-                continue;
-            }
-            digest.add(kept.index, block.len, kept.crc);
-            if let (Some(content), Some(hash)) = (&mut content, kept.hash) {
-                content.add(&block, hash);
-            }
-        }
-        intake.accept(have, digest.part(), content);
+        let (have, bytes, digest, content) = kept.into_parts();
+        intake.accept_counted((have, bytes), digest, content);
         self.report.resumed_bytes = intake.bytes();
         self.stage = Stage::Receiving;
         if !memory.is_empty() {
@@ -714,7 +712,7 @@ impl Session {
         self.close_report(tools);
         self.report.bytes = self.intake.as_ref().map_or(0, Intake::bytes);
         if self.offer.is_some() {
-            self.cut = Some(StreamNews::Cut(self.arrival(), error, self.report.clone()));
+            self.cut = Some(error);
         }
         self.stage = match self.sink {
             Some(_) => Stage::Leaving,
@@ -729,8 +727,8 @@ impl Session {
 
     /// Not before the sink has put down what it keeps: whoever hears of it may look for that, or go on with it.
     pub(super) fn tell_cut(&mut self, news: &mut News) {
-        if let Some(cut) = self.cut.take() {
-            news.tell(cut);
+        if let Some(error) = self.cut.take() {
+            news.tell(StreamNews::Cut(self.arrival(), error, self.report.clone()));
         }
     }
 
@@ -808,8 +806,10 @@ impl Session {
     /// The threads that write have ended: what they did last.
     pub(super) fn on_last(&mut self, done: WriteDone) {
         self.jobs -= 1;
-        if matches!(done.did, Did::Abandoned) {
-            self.stage = Stage::Over;
+        match done.did {
+            Did::Abandoned => self.stage = Stage::Over,
+            Did::Finished(finished) => self.count_placed(&finished),
+            _ => {}
         }
     }
 
@@ -837,7 +837,11 @@ fn arriving(intake: &Intake, (block, crc): (Block, u32), bytes: Bytes) -> Arrivi
 
 /// What a sender is told of a sink's error.
 fn told(error: &SinkError) -> (RefusalCode, String) {
-    let code = match error {
+    let cause = match error {
+        SinkError::Placed { error, .. } => error,
+        error => error,
+    };
+    let code = match cause {
         SinkError::SourceChanged => RefusalCode::SOURCE_CHANGED,
         SinkError::Busy => RefusalCode::ALREADY,
         SinkError::TooLarge { .. } => RefusalCode::SPACE,

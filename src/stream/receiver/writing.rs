@@ -122,6 +122,7 @@ fn run(job: WriteJob) -> WriteDone {
         What::Open(offer, stop, memory) => {
             let opened = guarded(|| sink.open(&offer, &stop));
             let opened = opened.unwrap_or_else(|text| Err(panicked(text)));
+            let opened = opened.map(|kept| kept.or_none_of(&offer));
             // Clearing it takes its time, too.
             let memory = memory.into_iter().map(Landing::new);
             Did::Opened(opened, memory.map(Arc::new).collect())
