@@ -58,7 +58,7 @@ pub use sink::{
     ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
-    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText,
+    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText, Skipped,
     SourceError,
 };
 pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};
