@@ -468,6 +468,14 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert!(to.path().join("a").is_file() && !to.path().join("c").exists());
+        // Another attempt goes on from what is still here.
+        drop(partials);
+        sink.abandon();
+        let kept = sink.open(&offer, &stop).expect("opened");
+        let missing: Vec<_> = kept.blocks().missing(0).flatten().collect();
+        assert_eq!(missing, [0], "it is not here any more");
+        let first = offer.plan.get(0).expect("there is one");
+        sink.write(first, crc32c(b"x"), b"x").expect("written");
         // What is known before the first rename is said before it.
         let error = sink.finish(&stop).expect_err("b is in the way");
         assert!(!matches!(error, SinkError::Placed { .. }), "{error}");

@@ -273,7 +273,8 @@ impl Partials {
     /// Makes the file of an entry what it is to be under its name: its length, rights and times.
     pub(super) fn finish(&self, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
         let failed = |error: io::Error| SinkError::os(entry.name.as_bytes(), error);
-        let file = self.file(number, true).map_err(failed)?;
+        // One without bytes was never written; any other one is there.
+        let file = self.file(number, entry.size == 0).map_err(failed)?;
         if file.metadata().map_err(failed)?.len() != entry.size {
             file.set_len(entry.size).map_err(failed)?;
         }
