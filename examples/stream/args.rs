@@ -17,7 +17,7 @@ pub(crate) struct Cli {
 const EXAMPLES: &str = "Examples:
   stream demo                                         two processes, a file of 1 GiB, checksums compared
   stream recv --listen 10.0.0.2:7471 --dir /data      on one machine
-  stream send run1.h5 calibration/ --to 10.0.0.2:7471 on another: a file, and a directory with all that is in it
+  stream send run1.h5 calibration/ --to 10.0.0.2:7471 on another: a file, and a directory with all files below it
   stream send run1.h5 --to 10.0.0.2:7471 --to 10.0.0.3:7471 --slow catch-up
                                                       one reading, two receivers
   stream send run1.h5 --to 10.0.0.2:7471,10.1.0.2:7471
@@ -25,7 +25,8 @@ const EXAMPLES: &str = "Examples:
   stream demo --gpu                                   file, GPU, network, GPU, file; --gpu=1 for the second one
 
 A stream that was cut goes on where it was when the same command is given again. Files get their names only when all of
-the stream is whole and checked; they replace files of the same names.
+the stream is whole and checked; they replace files of the same names. Symbolic links, FIFOs, sockets and devices in
+directories are not sent: stderr says which were skipped, and with --strict they are an error before anything is sent.
 Exit code: 0 when everything has arrived everywhere, 1 when not (one line on stderr says why), 2 for a wrong command line.
 FABRICAST_LIBFABRIC=/path/to/libfabric.so.1 chooses the libfabric to use.";
 
@@ -143,7 +144,7 @@ pub(crate) enum By {
 
 #[derive(Debug, Args)]
 pub(crate) struct SendArgs {
-    /// Files and directories to send, under the last part of their paths
+    /// Files and directories to send, under the last part of their paths; of directories, all files and directories below them
     #[arg(required = true, value_name = "PATH")]
     pub(crate) paths: Vec<PathBuf>,
     /// Where a receiver listens; once for each receiver. Several addresses of the same receiver, with commas between them, are rails
@@ -176,8 +177,11 @@ pub(crate) struct SendArgs {
     /// Compute the BLAKE3 of the content on both sides, and compare; what that costs is printed
     #[arg(long)]
     pub(crate) blake3: bool,
-    /// Have receivers read back what they wrote, and check it
+    /// Send nothing, and end with exit code 1, if there is something to skip: a symbolic link, a FIFO, a socket or a device
     #[arg(long)]
+    pub(crate) strict: bool,
+    /// Have receivers read back what they wrote, and check it
+    #[arg(long, conflicts_with = "no_crc")]
     pub(crate) read_back: bool,
     /// Send no checksums: what arrives damaged is not noticed, and what is cut not resumed
     #[arg(long)]

@@ -30,6 +30,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     }
     // Before the first byte is sent: a mistyped name costs nothing.
     let source = source.build().map_err(Failure::of)?;
+    tell_skipped(args, &source)?;
     let entries = source.manifest().len();
     let gpu = device_buffers(&args.common, args.readers)?;
     let mut domains = Vec::new();
@@ -55,6 +56,30 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     drop(shown);
     sender.stop(Instant::now() + GOODBYE);
     tell(args, &outcomes, entries, &domains[0].report())
+}
+
+/// Lines of what is skipped that are printed.
+const SKIPPED_SHOWN: usize = 20;
+
+/// Says what is not sent, on stderr; an error if it must be nothing.
+fn tell_skipped(args: &SendArgs, source: &FileSource) -> Result<(), Failure> {
+    let all = source.skipped();
+    if all == 0 {
+        return Ok(());
+    }
+    for skipped in source.skipped_paths().iter().take(SKIPPED_SHOWN) {
+        eprintln!("skipped {}: {}", skipped.path.display(), skipped.what);
+    }
+    let more = all.saturating_sub(SKIPPED_SHOWN as u64);
+    if more > 0 {
+        eprintln!("skipped {more} more");
+    }
+    match args.strict {
+        true => Err(Failure::new(format!(
+            "--strict: {all} of what is to be sent are neither files nor directories"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// What became of it, receiver by receiver; an error if one does not have it.

@@ -398,7 +398,9 @@ impl ConnectionlessEndpoint {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.wait().sleep(Instant::now() + timeout)
+        self.core
+            .wait()
+            .sleep(crate::endpoint::limits::moment_in(timeout))
     }
 
     fn tell(&mut self, inbox: &mut Vec<ReceiveEvent>, events: &mut Vec<ConnectionlessEvent>) {

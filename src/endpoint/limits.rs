@@ -1,6 +1,6 @@
 //! Settings that several endpoints have, with their defaults and ranges, and how one that is out of range is refused.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::endpoint::protocol::connection::WINDOWS_MAX;
@@ -89,6 +89,12 @@ pub(crate) fn check_deadline(field: &'static str, deadline: Option<Duration>) ->
         }
         _ => Ok(()),
     }
+}
+
+/// When a time from now is over; one beyond what the clock can tell is as good as a year.
+pub(crate) fn moment_in(timeout: Duration) -> Instant {
+    const YEAR: Duration = Duration::from_secs(366 * 86_400);
+    Instant::now() + timeout.min(YEAR)
 }
 
 pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {

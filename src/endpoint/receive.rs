@@ -506,7 +506,7 @@ impl ReceiveEndpoint {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.wait().sleep(Instant::now() + timeout)
+        self.core.wait().sleep(limits::moment_in(timeout))
     }
 
     /// Writes a payload into a window of a peer. Returns at once;

@@ -17,7 +17,7 @@ use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, Send
 use crate::endpoint::header_source::{HeaderSource, hold};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{
-    PATIENCE, check_count, check_deadline, check_patience, check_timeout, check_windows,
+    PATIENCE, check_count, check_deadline, check_patience, check_timeout, check_windows, moment_in,
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -649,7 +649,7 @@ impl SendEndpointZeroCopy {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.wait().sleep(Instant::now() + timeout)
+        self.core.wait().sleep(moment_in(timeout))
     }
 
     /// Polls until the connection stands; with a [`ReconnectPolicy`], through all its attempts.

@@ -64,17 +64,23 @@ impl RefusalCode {
             Self::MALFORMED => "what was said makes no sense there",
             Self::KEY => "the peer does not have the key",
             Self::FEATURE => "what was asked for can't be done there",
-            Self::BUSY => "too many streams already",
+            Self::BUSY => {
+                "too many streams already: wait for one to end, or raise Limits::streams or Limits::memory there"
+            }
             Self::BYTES => "more bytes than are taken",
             Self::ENTRIES => "more files than are taken",
             Self::NAMES => "a name that is not taken",
             Self::BLOCKS => "blocks that are not taken",
             Self::SOURCE_CHANGED => "the source has changed since a part of it was sent",
-            Self::EXISTS => "there is something under that name",
+            Self::EXISTS => {
+                "there is something under that name: move it away, or send under another"
+            }
             Self::SPACE => "not enough space",
             Self::CLOSING => "the side is about to end",
             Self::BY_APPLICATION => "the application did not want it",
-            Self::ALREADY => "the same stream is being received already",
+            Self::ALREADY => {
+                "the same stream is being received already: wait for its end, or cancel it"
+            }
             Self::SINK => "the sink failed",
             Self::SOURCE => "the source failed",
             Self::STALLED => "nothing moved for too long",
@@ -180,7 +186,9 @@ pub enum StreamError {
     #[error("the system has no random numbers")]
     Random,
     /// The peer has no key where this side has one: it can't prove who it is.
-    #[error("the peer asks for no proof, and gives none: it has no key")]
+    #[error(
+        "the peer asks for no proof, and gives none: it has no key; give it the same one, or this side none"
+    )]
     Unproven,
     /// The endpoint, the fabric, or memory.
     #[error("{0}")]

@@ -12,9 +12,9 @@ const TIB: u64 = 1 << 40;
 /// | setting | unit | default | range |
 /// |---|---|---|---|
 /// | `bytes` | bytes of a stream | 2^60 | 0 and more |
-/// | `entries` | files and directories of a stream | 1,048,576 | 0 and more |
+/// | `entries` | files and directories of a stream, with those that its names lead through | 1,048,576 | 0 and more |
 /// | `name_bytes` | bytes of all names of a stream | 64 MiB | 0 and more |
-/// | `blocks` | blocks of a stream; each takes 2 bits of memory | 2^28 | 1 to 2^36 |
+/// | `blocks` | blocks of a stream; each takes 4.5 bytes of memory | 2^28 | 1 to 2^36 |
 /// | `block_bytes` | bytes of a block | 64 MiB | 1 to 1 GiB |
 /// | `streams` | streams at a time | 16 | 1 to 4,096 |
 /// | `memory` | bytes that the accounts of all streams take, besides the buffers | 256 MiB | 64 KiB and more |
@@ -24,7 +24,7 @@ const TIB: u64 = 1 << 40;
 pub struct Limits {
     /// Bytes of a stream.
     pub bytes: u64,
-    /// Files and directories of a stream.
+    /// Files and directories of a stream, those included that have no entry of their own and are on the way to others.
     pub entries: u64,
     /// Bytes of all names of a stream.
     pub name_bytes: u64,
@@ -57,6 +57,10 @@ impl Default for Limits {
 
 /// Bytes that an entry of a manifest takes in memory, without its name, with its place in the plan, where lists have grown to twice what they need.
 const ENTRY_MEMORY: u64 = 128;
+
+/// Bits that a block takes: two sets, of those that are there and those that are being written; and while a sink looks at what it has, two more
+/// and the CRC32C that the journal has for it.
+const BLOCK_BITS: u64 = 36;
 
 impl Limits {
     /// Sets the bytes that a stream may have.
@@ -135,10 +139,11 @@ impl Limits {
         }
     }
 
-    /// Bytes of memory that the account of a stream takes: what was announced, not what came.
-    pub(crate) fn memory_of(entries: u64, manifest_bytes: u64, blocks: u64) -> u64 {
+    /// Bytes of memory that the account of a stream takes, beside its buffers: what was announced, not what came. With BLAKE3 there is more.
+    pub fn memory_of(entries: u64, manifest_bytes: u64, blocks: u64) -> u64 {
         let entries = entries.saturating_mul(ENTRY_MEMORY);
-        let sets = blocks.div_ceil(4);
+        let sets = u64::try_from((u128::from(blocks) * u128::from(BLOCK_BITS)).div_ceil(8))
+            .unwrap_or(u64::MAX);
         let names = manifest_bytes.saturating_mul(2);
         entries.saturating_add(names).saturating_add(sets)
     }

@@ -218,6 +218,8 @@ pub struct Manifest {
     records: Vec<Record>,
     names: Vec<u8>,
     bytes: u64,
+    /// Directories that names lead through and that have no entry.
+    on_the_way: u64,
 }
 
 impl Manifest {
@@ -289,6 +291,7 @@ impl Manifest {
     /// Puts an entry behind the others, if that is where it belongs.
     fn push(&mut self, entry: Entry<'_>) -> Result<(), ManifestError> {
         let index = self.len() as u64;
+        let mut known = 0;
         if let Some(last) = self
             .records
             .len()
@@ -304,11 +307,16 @@ impl Manifest {
             if last.kind == EntryKind::File && entry.name.is_below(last.name) {
                 return Err(wrong(index, EntryProblem::BelowFile));
             }
+            // What lies below a directory follows it at once: what both names begin with was counted with the last one.
+            let both = last.name.components().zip(entry.name.components());
+            known = both.take_while(|(last, this)| last == this).count();
         }
+        let parents = entry.name.components().count() - 1;
         self.bytes = self
             .bytes
             .checked_add(entry.size)
             .ok_or_else(|| wrong(index, EntryProblem::Sizes))?;
+        self.on_the_way += parents.saturating_sub(known) as u64;
         self.names.extend_from_slice(entry.name.as_bytes());
         self.records.push(Record {
             name_end: self.names.len(),
@@ -377,6 +385,7 @@ pub(crate) struct Announced {
 #[derive(Debug)]
 pub(crate) struct ManifestParser {
     announced: Announced,
+    entries_max: u64,
     manifest: Manifest,
 }
 
@@ -408,6 +417,7 @@ impl ManifestParser {
         limit("bytes of names", names, limits.name_bytes)?;
         Ok(Self {
             announced,
+            entries_max: limits.entries,
             manifest: Manifest::default(),
         })
     }
@@ -431,6 +441,14 @@ impl ManifestParser {
             let (entry, rest) = Entry::parse(bytes).map_err(|problem| wrong(index, problem))?;
             self.manifest.push(entry)?;
             bytes = rest;
+            let made = self.manifest.len() as u64 + self.manifest.on_the_way;
+            if made > self.entries_max {
+                return Err(ManifestError::Limit {
+                    what: "files and directories, those included that names lead through",
+                    found: made,
+                    limit: self.entries_max,
+                });
+            }
             let so_far = self.manifest.encoded_len();
             if so_far > self.announced.manifest_bytes {
                 return self.expect("bytes", self.announced.manifest_bytes, so_far);

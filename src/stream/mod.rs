@@ -56,11 +56,11 @@ pub use sender::{
     Transport,
 };
 pub use sink::{
-    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, KeptBlock, MemorySink,
-    OnDevice, ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
+    BlockSink, DeviceSink, DirectorySink, DiscardSink, InMemory, Kept, MemorySink, OnDevice,
+    ReadBack, SinkError, SinkFactory, Stop, StreamOffer,
 };
 pub use source::{
-    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText,
+    BlockSource, BufferSource, DeviceSource, FileSource, FileSourceBuilder, PathBufText, Skipped,
     SourceError,
 };
 pub use through_gpu::{DeviceBlock, HookError, ThroughGpu};

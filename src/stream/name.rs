@@ -10,9 +10,14 @@ pub const COMPONENT_LEN_MAX: usize = 255;
 /// The longest name, in bytes.
 pub const NAME_LEN_MAX: usize = 4096;
 
+/// What the names of hidden directories begin with in which [`DirectorySink`](super::DirectorySink) keeps what it has of streams.
+pub(crate) const HIDDEN_PREFIX: &str = ".fabricast-";
+
 /// A name that leads to something below a directory, and nowhere else: components with `/` between them, none of them empty, `.` or `..`.
 ///
-/// All bytes but `/` and NUL may be in a component, as on any Unix file system. What [`Display`](fmt::Display) shows has no control characters.
+/// All bytes but `/` and NUL may be in a component, as on any Unix file system; but none begins with `.fabricast-`, in whatever case: below a
+/// name of that kind a [`DirectorySink`](super::DirectorySink) keeps what it has of a stream, this one's or another one's, and what is there
+/// counts as received. What [`Display`](fmt::Display) shows has no control characters.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RelativeName<'a> {
     bytes: &'a [u8],
@@ -46,6 +51,12 @@ pub enum NameError {
     /// It has a NUL byte.
     #[error("a name with a NUL byte")]
     Nul,
+    /// One of its components begins as the names of hidden directories do.
+    #[error(
+        "a name with a component that begins with {HIDDEN_PREFIX}, where receivers keep streams that are not whole: rename it, or leave it out; \
+         what is left of cut streams goes with DirectorySink::forget_partials"
+    )]
+    Hidden,
 }
 
 impl<'a> RelativeName<'a> {
@@ -70,6 +81,7 @@ impl<'a> RelativeName<'a> {
                     let len = component.len();
                     return Err(NameError::ComponentTooLong { len });
                 }
+                _ if is_hidden(component) => return Err(NameError::Hidden),
                 _ => {}
             }
         }
@@ -108,6 +120,31 @@ impl<'a> RelativeName<'a> {
             .strip_prefix(directory.bytes)
             .is_some_and(|rest| rest.first() == Some(&b'/'))
     }
+}
+
+/// Whether some file system could take this component for one that begins with the prefix of hidden directories. Those that fold case (ext4,
+/// f2fs and tmpfs with `casefold`, APFS, SMB) ignore characters without a shape, too, and take a long s for an s.
+fn is_hidden(component: &[u8]) -> bool {
+    // The path of nearly all names.
+    if !matches!(component.first(), Some(b'.' | 0x80..)) {
+        return false;
+    }
+    let text = String::from_utf8_lossy(component);
+    let seen = text.chars().filter(|c| !has_no_shape(*c));
+    let folded = seen.map(|c| match c {
+        'ſ' => 's',
+        c => c.to_ascii_lowercase(),
+    });
+    folded.take(HIDDEN_PREFIX.len()).eq(HIDDEN_PREFIX.chars())
+}
+
+/// The characters that Unicode calls Default_Ignorable_Code_Point.
+fn has_no_shape(c: char) -> bool {
+    matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}'
+        | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fff8}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// Component by component, so that what lies below a directory directly follows it.
@@ -207,6 +244,38 @@ mod tests {
         ] {
             assert_eq!(RelativeName::new(name), Err(error), "{name:?}");
         }
+    }
+
+    #[test]
+    fn names_of_hidden_directories_are_refused_however_they_are_spelt() {
+        for name in [
+            ".fabricast-",
+            ".fabricast-0123456789abcdef0123456789abcdef/journal",
+            ".Fabricast-x/0",
+            ".FABRICAST-X",
+            "a/b/.fabricast-x",
+            "a/.fabricast-x/b",
+            ".fabrica\u{17f}t-x",
+            ".fab\u{200d}ricast-x",
+            "\u{feff}.fabricast-x",
+        ] {
+            let error = RelativeName::new(name.as_bytes());
+            assert_eq!(error, Err(NameError::Hidden), "{name:?}");
+        }
+        assert!(NameError::Hidden.to_string().contains("rename it"));
+        for name in [
+            "fabricast-x",
+            ".fabricast",
+            ".fabricastx-",
+            "a.fabricast-x",
+            "..fabricast-x",
+            "x/.fabric-ast",
+            " .fabricast-x",
+        ] {
+            assert!(RelativeName::new(name.as_bytes()).is_ok(), "{name:?}");
+        }
+        // Not UTF-8, so that no file system folds it.
+        assert!(RelativeName::new(b".fabri\xffcast-").is_ok());
     }
 
     #[test]

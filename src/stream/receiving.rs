@@ -71,6 +71,8 @@ impl From<ManifestError> for Refusal {
                 problem: EntryProblem::Name(_) | EntryProblem::BelowFile | EntryProblem::Twice,
                 ..
             } => RefusalCode::NAMES,
+            // The other limits were looked at before the manifest came.
+            ManifestError::Limit { .. } => RefusalCode::ENTRIES,
             _ => RefusalCode::MALFORMED,
         };
         Self::new(code, error.to_string())
@@ -357,18 +359,28 @@ impl Intake {
         have_digest: u32,
         content: Option<ContentHash>,
     ) {
+        let blocks = have
+            .ranges(0)
+            .flatten()
+            .filter_map(|index| self.plan.get(index));
+        let bytes = blocks.map(|block| u64::from(block.len)).sum();
+        self.accept_counted((have, bytes), have_digest, content);
+    }
+
+    /// The same where it is known how many bytes they have, as it should be on a thread that must not count a million blocks.
+    pub(crate) fn accept_counted(
+        &mut self,
+        (have, bytes): (BlockSet, u64),
+        have_digest: u32,
+        content: Option<ContentHash>,
+    ) {
         assert_eq!(self.state, State::Deciding, "a stream is accepted once");
         assert_eq!(
             have.blocks(),
             self.plan.blocks(),
             "the set is this stream's"
         );
-        self.bytes = have
-            .ranges(0)
-            .flatten()
-            .filter_map(|index| self.plan.get(index))
-            .map(|block| u64::from(block.len))
-            .sum();
+        self.bytes = bytes;
         self.digest.add_part(have_digest);
         self.have_digest = have_digest;
         self.content = content;
@@ -1033,6 +1045,10 @@ fn admit(open: &Open, settings: &IntakeSettings) -> Result<(), Refusal> {
             let reason = format!("{flag:?} was not agreed on");
             return Err(Refusal::new(RefusalCode::FEATURE, reason));
         }
+    }
+    if open.flags.contains(OpenFlags::READ_BACK) && !open.flags.contains(OpenFlags::CRC32C) {
+        let reason = "READ_BACK compares with the sums of CRC32C, which was not asked for";
+        return Err(Refusal::new(RefusalCode::FEATURE, reason));
     }
     if open.flags.contains(OpenFlags::BLAKE3) && !ContentHash::can_hash(open.block_bytes) {
         let reason = "with BLAKE3, block_bytes is a power of two and at least 1024";

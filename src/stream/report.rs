@@ -147,6 +147,9 @@ pub struct StreamReport {
     pub blake3_compared: bool,
     /// Time that threads spent computing it, all threads together; part of the time for reading, or checking and writing.
     pub hash_time: Duration,
+    /// Files and directories that are under their names at the receiver: of a complete stream all of them. Of one that was cut none, unless it
+    /// was cut while its sink finished: then as many as could be put there, each of them whole. At a sender 0.
+    pub placed: u64,
     /// Which way the bytes took on this side: where they came from or went to, where that is a GPU's memory; the memory that
     /// they were sent from or received in; the provider.
     pub path: String,
@@ -212,6 +215,7 @@ impl StreamReport {
             "read_back_seconds": self.read_back_time.as_secs_f64(),
             "blake3": self.blake3.map(hex),
             "blake3_compared": self.blake3_compared,
+            "placed": self.placed,
             "hash_seconds": self.hash_time.as_secs_f64(),
             "path": self.path,
             "transport": self.transport,

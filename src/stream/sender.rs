@@ -18,8 +18,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::engine::{Begin, Command, Engine};
-use self::transfer::Shared;
+use self::transfer::{Promised, Shared};
 use super::wire::HEADER_LEN;
+use super::workers::Theirs;
 use super::{BlockSource, StreamError};
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
 use crate::endpoint::duplex::DuplexConfig;
@@ -132,13 +133,14 @@ impl StreamSender {
     /// Begins to send a source to these peers. Returns at once.
     ///
     /// # Errors
-    /// [`StreamError::Setting`] when there are no peers, or more rails than a session may have.
+    /// [`StreamError::Setting`] when there are no peers, more rails than a session may have, or an option out of its range.
     pub fn send(
         &self,
         source: impl BlockSource,
         peers: impl IntoIterator<Item = impl Into<Peer>>,
         options: SendOptions,
     ) -> Result<Transfer, StreamError> {
+        options.check()?;
         let peers: Vec<Peer> = peers.into_iter().map(Into::into).collect();
         setting("peers", peers.len() as u64, 1, 4096, "1 to 4096")?;
         for peer in &peers {
@@ -146,15 +148,15 @@ impl StreamSender {
             let most = u64::from(super::wire::RAILS_MAX);
             setting("rails", rails, 1, most, "1 to 64 connections for a peer")?;
         }
-        let source: Arc<dyn BlockSource> = Arc::new(source);
+        let source: Theirs<dyn BlockSource> = Theirs::new(Arc::new(source));
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let shared = Arc::new(Shared::new(peers.len(), source.manifest().bytes()));
+        let shared = Arc::new(Shared::new(&peers, source.manifest().bytes()));
         let begin = Begin {
             id,
             source,
             peers,
             options,
-            shared: Arc::clone(&shared),
+            shared: Promised(Arc::clone(&shared)),
         };
         let transfer = Transfer {
             id,
@@ -162,7 +164,7 @@ impl StreamSender {
             commands: self.commands.clone(),
             waker: self.waker.clone(),
         };
-        // The thread ends before this value only when its loop broke; then the transfer is never over, and `wait` has a deadline.
+        // The thread ends before this value only when its loop broke: then nobody takes the promise, and the transfer is over at once.
         let _ = self.commands.send(Command::Begin(Box::new(begin)));
         self.waker.wake();
         Ok(transfer)

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::content_hash::BlockHash;
-use super::digest::crc32c;
+use super::block_set::BlockSet;
+use super::content_hash::{BlockHash, ContentHash};
+use super::digest::{StreamDigest, crc32c};
 use super::{Block, BlockPlan, Manifest, StreamIdentity};
 use crate::buffer::DeviceBuffer;
 use crate::cuda::{CudaError, Stream};
@@ -100,50 +101,88 @@ pub trait BlockSink: Send + Sync + std::fmt::Debug {
     }
 
     /// All blocks are written: makes everything appear under its name, checked and on the device as the offer asked. What was read back to
-    /// check it.
+    /// check it. Once it has begun to make things appear, it does not [stop](Stop).
     ///
     /// # Errors
-    /// The stream fails with it. What has appeared by then is whole.
+    /// The stream fails with it. [`SinkError::Placed`] says that something has appeared by then, and how much; each file of that is whole.
     fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError>;
 
     /// The stream was cut, cancelled, or failed: nothing appears under its name. What is needed to resume it may be kept.
     fn abandon(&self);
 }
 
-/// What a sink has of an earlier stream that was cut.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// What a sink has of an earlier stream that was cut: blocks whose bytes were read and found right. It takes a bit for each block of the stream.
+#[derive(Debug)]
 pub struct Kept {
-    /// Each block, none twice.
-    pub blocks: Vec<KeptBlock>,
+    have: BlockSet,
+    bytes: u64,
+    digest: Option<StreamDigest>,
+    content: Option<ContentHash>,
 }
 
-/// A block that a sink has of an earlier stream, with the checksums of its bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeptBlock {
-    pub(super) index: u64,
-    pub(super) crc: u32,
-    pub(super) hash: Option<BlockHash>,
-}
-
-impl KeptBlock {
-    /// Computes what is needed of the bytes of a block, which were just read.
-    pub fn of(offer: &StreamOffer, block: &Block, bytes: &[u8]) -> Self {
-        let hash = || BlockHash::new(&offer.plan, block, bytes);
+impl Default for Kept {
+    fn default() -> Self {
         Self {
-            index: block.index,
-            crc: crc32c(bytes),
-            hash: offer.blake3.then(hash),
+            have: BlockSet::new(0),
+            bytes: 0,
+            digest: None,
+            content: None,
+        }
+    }
+}
+
+impl Kept {
+    /// Nothing yet, of this stream. The default is nothing, of any.
+    pub fn new(offer: &StreamOffer) -> Self {
+        let plan = &offer.plan;
+        let content = || ContentHash::new(plan, offer.manifest.len());
+        Self {
+            have: BlockSet::new(plan.blocks()),
+            bytes: 0,
+            digest: Some(StreamDigest::new(plan.blocks())),
+            content: offer.blake3.then(content),
         }
     }
 
-    /// The number of the block.
-    pub fn index(&self) -> u64 {
-        self.index
+    /// Adds a block of the stream, whose bytes were just read and found right. What is no block of it, or there already, is left out.
+    pub fn add(&mut self, offer: &StreamOffer, block: &Block, bytes: &[u8]) {
+        self.add_summed(offer, block, bytes, crc32c(bytes));
     }
 
-    /// The CRC32C of its bytes.
-    pub fn crc(&self) -> u32 {
-        self.crc
+    /// The same where the CRC32C is known.
+    fn add_summed(&mut self, offer: &StreamOffer, block: &Block, bytes: &[u8], crc: u32) {
+        let is_of_it = offer.plan.get(block.index) == Some(*block);
+        if !is_of_it || bytes.len() != block.len as usize || self.have.contains(block.index) {
+            return;
+        }
+        let Some(digest) = &mut self.digest else {
+            return;
+        };
+        self.have.insert(block.index);
+        self.bytes += u64::from(block.len);
+        digest.add(block.index, block.len, crc);
+        if let Some(content) = &mut self.content {
+            content.add(block, BlockHash::new(&offer.plan, block, bytes));
+        }
+    }
+
+    /// Which blocks they are.
+    pub fn blocks(&self) -> &BlockSet {
+        &self.have
+    }
+
+    /// What becomes of the answer of a sink that said nothing of this stream, or spoke of another.
+    pub(super) fn or_none_of(self, offer: &StreamOffer) -> Self {
+        let fits = self.digest.is_some()
+            && self.have.blocks() == offer.plan.blocks()
+            && self.content.is_some() == offer.blake3;
+        if fits { self } else { Self::new(offer) }
+    }
+
+    /// The blocks, their bytes, their part in the digest, and in the hash of the content.
+    pub(super) fn into_parts(self) -> (BlockSet, u64, u32, Option<ContentHash>) {
+        let part = self.digest.map_or(0, |digest| digest.part());
+        (self.have, self.bytes, part, self.content)
     }
 }
 
@@ -195,11 +234,11 @@ pub enum SinkError {
     },
     /// What is kept is of another content under the same names. Send it anew, with restart.
     #[error(
-        "what is kept of an earlier, cut stream is of another content: it can't be resumed, only restarted"
+        "what is kept of an earlier, cut stream is of another content: it can't be resumed, only restarted (SendOptions::restart, or stream send --restart)"
     )]
     SourceChanged,
     /// Another stream with the same names is under way.
-    #[error("another stream of the same names is under way")]
+    #[error("another stream of the same names is under way: wait for its end, or cancel it")]
     Busy,
     /// What was read back is not what was written.
     #[error("{what}: what was read back of block {block} is not what was written")]
@@ -210,12 +249,24 @@ pub enum SinkError {
         block: u64,
     },
     /// It is larger than there is room for.
-    #[error("{bytes} bytes, there is room for {room}")]
+    #[error("a stream of {bytes} bytes, and the sink has room for {room}")]
     TooLarge {
         /// Bytes of the stream.
         bytes: u64,
         /// Bytes that there is room for.
         room: u64,
+    },
+    /// A part of it is under its names already, and the rest can't be put there.
+    #[error(
+        "{placed} of {entries} files and directories are under their names, the others not: {error}"
+    )]
+    Placed {
+        /// Entries that are.
+        placed: u64,
+        /// Entries of the stream.
+        entries: u64,
+        /// What stopped it.
+        error: Box<SinkError>,
     },
     /// The CUDA driver refused.
     #[error(transparent)]

@@ -15,7 +15,7 @@ use crate::memory::MemoryError;
 use crate::storage::{BackEnd, FileError};
 
 pub use device::DeviceSource;
-pub use files::{FileSource, FileSourceBuilder};
+pub use files::{FileSource, FileSourceBuilder, Skipped};
 pub use memory::BufferSource;
 
 /// Something that a stream is made of: entries, each of which is read in blocks, in any order, by several threads at once.

@@ -2,10 +2,11 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Sender, TrySendError, bounded};
 
 use crate::Error;
 
@@ -16,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub(super) struct Workers<J> {
     /// None: they are to end.
-    jobs: Option<SyncSender<J>>,
+    jobs: Option<Sender<J>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -28,18 +29,18 @@ impl<J: Send + 'static> Workers<J> {
         bound: usize,
         run: impl Fn(J) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let (jobs, queue) = sync_channel(bound);
-        let queue = Arc::new(Mutex::new(queue));
+        let (jobs, queue) = bounded(bound);
         let run = Arc::new(run);
         let mut this = Self {
             jobs: Some(jobs),
             threads: Vec::new(),
         };
         for number in 0..threads {
-            let (queue, run) = (Arc::clone(&queue), Arc::clone(&run));
+            let (queue, run) = (queue.clone(), Arc::clone(&run));
             let thread = std::thread::Builder::new().name(format!("{name}-{number}"));
             let thread = thread.spawn(move || {
-                while let Some(job) = next(&queue) {
+                // Until nobody gives any more, and all are done.
+                for job in queue {
                     run(job);
                 }
             });
@@ -82,17 +83,42 @@ impl<J: Send + 'static> Workers<J> {
     }
 }
 
-fn next<J>(queue: &Mutex<Receiver<J>>) -> Option<J> {
-    queue
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .recv()
-        .ok()
-}
-
 /// Calls code of the user's: a panic of its becomes the text that it came with.
 pub(super) fn guarded<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| text_of(&*panic))
+}
+
+/// Something of the user's that several threads have. Whichever has it last drops it: a panic of that ends there.
+#[derive(Debug)]
+pub(super) struct Theirs<T: ?Sized>(Option<Arc<T>>);
+
+impl<T: ?Sized> Theirs<T> {
+    pub(super) fn new(it: Arc<T>) -> Self {
+        Self(Some(it))
+    }
+}
+
+impl<T: ?Sized> Clone for Theirs<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T: ?Sized> std::ops::Deref for Theirs<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<T: ?Sized> Drop for Theirs<T> {
+    fn drop(&mut self) {
+        let it = self.0.take();
+        if let Err(text) = guarded(|| drop(it)) {
+            tracing::warn!(%text, "a source or sink could not be dropped");
+        }
+    }
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
@@ -104,7 +130,7 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use std::sync::mpsc;
+    use std::sync::{Mutex, mpsc};
 
     #[test]
     fn every_job_that_is_taken_is_done_and_the_queue_has_a_bound() {
@@ -135,5 +161,18 @@ mod tests {
         assert_eq!(guarded(|| 7), Ok(7));
         let said = guarded(|| -> u32 { panic!("no {}", "luck") });
         assert_eq!(said, Err("panicked: no luck".to_owned()));
+    }
+
+    #[test]
+    fn a_panic_when_something_is_dropped_ends_there() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("no luck");
+            }
+        }
+        let theirs = Theirs::new(Arc::new(Bomb));
+        drop(theirs.clone());
+        assert!(guarded(|| drop(theirs)).is_ok());
     }
 }

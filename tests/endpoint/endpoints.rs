@@ -30,6 +30,28 @@ use fabricast::{
     SendEvent,
 };
 
+/// No time is too long to ask for: the next event ends it.
+#[test]
+fn sleeping_for_any_time_ends_with_what_happens_next() {
+    let _dog = Watchdog::new("sleeping_for_any_time");
+    let Some(domain) = domain() else { return };
+    let listening = ReceiveEndpoint::listen(&domain, any_port(), small_receiver());
+    let mut receiver = listening.expect("it listens");
+    let addr = receiver.local_addr();
+    let other = std::thread::spawn(move || {
+        let mut sender =
+            SendEndpointZeroCopy::connect(&domain, addr, SendConfig::default()).expect("begun");
+        sender.wait(Duration::MAX).expect("it sleeps");
+        sender.wait_connected().expect("connected");
+    });
+    let mut events = Vec::new();
+    while !matches!(events.first(), Some(ReceiveEvent::Connected { .. })) {
+        receiver.wait(Duration::MAX).expect("it sleeps");
+        receiver.poll(&mut events).expect("it works");
+    }
+    other.join().expect("no overflow");
+}
+
 // ---- what arrives ------------------------------------------------------------------------------------------------
 
 #[test]

@@ -8,7 +8,7 @@ use fabricast::Domain;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     DirectorySink, DiscardSink, FileSource, Limits, Peer, PresharedKey, RefusalCode, SendOptions,
-    StreamError, StreamNews, StreamSender, Transport,
+    SlowPeer, StreamError, StreamNews, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::world::*;
@@ -58,6 +58,81 @@ fn only_who_has_the_key_is_let_in_and_only_to_who_has_it_anything_is_sent() {
         closed.stop(by());
         open.stop(by());
     });
+}
+
+/// Whatever somebody asks for, the threads of a sender go on.
+#[test]
+fn options_out_of_their_range_are_refused_before_anything_is_sent() {
+    let Some(domain) = domain(EndpointKind::Msg) else {
+        return;
+    };
+    let receiver = listen(&domain, receiver_config(DiscardSink));
+    let sender = StreamSender::open(&domain, sender_config()).unwrap();
+    let options = SendOptions::default;
+    for (options, wanted) in [
+        (options().deadline(Some(Duration::MAX)), "deadline"),
+        (options().deadline(Some(Duration::ZERO)), "deadline"),
+        (options().stalled_after(Duration::MAX), "stalled_after"),
+        (options().stalled_after(Duration::ZERO), "stalled_after"),
+        (options().slow(SlowPeer::Wait(Duration::MAX)), "slow"),
+        (options().slow(SlowPeer::Drop(Duration::MAX)), "slow"),
+        (options().rails(0), "rails"),
+        (options().read_back(true).crc32c(false), "read_back"),
+    ] {
+        let (_dir, source) = file(100_000);
+        match sender.send(source, [receiver.local_addr()], options) {
+            Err(error @ StreamError::Setting { name, .. }) => {
+                assert_eq!(name, wanted);
+                assert!(error.to_string().contains(wanted), "{error}");
+            }
+            other => panic!("{wanted}: {other:?}"),
+        }
+    }
+    // The longest that may be asked for are no more than others are, and a transfer beside them ends.
+    let longest = options()
+        .deadline(Some(Duration::from_secs(3650 * 86_400)))
+        .stalled_after(Duration::from_secs(86_400))
+        .slow(SlowPeer::Wait(Duration::from_secs(86_400)))
+        .rate(Some(u64::MAX))
+        .priority(u8::MAX);
+    for options in [longest, options()] {
+        let (_dir, source) = file(100_000);
+        let transfer = sender.send(source, [receiver.local_addr()], options);
+        let outcome = transfer.unwrap().wait(by()).unwrap().pop().unwrap();
+        outcome.result.unwrap();
+    }
+    sender.stop(by());
+    receiver.stop(by());
+}
+
+#[test]
+fn what_a_receiver_is_opened_with_is_checked_limits_included() {
+    let Some(domain) = domain(EndpointKind::Msg) else {
+        return;
+    };
+    let config = || receiver_config(DiscardSink);
+    for (config, wanted) in [
+        (
+            config().handshake_timeout(Duration::MAX),
+            "handshake_timeout",
+        ),
+        (config().stalled_after(Duration::MAX), "stalled_after"),
+        (config().paused_for(Duration::MAX), "paused_for"),
+        (config().lost_after(Duration::MAX), "lost_after"),
+        (
+            config().limits(Limits::default().streams(u32::MAX)),
+            "streams",
+        ),
+        (config().limits(Limits::default().blocks(0)), "blocks"),
+    ] {
+        match StreamReceiver::listen(&domain, any_port(), config) {
+            Err(StreamError::Setting { name, .. }) => assert_eq!(name, wanted),
+            other => panic!("{wanted}: {other:?}"),
+        }
+    }
+    let receiver = listen(&domain, config());
+    assert!(receiver.next(Duration::from_millis(1)).is_none());
+    receiver.stop(by());
 }
 
 #[test]

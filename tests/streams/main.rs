@@ -20,8 +20,10 @@ mod large;
 mod link;
 #[path = "../common/namespaces.rs"]
 mod namespaces;
+mod panics;
 #[path = "../common/pattern.rs"]
 mod pattern;
+mod placing;
 mod resume;
 mod stalls;
 #[path = "../../examples/stream_bench/throttled.rs"]

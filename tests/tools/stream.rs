@@ -253,6 +253,65 @@ fn it_listens_and_connects_where_addresses_are_no_ip_addresses() {
 }
 
 #[test]
+fn what_is_skipped_is_said_and_strictly_nothing_is() {
+    let Some(program) = program() else { return };
+    let (from, to) = (temp(), temp());
+    let top = from.path().join("tree");
+    fs::create_dir(&top).expect("room");
+    fs::write(top.join("file"), content(5)).expect("room");
+    std::os::unix::fs::symlink("file", top.join("link")).expect("linked");
+    let _socket = std::os::unix::net::UnixListener::bind(top.join("socket")).expect("bound");
+    let made = Command::new("mkfifo").arg(top.join("fifo")).status();
+    assert!(made.expect("mkfifo is there").success());
+    let receiver = Running::start(&program, to.path(), &[]);
+    let send = |more: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["send", "--block", "64K", "--to", &receiver.address]);
+        Process::start_command(command.args(more).arg(&top)).end()
+    };
+    let said = |ended: &Ended| {
+        for (name, what) in [
+            ("link", "a symbolic link"),
+            ("socket", "a socket"),
+            ("fifo", "a FIFO"),
+        ] {
+            let line = format!("skipped {}: {what}", top.join(name).display());
+            let stderr = &ended.stderr;
+            assert!(stderr.lines().any(|it| it == line), "{line}: {stderr}");
+        }
+        let count = ended.stderr.matches("skipped ").count();
+        assert_eq!(count, 3, "{}", ended.stderr);
+    };
+    let strict = send(&["--strict"]);
+    strict.assert_failed("--strict: 3 of what is to be sent");
+    said(&strict);
+    assert!(names(to.path()).is_empty(), "nothing was sent");
+    let sent = send(&[]);
+    sent.assert_ok();
+    said(&sent);
+    assert_eq!(names(&to.path().join("tree")), ["file"]);
+    for name in ["link", "socket", "fifo"] {
+        fs::remove_file(top.join(name)).expect("it is ours");
+    }
+    let sent = send(&["--strict"]);
+    sent.assert_ok();
+    assert!(!sent.stderr.contains("skipped"), "{}", sent.stderr);
+}
+
+/// A name of which receivers would believe that it is theirs.
+#[test]
+fn a_name_of_a_hidden_directory_is_refused_with_advice() {
+    let Some(program) = program() else { return };
+    let from = temp();
+    let top = from.path().join("tree");
+    fs::create_dir_all(top.join(".fabricast-0123")).expect("room");
+    let text = top.to_str().expect("text");
+    let ended = Process::start(&program, &["send", text, "--to", "127.0.0.1:1"]).end();
+    ended.assert_failed("rename it, or leave it out");
+    assert!(ended.stderr.contains("forget_partials"), "{}", ended.stderr);
+}
+
+#[test]
 fn the_demo_compares_checksums() {
     let Some(program) = program() else { return };
     let dir = temp();

@@ -22,7 +22,7 @@ use crate::endpoint::buffered::event::{
 };
 use crate::endpoint::event::{ConnectionInfo, SendEvent};
 use crate::endpoint::id::EndpointId;
-use crate::endpoint::limits::{check_count, check_size, config};
+use crate::endpoint::limits::{check_count, check_size, config, moment_in};
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::send::{SendConfig, SendEndpointZeroCopy};
@@ -444,7 +444,7 @@ impl SendEndpointBuffered {
     /// A system call failed, or [`Error::Forked`].
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.wait().sleep(Instant::now() + timeout)
+        self.core.wait().sleep(moment_in(timeout))
     }
 
     /// Polls until the connection stands.

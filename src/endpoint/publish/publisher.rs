@@ -20,7 +20,7 @@ use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::header_source::{HeaderSource, hold};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{
-    PATIENCE, check_count, check_deadline, check_patience, check_timeout, config,
+    PATIENCE, check_count, check_deadline, check_patience, check_timeout, config, moment_in,
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -572,7 +572,7 @@ impl PublishEndpoint {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.core().wait().sleep(Instant::now() + timeout)
+        self.core.core().wait().sleep(moment_in(timeout))
     }
 
     /// What becomes of publications for one subscriber when it has no room, instead of what the setting says. False: there is no such

@@ -377,7 +377,7 @@ impl SubscribeEndpoint {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.core().wait().sleep(Instant::now() + timeout)
+        self.core.core().wait().sleep(limits::moment_in(timeout))
     }
 
     /// Begins the polite close of one publisher's connection; no other one is made. False: there is no such publisher.

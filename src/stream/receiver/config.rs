@@ -25,6 +25,7 @@ pub(super) const RECEIVES_OF_WINDOWS: u32 = 3;
 /// | `writers` | threads that write | 2 | 1 to 64 |
 /// | `handshake_timeout` | time | 5 s | 1 ms to 1 h |
 /// | `stalled_after` | time | 60 s | 10 ms to 24 h |
+/// | `paused_for` | time | 1 h | 10 ms to 30 days |
 /// | `lost_after` | time | 10 s | 10 ms to 24 h |
 /// | `pinned` | buffers that CUDA copies from and to without the processor | no | |
 /// | `limits` | | | see [`Limits`] |
@@ -43,6 +44,7 @@ pub struct ReceiverConfig {
     pub(super) writers: u32,
     pub(super) handshake_timeout: Duration,
     pub(super) stalled_after: Duration,
+    pub(super) paused_for: Duration,
     pub(super) lost_after: Duration,
     pub(super) pinned: bool,
     pub(super) limits: Limits,
@@ -64,6 +66,7 @@ impl ReceiverConfig {
             writers: 2,
             handshake_timeout: Duration::from_secs(5),
             stalled_after: Duration::from_secs(60),
+            paused_for: Duration::from_secs(3600),
             lost_after: Duration::from_secs(10),
             pinned: false,
             limits: Limits::default(),
@@ -133,6 +136,13 @@ impl ReceiverConfig {
         self
     }
 
+    /// A stream whose sender has paused it, and of which no block has come for so long, is cut; what came is kept for a later one.
+    #[must_use]
+    pub fn paused_for(mut self, pause: Duration) -> Self {
+        self.paused_for = pause;
+        self
+    }
+
     /// How long a peer may be silent before its connection is given up.
     #[must_use]
     pub fn lost_after(mut self, silence: Duration) -> Self {
@@ -181,6 +191,9 @@ impl ReceiverConfig {
         )?;
         let day = "10 ms to 24 h";
         time("stalled_after", self.stalled_after, 10, 86_400_000, day)?;
-        time("lost_after", self.lost_after, 10, 86_400_000, day)
+        let month = "10 ms to 30 days";
+        time("paused_for", self.paused_for, 10, 30 * 86_400_000, month)?;
+        time("lost_after", self.lost_after, 10, 86_400_000, day)?;
+        self.limits.check()
     }
 }

@@ -17,6 +17,7 @@ use crate::stream::handshake::Then;
 use crate::stream::outbox::Pumped;
 use crate::stream::receiving::Refusal;
 use crate::stream::wire::{BlockHeader, Kind, Message, Reason, Refuse};
+use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
 use crate::{Error, PeerAddr};
 
@@ -64,7 +65,8 @@ impl Tools {
     pub(super) fn path(&self, sink: Option<&dyn BlockSink>) -> String {
         let memory = report::memory(self.config.pinned);
         let providers = &self.providers;
-        match sink.and_then(BlockSink::path) {
+        // It is only shown: a panic there is no reason to end a stream.
+        match guarded(|| sink.and_then(BlockSink::path)).unwrap_or_default() {
             Some(behind) => format!("{providers}; {memory} → {behind}"),
             None => format!("{providers}; {memory}"),
         }
@@ -113,9 +115,10 @@ impl Engine {
         }
         event_loop.add_timer(TICK, Some(TICK));
         let waker = event_loop.waker();
-        // A block that is to be written has a buffer, or a slot; a session has few other jobs.
-        let sessions = config.connections as usize * ports.len() * 4;
-        let (done, written) = sync_channel(slots + 4 * sessions + 64);
+        // A block that is to be written has a buffer, or a slot. Each session that is not over has one other job at a time: it is not given the
+        // next before the last one is done. What is done and was not looked at may have freed its buffer for another block.
+        let sessions = config.limits.streams as usize;
+        let (done, written) = sync_channel(2 * slots + sessions);
         let writers = Writers::spawn(config.writers, (slots, sessions), done, waker.clone())?;
         let engine = Self {
             event_loop,
@@ -140,8 +143,15 @@ impl Engine {
         Ok((engine, waker))
     }
 
-    /// Until it is told to stop, and everything is over.
+    /// Until it is told to stop, and everything is over. Whatever breaks it, streams end with news.
     pub(super) fn run(mut self) {
+        if let Err(text) = guarded(|| self.run_on()) {
+            tracing::error!(%text, "the thread of a stream receiver panicked");
+        }
+        self.end();
+    }
+
+    fn run_on(&mut self) {
         // Whether the last turn did something, which may let the next one do more.
         let mut work = false;
         loop {
@@ -166,7 +176,6 @@ impl Engine {
                 break;
             }
         }
-        self.end();
     }
 
     fn end(mut self) {
@@ -371,7 +380,7 @@ impl Engine {
     fn on_failed_handshake(&mut self, connection: ConnectionId, error: &StreamError) {
         if let Some(guest) = self.guests.get_mut(&connection) {
             tracing::warn!(%error, peer = ?guest.peer, "a stream's handshake failed");
-            guest.leave_by = Some(self.tools.now + GOODBYE);
+            guest.leave_by.get_or_insert(self.tools.now + GOODBYE);
             let (peer, code) = (guest.peer, code_of(error));
             self.tools.news.refused(peer, code, &error.to_string());
         }
@@ -388,7 +397,7 @@ impl Engine {
             details: [0, 0],
             reason: Reason::new(text),
         }));
-        guest.leave_by = Some(self.tools.now + GOODBYE);
+        guest.leave_by.get_or_insert(self.tools.now + GOODBYE);
         self.tools.news.refused(guest.peer, code, text);
     }
 
@@ -399,7 +408,11 @@ impl Engine {
         message: &Message<'_>,
     ) -> Result<(), StreamViolation> {
         // Only one stream at a time writes under a key: an older one whose sender may be gone makes room.
-        if let Message::Open(open) = message {
+        // In a session that has its stream, another Open is none of that: the session says what it is.
+        let awaited = self.sessions.get(&id).is_some_and(Session::awaits_open);
+        if let Message::Open(open) = message
+            && awaited
+        {
             let key = open.identity.key;
             let others = self.sessions.values().filter(|other| other.writes(key));
             let other = others
@@ -411,7 +424,7 @@ impl Engine {
                 }
                 if let Some(session) = self.sessions.get_mut(&id) {
                     let (guests, tools) = (&mut self.guests, &mut self.tools);
-                    let refusal = Refusal::new(RefusalCode::ALREADY, "");
+                    let refusal = Refusal::new(RefusalCode::ALREADY, UNDER_WAY);
                     session.refuse(open.stream, &refusal, guests, tools);
                 }
                 return Ok(());
@@ -420,13 +433,21 @@ impl Engine {
         let Some(rail) = self.guests.get(&connection).map(|guest| guest.rail) else {
             return Ok(());
         };
-        let used: u64 = self.sessions.values().map(Session::memory).sum();
-        let left = self.tools.config.limits.memory.saturating_sub(used);
+        let left = match awaited {
+            true => self.memory_left(),
+            false => 0,
+        };
         let (guests, tools) = (&mut self.guests, &mut self.tools);
         match self.sessions.get_mut(&id) {
             Some(session) => session.on_message(rail, message, left, guests, tools),
             None => Ok(()),
         }
+    }
+
+    /// Bytes of memory that the account of one more stream may take.
+    fn memory_left(&self) -> u64 {
+        let used: u64 = self.sessions.values().map(Session::memory).sum();
+        self.tools.config.limits.memory.saturating_sub(used)
     }
 
     fn on_violation(&mut self, connection: ConnectionId, violation: StreamViolation) {
@@ -520,6 +541,9 @@ impl Engine {
 
 /// A stream that writes under a key makes room for another one when nothing was heard of its sender for so long.
 const SUPERSEDED_AFTER: Duration = Duration::from_millis(500);
+
+/// What a sender is told then, which tries again by itself.
+const UNDER_WAY: &str = "another stream with this key is under way; wait for its end, or cancel it";
 
 /// What kind of failure ended a handshake.
 fn code_of(error: &StreamError) -> RefusalCode {

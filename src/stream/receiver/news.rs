@@ -29,7 +29,8 @@ pub enum StreamNews {
     Began(Arrival),
     /// A stream is complete: the sink has it, checked, and as its sender asked on the device.
     Complete(Arrival, StreamReport),
-    /// A stream was cut, cancelled or failed. Nothing of it is under its name; what the sink kept, a later stream may go on from.
+    /// A stream was cut, cancelled or failed. What the sink kept, a later stream may go on from. Nothing of it is under its name, unless
+    /// it was cut while the sink finished: [`StreamReport::placed`] says how many files and directories are.
     Cut(Arrival, StreamError, StreamReport),
     /// A connection or a stream was not taken.
     Refused {

@@ -12,15 +12,13 @@ use super::writing::{Arriving, Bytes, Damage, Did, What, WriteDone, WriteJob};
 use crate::buffer::BufferMut;
 use crate::endpoint::landing::Landing;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived};
-use crate::stream::block_set::BlockSet;
-use crate::stream::content_hash::ContentHash;
-use crate::stream::digest::StreamDigest;
 use crate::stream::receiving::{self, Intake, IntakeSettings, Refusal};
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::wire::{
     BlockHeader, Checks, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Placed,
 };
+use crate::stream::workers::{Theirs, guarded};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// What the sink does may take so many times as long as what the sender does.
@@ -28,6 +26,8 @@ const LONG_WORK: u32 = 10;
 
 /// How often a sender is told that the sink works, though there is nothing new to say.
 const WORD_EVERY: Duration = Duration::from_millis(200);
+/// Why a stream is left that its sender does not go on with.
+const PAUSED: &str = "its sender has paused it for longer than may be (ReceiverConfig::paused_for)";
 
 /// Control messages that wait on a connection at once.
 const WAITING: usize = 8;
@@ -63,7 +63,7 @@ pub(super) struct Session {
     stage: Stage,
     intake: Option<Intake>,
     offer: Option<StreamOffer>,
-    sink: Option<Arc<dyn BlockSink>>,
+    sink: Option<Theirs<dyn BlockSink>>,
     /// Memory that the sender is to write into, until the sink is open.
     memory: Vec<BufferMut>,
     /// Where the sender writes blocks by itself.
@@ -73,13 +73,15 @@ pub(super) struct Session {
     stop: Stop,
     began: Instant,
     last_moved: Instant,
+    /// Since when its sender has paused it, and no block has come.
+    paused_since: Option<Instant>,
     told_at: Instant,
     /// When the sender was told last that the sink works.
     word_at: Instant,
     stalls: StallClock,
     report: StreamReport,
-    /// What the application is told once the sink is done.
-    cut: Option<StreamNews>,
+    /// Why it was cut: what the application is told once the sink is done.
+    cut: Option<StreamError>,
 }
 
 impl Session {
@@ -100,6 +102,7 @@ impl Session {
             stop: Stop::default(),
             began: now,
             last_moved: now,
+            paused_since: None,
             told_at: now,
             word_at: now,
             stalls: StallClock::new(now),
@@ -122,6 +125,11 @@ impl Session {
 
     pub(super) fn is_over(&self) -> bool {
         self.stage == Stage::Over
+    }
+
+    /// Whether an Open is what comes next.
+    pub(super) fn awaits_open(&self) -> bool {
+        self.stage == Stage::Opening && self.intake.is_none()
     }
 
     /// Whether its sink keeps something under a key now.
@@ -262,6 +270,10 @@ impl Session {
                 if let receiving::Arrival::CloseRail(lost) = intake.on_message(rail, message)? {
                     self.close_rail(lost, guests, tools);
                 }
+                if matches!(message, Message::Pause(_)) {
+                    // Going on for a moment, and sending nothing, is no end of a pause.
+                    self.paused_since.get_or_insert(tools.now);
+                }
                 self.look(guests, tools);
             }
             (_, None) => {
@@ -300,9 +312,10 @@ impl Session {
             read_back: has(OpenFlags::READ_BACK),
             restart: has(OpenFlags::RESTART),
         };
-        match tools.config.sink.make(&offer) {
+        let made = guarded(|| tools.config.sink.make(&offer));
+        match made.unwrap_or_else(|text| Err(SinkError::Other(text))) {
             Ok(sink) => {
-                self.sink = Some(sink.into());
+                self.sink = Some(Theirs::new(sink.into()));
                 self.offer = Some(offer.clone());
                 self.stage = Stage::Proving;
                 let memory = std::mem::take(&mut self.memory);
@@ -321,7 +334,7 @@ impl Session {
             self.jobs += 1;
             tools.give(WriteJob {
                 session: self.id,
-                sink: Arc::clone(sink),
+                sink: sink.clone(),
                 what,
             });
         }
@@ -359,7 +372,8 @@ impl Session {
     fn say_goodbye(&self, guests: &mut HashMap<ConnectionId, Guest>, now: Instant) {
         for (rail, _) in &self.rails {
             if let Some(guest) = guests.get_mut(rail) {
-                guest.leave_by = Some(now + GOODBYE);
+                // Whatever it says meanwhile, it gets no more time.
+                guest.leave_by.get_or_insert(now + GOODBYE);
             }
         }
     }
@@ -387,6 +401,7 @@ impl Session {
         };
         match intake.on_message(rail, &Message::Block(*header))? {
             receiving::Arrival::Block(block) => {
+                self.paused_since = intake.is_paused().then_some(tools.now);
                 let arriving = arriving(intake, (block, header.crc), Bytes::Message(arrived));
                 self.give(What::Write(arriving), tools);
             }
@@ -437,6 +452,7 @@ impl Session {
         let landing = landings.on_placed(rail, placed.slot)?;
         match intake.on_message(rail, &message)? {
             receiving::Arrival::Block(block) => {
+                self.paused_since = intake.is_paused().then_some(tools.now);
                 landings.keep(block.index, rail, placed.slot);
                 let bytes = Bytes::Landed(landing);
                 let arriving = arriving(intake, (block, placed.block.crc), bytes);
@@ -493,9 +509,13 @@ impl Session {
                 self.say_goodbye(guests, tools.now);
                 return;
             }
+            Did::Finished(finished) if matches!(self.stage, Stage::Leaving | Stage::Over) => {
+                self.count_placed(&finished);
+                None
+            }
             _ if matches!(self.stage, Stage::Leaving | Stage::Over) => None,
             Did::Opened(Ok(kept), memory) => {
-                self.accept(&kept, memory, guests, tools);
+                self.accept(kept, memory, guests, tools);
                 None
             }
             Did::Opened(Err(error), _) => {
@@ -522,10 +542,14 @@ impl Session {
             }
             Did::Written(block, Err(Damage::Sink(error))) => Some((error, Some(block.index))),
             Did::Finished(Ok(read_back)) => {
+                self.count_placed(&Ok(read_back));
                 self.complete(read_back, guests, tools);
                 None
             }
-            Did::Finished(Err(error)) => Some((error, None)),
+            Did::Finished(Err(error)) => {
+                self.count_placed(&Err(error.clone()));
+                Some((error, None))
+            }
         };
         if let Some((error, block)) = failed {
             let (code, text) = told(&error);
@@ -537,6 +561,16 @@ impl Session {
         }
         self.look(guests, tools);
         self.advance(guests, tools);
+    }
+
+    /// What is under its names, however the stream ends.
+    fn count_placed(&mut self, finished: &Result<ReadBack, SinkError>) {
+        let entries = self.offer.as_ref().map_or(0, |it| it.manifest.len());
+        self.report.placed = match finished {
+            Ok(_) => entries as u64,
+            Err(SinkError::Placed { placed, .. }) => *placed,
+            Err(_) => 0,
+        };
     }
 
     fn on_damaged(&mut self, block: Block, found: u32) {
@@ -552,7 +586,7 @@ impl Session {
 
     fn accept(
         &mut self,
-        kept: &Kept,
+        kept: Kept,
         memory: Vec<Arc<Landing>>,
         guests: &mut HashMap<ConnectionId, Guest>,
         tools: &mut Tools,
@@ -560,25 +594,8 @@ impl Session {
         let Some(intake) = &mut self.intake else {
             return;
         };
-        let plan = intake.plan();
-        let mut have = BlockSet::new(plan.blocks());
-        let mut digest = StreamDigest::new(plan.blocks());
-        let hashed = intake.open().flags.contains(OpenFlags::BLAKE3);
-        let mut content = hashed.then(|| ContentHash::new(plan, intake.manifest().len()));
-        for kept in &kept.blocks {
-            let Some(block) = plan.get(kept.index) else {
-                continue;
-            };
-            // One without a hash is of another offer, and comes again.
-            if kept.hash.is_none() && hashed || !have.insert(kept.index) {
-                continue;
-            }
-            digest.add(kept.index, block.len, kept.crc);
-            if let (Some(content), Some(hash)) = (&mut content, kept.hash) {
-                content.add(&block, hash);
-            }
-        }
-        intake.accept(have, digest.part(), content);
+        let (have, bytes, digest, content) = kept.into_parts();
+        intake.accept_counted((have, bytes), digest, content);
         self.report.resumed_bytes = intake.bytes();
         self.stage = Stage::Receiving;
         if !memory.is_empty() {
@@ -700,7 +717,7 @@ impl Session {
         self.close_report(tools);
         self.report.bytes = self.intake.as_ref().map_or(0, Intake::bytes);
         if self.offer.is_some() {
-            self.cut = Some(StreamNews::Cut(self.arrival(), error, self.report.clone()));
+            self.cut = Some(error);
         }
         self.stage = match self.sink {
             Some(_) => Stage::Leaving,
@@ -715,8 +732,8 @@ impl Session {
 
     /// Not before the sink has put down what it keeps: whoever hears of it may look for that, or go on with it.
     pub(super) fn tell_cut(&mut self, news: &mut News) {
-        if let Some(cut) = self.cut.take() {
-            news.tell(cut);
+        if let Some(error) = self.cut.take() {
+            news.tell(StreamNews::Cut(self.arrival(), error, self.report.clone()));
         }
     }
 
@@ -747,7 +764,8 @@ impl Session {
         let paused = self.intake.as_ref().is_some_and(Intake::is_paused);
         let limit = match self.stage {
             Stage::Opening => config.handshake_timeout.max(config.stalled_after),
-            Stage::Receiving if paused => return,
+            // A pause has a limit of its own.
+            Stage::Receiving if paused => Duration::MAX,
             Stage::Receiving if self.jobs == 0 => config.stalled_after,
             // It is the sink that works: it has its time, and the sender hears of it.
             Stage::Receiving | Stage::Proving | Stage::Finishing => {
@@ -755,7 +773,10 @@ impl Session {
             }
             Stage::Leaving | Stage::Over => return,
         };
-        if silent > limit {
+        if self.is_paused_too_long(paused, tools) {
+            let error = StreamError::Deadline { what: PAUSED };
+            self.fail((RefusalCode::STALLED, PAUSED), None, error, guests, tools);
+        } else if silent > limit {
             let waits = self.describe_wait();
             let code = match self.jobs {
                 0 => RefusalCode::STALLED,
@@ -774,6 +795,14 @@ impl Session {
             _ => Stall::None,
         };
         self.stalls.turn(stall, tools.now);
+    }
+
+    fn is_paused_too_long(&self, paused: bool, tools: &Tools) -> bool {
+        let since = self.paused_since;
+        let since = since.filter(|_| paused && self.stage == Stage::Receiving);
+        since.is_some_and(|since| {
+            tools.now.saturating_duration_since(since) > tools.config.paused_for
+        })
     }
 
     /// What it waits for and how it stands, for an error.
@@ -832,15 +861,19 @@ impl Session {
     /// The threads that write have ended: what they did last.
     pub(super) fn on_last(&mut self, done: WriteDone) {
         self.jobs -= 1;
-        if matches!(done.did, Did::Abandoned) {
-            self.stage = Stage::Over;
+        match done.did {
+            Did::Abandoned => self.stage = Stage::Over,
+            Did::Finished(finished) => self.count_placed(&finished),
+            _ => {}
         }
     }
 
     /// No thread is left that would tell the sink.
     pub(super) fn abandon_now(&self) {
         if let Some(sink) = self.sink.as_ref().filter(|_| self.stage != Stage::Over) {
-            sink.abandon();
+            if let Err(text) = guarded(|| sink.abandon()) {
+                tracing::warn!(%text, "a sink panicked");
+            }
         }
     }
 }
@@ -859,7 +892,11 @@ fn arriving(intake: &Intake, (block, crc): (Block, u32), bytes: Bytes) -> Arrivi
 
 /// What a sender is told of a sink's error.
 fn told(error: &SinkError) -> (RefusalCode, String) {
-    let code = match error {
+    let cause = match error {
+        SinkError::Placed { error, .. } => error,
+        error => error,
+    };
+    let code = match cause {
         SinkError::SourceChanged => RefusalCode::SOURCE_CHANGED,
         SinkError::Busy => RefusalCode::ALREADY,
         SinkError::TooLarge { .. } => RefusalCode::SPACE,

@@ -1,6 +1,7 @@
 //! Connections that a receiver does not take: each is told why before it is left.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::*;
@@ -8,8 +9,14 @@ use crate::endpoint::{ConnectionId, ReceiveEvent};
 use crate::stream::chaos::over_both;
 use crate::stream::outbox::Outbox;
 use crate::stream::sender::{self, SenderConfig};
-use crate::stream::wire::{Features, Hello, Message, OLDEST, VERSION};
-use crate::stream::{DiscardSink, Limits, RefusalCode};
+use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
+use crate::stream::wire::{
+    Features, Hello, ManifestPart, Message, OLDEST, Open, OpenFlags, Pause, StreamIdentity, VERSION,
+};
+use crate::stream::{
+    Block, DirectorySink, DiscardSink, Entry, EntryKind, Limits, Manifest, Modified, RefusalCode,
+    RelativeName,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -23,6 +30,8 @@ struct Caller {
     /// It was welcomed.
     is_taken: bool,
     refused: Option<(RefusalCode, String)>,
+    is_accepted: bool,
+    failed: Option<(RefusalCode, String)>,
     is_over: bool,
 }
 
@@ -38,6 +47,8 @@ impl Caller {
             is_connected: false,
             is_taken: false,
             refused: None,
+            is_accepted: false,
+            failed: None,
             is_over: false,
         }
     }
@@ -80,11 +91,21 @@ impl Caller {
                 match Message::parse(message.header(), message.payload()).unwrap() {
                     Message::HelloAck(_) => self.is_taken = true,
                     Message::Refuse(it) => self.refused = Some((it.code, it.reason.to_string())),
+                    Message::Accept(_) => self.is_accepted = true,
+                    Message::Failed(it) => self.failed = Some((it.code, it.reason.to_string())),
+                    Message::Credit(_) | Message::Written(_) | Message::Have(_) => {}
                     other => panic!("{other:?}"),
                 }
             }
             _ => {}
         }
+    }
+
+    /// A session of its own, with a stream of nothing under this key.
+    fn with_stream(domain: &Arc<Domain>, to: PeerAddr, session: u8, key: u8) -> Self {
+        let mut this = Self::hello(domain, to, session, 0);
+        this.outbox.push(&Message::Open(open(key)));
+        this
     }
 
     /// It is told this, and then left.
@@ -146,6 +167,300 @@ fn the_number_of_a_rail_is_used_once_and_of_sessions_there_are_as_many_as_may_be
             "{:?}",
             first.refused
         );
+        receiver.stop(Instant::now());
+    });
+}
+
+fn open(key: u8) -> Open {
+    Open {
+        stream: 1,
+        flags: OpenFlags::empty(),
+        block_bytes: 8192,
+        entries: 0,
+        manifest_bytes: 0,
+        bytes: 0,
+        blocks: 0,
+        identity: StreamIdentity {
+            key: [key; 16],
+            stamp: [0; 16],
+        },
+    }
+}
+
+/// Counts what sinks are told. They open when they may.
+#[derive(Debug, Default)]
+struct Counts {
+    may_open: Mutex<bool>,
+    changed: Condvar,
+    made: AtomicUsize,
+    opened: AtomicUsize,
+    abandoned: AtomicUsize,
+    finished: AtomicUsize,
+}
+
+#[derive(Debug, Clone, Default)]
+struct CountingSink(Arc<Counts>);
+
+impl CountingSink {
+    fn open_all(&self) {
+        *self.0.may_open.lock().unwrap() = true;
+        self.0.changed.notify_all();
+    }
+
+    fn until(&self, what: &str, done: impl Fn(&Counts) -> bool) {
+        let by = Instant::now() + PATIENCE;
+        while !done(&self.0) {
+            assert!(Instant::now() < by, "{what}: {:?}", self.0);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+impl SinkFactory for CountingSink {
+    fn make(&self, _offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
+        self.0.made.fetch_add(1, Ordering::SeqCst);
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl BlockSink for CountingSink {
+    fn open(&self, _offer: &StreamOffer, _stop: &Stop) -> Result<Kept, SinkError> {
+        let mut may = self.0.may_open.lock().unwrap();
+        while !*may {
+            may = self.0.changed.wait(may).unwrap();
+        }
+        self.0.opened.fetch_add(1, Ordering::SeqCst);
+        Ok(Kept::default())
+    }
+
+    fn write(&self, _block: Block, _crc: u32, _bytes: &[u8]) -> Result<(), SinkError> {
+        Ok(())
+    }
+
+    fn finish(&self, _stop: &Stop) -> Result<ReadBack, SinkError> {
+        self.0.finished.fetch_add(1, Ordering::SeqCst);
+        Ok(ReadBack::default())
+    }
+
+    fn abandon(&self) {
+        self.0.abandoned.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The next end of a stream.
+fn next_end(receiver: &StreamReceiver) -> StreamNews {
+    loop {
+        match receiver.next(PATIENCE).expect("news in time") {
+            StreamNews::Began(_) => {}
+            other => return other,
+        }
+    }
+}
+
+#[test]
+fn a_second_open_with_a_key_in_use_ends_the_stream_and_its_sink_is_told() {
+    over_both(|domain| {
+        let sink = CountingSink::default();
+        sink.open_all();
+        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        let receiver = receiver(domain, config.stalled_after(PATIENCE));
+        let to = receiver.local_addr();
+        let mut first = Caller::with_stream(domain, to, 1, 1);
+        first.until("accepted", |it| it.is_accepted);
+        let mut second = Caller::with_stream(domain, to, 2, 2);
+        second.until("accepted", |it| it.is_accepted);
+        // Of all keys, the one that the first writes under.
+        second.outbox.push(&Message::Open(open(1)));
+        second.until("the end", |it| it.is_over);
+        let (code, reason) = second.failed.take().expect("it is told why");
+        assert_eq!(code, RefusalCode::MALFORMED, "{reason}");
+        match next_end(&receiver) {
+            StreamNews::Cut(arrival, error, _) => {
+                assert_eq!(arrival.identity.key, [2; 16]);
+                assert!(matches!(error, StreamError::Violation(_)), "{error:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(sink.0.abandoned.load(Ordering::SeqCst), 1);
+        assert!(!first.is_over && first.failed.is_none());
+        receiver.stop(Instant::now());
+    });
+}
+
+#[test]
+fn who_was_refused_gets_no_more_time_by_asking_again() {
+    over_both(|domain| {
+        let sink = CountingSink::default();
+        sink.open_all();
+        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        let receiver = receiver(domain, config.stalled_after(PATIENCE));
+        let to = receiver.local_addr();
+        let mut first = Caller::with_stream(domain, to, 1, 1);
+        first.until("accepted", |it| it.is_accepted);
+        let mut second = Caller::with_stream(domain, to, 2, 1);
+        let asked = AtomicUsize::new(0);
+        let (by, mut events) = (Instant::now() + PATIENCE, Vec::new());
+        // It does not hang up, and asks again and again.
+        while !second.is_over && Instant::now() < by {
+            second.endpoint.poll(&mut events).unwrap();
+            for event in events.drain(..) {
+                second.on_event(event);
+            }
+            if second.refused.is_some() && second.outbox.is_empty() {
+                second.outbox.push(&Message::Open(open(1)));
+                asked.fetch_add(1, Ordering::SeqCst);
+            }
+            if second.is_connected && !second.is_over {
+                let (connection, control) = (second.connection, second.control.clone());
+                second
+                    .outbox
+                    .pump(&mut second.endpoint, connection, &control);
+            }
+        }
+        assert!(second.is_over, "it was asked {asked:?} times");
+        let (code, reason) = second.refused.take().expect("it is told why");
+        assert_eq!(code, RefusalCode::ALREADY, "{reason}");
+        assert!(reason.contains("under way"), "{reason}");
+        let mut refused = 0;
+        while let Some(news) = receiver.next(Duration::from_millis(1)) {
+            refused += usize::from(matches!(news, StreamNews::Refused { .. }));
+        }
+        assert_eq!(refused, 1, "it is refused once, and that is said once");
+        receiver.stop(Instant::now());
+    });
+}
+
+#[test]
+fn every_stream_that_was_cut_leaves_however_slowly_sinks_open() {
+    over_both(|domain| {
+        const STREAMS: usize = 60;
+        let sink = CountingSink::default();
+        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        let config = config.connections(2).limits(Limits::default().streams(64));
+        let receiver = receiver(domain, config.stalled_after(PATIENCE));
+        let to = receiver.local_addr();
+        for number in 0..STREAMS {
+            let key = number as u8;
+            let mut caller = Caller::with_stream(domain, to, key, key);
+            let made = || sink.0.made.load(Ordering::SeqCst);
+            caller.until("a sink", |it| made() > number || it.is_over);
+            assert_eq!(made(), number + 1, "{:?}", caller.refused);
+            caller.endpoint.abort_connection(caller.connection);
+        }
+        sink.open_all();
+        sink.until("all leave", |it| {
+            it.abandoned.load(Ordering::SeqCst) == STREAMS
+        });
+        let began = Instant::now();
+        let by = began + PATIENCE;
+        let news = receiver.stop(by);
+        assert!(Instant::now() < by, "it ends before its time is over");
+        assert!(news.iter().all(|news| matches!(news, StreamNews::Cut(..))));
+        assert_eq!(news.len(), STREAMS);
+    });
+}
+
+#[test]
+fn a_sender_that_pauses_for_too_long_is_left_and_what_it_sent_is_kept() {
+    over_both(|domain| {
+        let sink = CountingSink::default();
+        sink.open_all();
+        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        // It is not the limit of silence that ends it.
+        let config = config.stalled_after(Duration::from_secs(3600));
+        let receiver = receiver(domain, config.paused_for(Duration::from_millis(300)));
+        let mut caller = Caller::with_stream(domain, receiver.local_addr(), 1, 1);
+        caller.until("accepted", |it| it.is_accepted);
+        let pause = |on| Message::Pause(Pause { stream: 1, on });
+        caller.outbox.push(&pause(true));
+        // Saying it anew wins nothing.
+        let (by, mut events) = (Instant::now() + PATIENCE, Vec::new());
+        while !caller.is_over {
+            assert!(Instant::now() < by, "it may pause for ever");
+            caller.endpoint.poll(&mut events).unwrap();
+            for event in events.drain(..) {
+                caller.on_event(event);
+            }
+            if caller.is_connected && !caller.is_over {
+                if caller.outbox.is_empty() && caller.is_accepted {
+                    caller.outbox.push(&pause(false));
+                    caller.outbox.push(&pause(true));
+                }
+                let (connection, control) = (caller.connection, caller.control.clone());
+                caller
+                    .outbox
+                    .pump(&mut caller.endpoint, connection, &control);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let (code, reason) = caller.failed.take().expect("it is told why");
+        assert_eq!(code, RefusalCode::STALLED, "{reason}");
+        assert!(reason.contains("paused"), "{reason}");
+        match next_end(&receiver) {
+            StreamNews::Cut(_, StreamError::Deadline { what }, _) => {
+                assert!(what.contains("paused"), "{what}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(sink.0.abandoned.load(Ordering::SeqCst), 1);
+        receiver.stop(Instant::now());
+    });
+}
+
+/// One file of a byte, under a name that no honest sender can give it.
+fn named(name: &str) -> (Open, Vec<u8>) {
+    let honest = "x".repeat(name.len() - 2) + "/y";
+    let manifest = Manifest::new([Entry {
+        name: RelativeName::new(honest.as_bytes()).unwrap(),
+        kind: EntryKind::File,
+        mode: 0o644,
+        size: 1,
+        modified: Modified::default(),
+    }]);
+    let manifest = manifest.unwrap();
+    let (mut entries, _) = manifest.encode_part(0, 8192);
+    let at = entries.len() - name.len();
+    entries[at..].copy_from_slice(name.as_bytes());
+    let open = Open {
+        entries: 1,
+        manifest_bytes: manifest.encoded_len(),
+        bytes: 1,
+        blocks: 1,
+        ..open(9)
+    };
+    (open, entries)
+}
+
+#[test]
+fn nothing_is_put_where_another_stream_keeps_what_it_has() {
+    over_both(|domain| {
+        let to = tempfile::tempdir().unwrap();
+        let config = ReceiverConfig::new(DirectorySink::new(to.path()).unwrap());
+        let receiver = receiver(domain, config.block_bytes(8192));
+        let key = "0".repeat(32);
+        for name in [
+            format!(".fabricast-{key}/journal"),
+            format!(".fabricast-{key}/0"),
+            format!(".FABRICAST-{key}/0"),
+            format!("sub/.fabricast-{key}/0"),
+            format!("sub/.fabricast-{key}"),
+        ] {
+            let (open, entries) = named(&name);
+            let mut caller = Caller::hello(domain, receiver.local_addr(), 1, 0);
+            caller.outbox.push(&Message::Open(open));
+            caller.outbox.push(&Message::Manifest(ManifestPart {
+                stream: 1,
+                first: 0,
+                entries: &entries,
+            }));
+            let reason = caller.assert_refused(RefusalCode::NAMES);
+            assert!(reason.contains(".fabricast-"), "{reason}");
+            match next_end(&receiver) {
+                StreamNews::Refused { code, .. } => assert_eq!(code, RefusalCode::NAMES),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(std::fs::read_dir(to.path()).unwrap().count(), 0);
+        }
         receiver.stop(Instant::now());
     });
 }

@@ -13,13 +13,13 @@ use crate::event_loop::Waker;
 use crate::stream::digest::{Crc32c, crc32c};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::sums::Sums;
-use crate::stream::workers::{Workers, guarded};
+use crate::stream::workers::{Theirs, Workers, guarded};
 use crate::stream::{Block, BlockPlan};
 
 /// Something that a sink is to do.
 pub(super) struct WriteJob {
     pub(super) session: u64,
-    pub(super) sink: Arc<dyn BlockSink>,
+    pub(super) sink: Theirs<dyn BlockSink>,
     pub(super) what: What,
 }
 
@@ -71,7 +71,7 @@ pub(super) enum Damage {
     Sink(SinkError),
 }
 
-/// Threads for blocks, and one for what takes long: opening, finishing.
+/// Threads for blocks, and two for what takes long: opening, finishing.
 pub(super) struct Writers {
     blocks: Workers<WriteJob>,
     long: Workers<WriteJob>,
@@ -91,7 +91,7 @@ impl Writers {
         };
         Ok(Self {
             blocks: Workers::spawn("stream-write", threads, bound, run.clone())?,
-            long: Workers::spawn("stream-sink", 2, 4 * sessions, run)?,
+            long: Workers::spawn("stream-sink", 2, sessions, run)?,
         })
     }
 
@@ -122,6 +122,7 @@ fn run(job: WriteJob) -> WriteDone {
         What::Open(offer, stop, memory) => {
             let opened = guarded(|| sink.open(&offer, &stop));
             let opened = opened.unwrap_or_else(|text| Err(panicked(text)));
+            let opened = opened.map(|kept| kept.or_none_of(&offer));
             // Clearing it takes its time, too.
             let memory = memory.into_iter().map(Landing::new);
             Did::Opened(opened, memory.map(Arc::new).collect())

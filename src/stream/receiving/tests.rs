@@ -108,6 +108,56 @@ fn what_is_beyond_a_limit_is_refused_before_it_comes() {
         let (code, _) = refused(Open { flags, ..open() }, &|_| {});
         assert_eq!(code, RefusalCode::FEATURE);
     }
+    let flags = OpenFlags::READ_BACK;
+    let nothing_to_compare = refused(Open { flags, ..open() }, &|it| {
+        it.features = Features::all()
+    });
+    assert_eq!(nothing_to_compare.0, RefusalCode::FEATURE);
+}
+
+/// Directories that nobody names are made, too.
+#[test]
+fn directories_on_the_way_count_as_entries() {
+    let deep = "a/".repeat(200) + "file";
+    let other = "a/".repeat(150) + "b/file";
+    let names = [deep, other];
+    let entries = names.iter().map(|name| Entry {
+        name: RelativeName::new(name.as_bytes()).unwrap(),
+        kind: EntryKind::File,
+        mode: 0o644,
+        size: 0,
+        modified: Modified::default(),
+    });
+    let manifest = Manifest::new(entries).unwrap();
+    let (entries, _) = manifest.encode_part(0, 8192);
+    // Two files, 200 directories to the one, and one more to the other.
+    for (limit, fits) in [(203, true), (202, false), (10, false)] {
+        let mut settings = settings();
+        settings.limits.entries = limit;
+        let open = Open {
+            entries: 2,
+            manifest_bytes: manifest.encoded_len(),
+            bytes: 0,
+            blocks: 0,
+            ..open()
+        };
+        let mut intake = Intake::new(0, open, settings).unwrap();
+        let part = ManifestPart {
+            stream: 1,
+            first: 0,
+            entries: &entries,
+        };
+        let arrival = intake.on_message(0, &Message::Manifest(part));
+        if fits {
+            assert_eq!(arrival, Ok(Arrival::Announced));
+            continue;
+        }
+        assert_eq!(arrival, Ok(Arrival::Over), "{limit}");
+        match intake.next_to_say() {
+            Some(Message::Refuse(refuse)) => assert_eq!(refuse.code, RefusalCode::ENTRIES),
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

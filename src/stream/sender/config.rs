@@ -145,6 +145,9 @@ impl SenderConfig {
     }
 }
 
+/// Milliseconds of a day.
+const DAY: u64 = 86_400_000;
+
 pub(in crate::stream) fn setting(
     name: &'static str,
     value: u64,
@@ -198,10 +201,10 @@ impl Default for SlowPeer {
 /// | `sync` | no: the content is on the receiver's device before it says that it is complete |
 /// | `read_back` | no: the receiver reads what it wrote, and checks it |
 /// | `restart` | no: what the receiver has of an earlier, cut stream is thrown away |
-/// | `slow` | [`SlowPeer::Wait`] 30 s |
+/// | `slow` | [`SlowPeer::Wait`] 30 s; a time is 10 ms to 24 h |
 /// | `reconnects` | 8 attempts for each peer, in a row without a block between them |
-/// | `stalled_after` | 60 s: an attempt at which nothing has moved for so long is over |
-/// | `deadline` | none: all of it must be done by then |
+/// | `stalled_after` | 60 s, 10 ms to 24 h: an attempt at which nothing has moved for so long is over |
+/// | `deadline` | none, or 1 ms to 3,650 days: all of it must be done by then |
 /// | `rate` | none: bytes a second, all peers together |
 /// | `priority` | 0: of two transfers that could send, the one with the higher number does |
 /// | `rails` | 1 connection to each address of a peer |
@@ -272,7 +275,7 @@ impl SendOptions {
         self
     }
 
-    /// Whether the receiver is to read back what it wrote, and check it.
+    /// Whether the receiver is to read back what it wrote, and check it. It needs [`crc32c`](Self::crc32c), which is what it compares with.
     #[must_use]
     pub fn read_back(mut self, yes: bool) -> Self {
         self.read_back = yes;
@@ -313,7 +316,7 @@ impl SendOptions {
         self
     }
 
-    /// All of it must be done within this time.
+    /// All of it must be done within this time, of 1 ms to 3,650 days.
     #[must_use]
     pub fn deadline(mut self, deadline: Option<Duration>) -> Self {
         self.deadline = deadline;
@@ -339,6 +342,21 @@ impl SendOptions {
     pub fn rails(mut self, rails: u16) -> Self {
         self.rails = rails;
         self
+    }
+
+    pub(super) fn check(&self) -> Result<(), StreamError> {
+        let day = "10 ms to 24 h";
+        time("stalled_after", self.stalled_after, 10, DAY, day)?;
+        if let SlowPeer::Wait(patience) | SlowPeer::Drop(patience) = self.slow {
+            time("slow", patience, 10, DAY, day)?;
+        }
+        if let Some(deadline) = self.deadline {
+            time("deadline", deadline, 1, 3650 * DAY, "1 ms to 3650 days")?;
+        }
+        // Without sums nothing is known of what was written that what is read could be compared with.
+        let range = "0 where `crc32c` is off, since it compares with those sums";
+        let most = u64::from(self.crc32c);
+        setting("read_back", self.read_back.into(), 0, most, range)
     }
 }
 

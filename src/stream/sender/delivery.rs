@@ -7,13 +7,14 @@ use super::config::{SendOptions, SlowPeer};
 use super::engine::{Begin, Route, Tools};
 use super::lane::{Lane, Ready};
 use super::reading::{ReadDone, ReadJob, Wanted, What};
-use super::transfer::Shared;
+use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::ReceiveEvent;
 use crate::stream::block_set::BlockSet;
 use crate::stream::content_hash::{BlockHash, ContentHash};
 use crate::stream::rate::RateLimit;
 use crate::stream::sums::Sums;
+use crate::stream::workers::Theirs;
 use crate::stream::{
     Block, BlockPlan, BlockSource, RefusalCode, SourceError, StreamError, StreamIdentity,
 };
@@ -24,9 +25,9 @@ const PLAN_WAIT: Duration = Duration::from_millis(500);
 /// What lanes know of their delivery.
 pub(super) struct Shipment {
     pub(super) id: u64,
-    pub(super) source: Arc<dyn BlockSource>,
+    pub(super) source: Theirs<dyn BlockSource>,
     pub(super) options: SendOptions,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Promised,
     /// None: no peer has said yet how long its blocks may be.
     pub(super) plan: Option<Plan>,
     /// Where it was asked for, and there is a plan.
@@ -104,7 +105,10 @@ impl Delivery {
             checking: false,
             plan_by: None,
             begin_by: None,
-            deadline: options.deadline.map(|time| tools.now + time),
+            // One beyond what the clock can tell never comes.
+            deadline: options
+                .deadline
+                .and_then(|time| tools.now.checked_add(time)),
             shipment: Shipment {
                 id,
                 source,
@@ -162,6 +166,14 @@ impl Delivery {
         for lane in &mut self.lanes {
             lane.give_up(error.clone(), &self.shipment, tools);
         }
+    }
+
+    /// Code of the user's panicked somewhere here: nothing of this is asked any more, not even the source.
+    pub(super) fn break_off(&mut self, error: &StreamError, tools: &mut Tools) {
+        for lane in &mut self.lanes {
+            lane.break_off(tools);
+        }
+        self.shipment.shared.end_all(error);
     }
 
     // ---- what happens --------------------------------------------------------------------------------------------
@@ -310,7 +322,7 @@ impl Delivery {
         };
         ReadJob {
             transfer: self.shipment.id,
-            source: Arc::clone(&self.shipment.source),
+            source: self.shipment.source.clone(),
             what,
             sums: Wanted {
                 crc: shipment.options.crc32c,

@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use super::config::{Peer, SendOptions, SenderConfig};
 use super::delivery::Delivery;
 use super::reading::{ReadDone, ReadJob};
-use super::transfer::Shared;
+use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, ReceiveEvent};
 use crate::event_loop::{EventLoop, Token, Waker};
 use crate::fabric::EndpointKind;
-use crate::stream::workers::Workers;
-use crate::stream::{BlockSource, StreamError, report};
+use crate::stream::workers::{Theirs, Workers, guarded};
+use crate::stream::{BlockSource, RefusalCode, StreamError, report};
 use crate::{Domain, Error, PeerAddr};
 
 /// How often deadlines are looked at.
@@ -51,10 +51,10 @@ pub(super) enum Command {
 #[derive(Debug)]
 pub(super) struct Begin {
     pub(super) id: u64,
-    pub(super) source: Arc<dyn BlockSource>,
+    pub(super) source: Theirs<dyn BlockSource>,
     pub(super) peers: Vec<Peer>,
     pub(super) options: SendOptions,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Promised,
 }
 
 /// An endpoint.
@@ -134,7 +134,8 @@ impl Tools {
     pub(super) fn path(&self, source: &dyn BlockSource) -> String {
         let providers = report::providers(self.docks.iter().map(|dock| &dock.domain));
         let memory = report::memory(self.config.pinned);
-        match source.path() {
+        // It is only shown: a panic there is no reason to end a transfer.
+        match guarded(|| source.path()).unwrap_or_default() {
             Some(before) => format!("{before} → {memory}; {providers}"),
             None => format!("{memory}; {providers}"),
         }
@@ -250,8 +251,20 @@ impl Engine {
         Ok((engine, waker))
     }
 
-    /// Until it is told to stop, and everything is over.
+    /// Until it is told to stop, and everything is over. Whatever breaks it, transfers end with an error.
     pub(super) fn run(mut self) {
+        let reason = match guarded(|| self.run_on()) {
+            Ok(reason) => reason,
+            Err(text) => {
+                tracing::error!(%text, "the thread of a stream sender panicked");
+                closing(text)
+            }
+        };
+        self.end(&reason);
+    }
+
+    /// Why it ends.
+    fn run_on(&mut self) -> StreamError {
         // Whether the last turn did something, which may let the next one do more.
         let mut work = false;
         loop {
@@ -264,7 +277,7 @@ impl Engine {
             });
             if let Err(error) = ran {
                 tracing::error!(%error, "the loop of a stream sender failed");
-                return self.end(&StreamError::from(error));
+                return StreamError::from(error);
             }
             self.tools.now = Instant::now();
             work = self.turn(&ready);
@@ -275,21 +288,17 @@ impl Engine {
                 .stop
                 .is_some_and(|by| self.deliveries.is_empty() || self.tools.now >= by)
             {
-                break;
+                return closing("the sender was stopped".to_owned());
             }
         }
-        let reason = StreamError::GivenUp {
-            code: crate::stream::RefusalCode::CLOSING,
-            reason: "the sender was stopped".to_owned(),
-        };
-        self.end(&reason);
     }
 
     /// Everything that is not over fails, the goodbyes are said, and the threads that read have ended.
     fn end(mut self, reason: &StreamError) {
-        for delivery in self.deliveries.values_mut() {
-            delivery.fail_all(reason, &mut self.tools);
-        }
+        self.each(|delivery, tools| {
+            delivery.fail_all(reason, tools);
+            false
+        });
         // Nobody waits for a room in the queue of what was read: it has one for each job.
         if let Some(readers) = self.readers.take() {
             readers.finish(Instant::now() + LAST_READS);
@@ -303,16 +312,41 @@ impl Engine {
         let commanded = self.take_commands();
         let mut work = self.poll_ports(ready) | commanded;
         work |= self.take_reads();
-        for delivery in self.deliveries.values_mut() {
-            delivery.on_time(&mut self.tools);
-        }
+        self.each(|delivery, tools| {
+            delivery.on_time(tools);
+            false
+        });
         work |= self.begin_reads();
-        for delivery in self.deliveries.values_mut() {
-            work |= delivery.pump(&mut self.tools);
-        }
+        work |= self.each(Delivery::pump);
         self.deliveries.retain(|_, delivery| !delivery.is_over());
         self.tools.forget_ports();
         work
+    }
+
+    /// Lets a delivery act. It calls code of the user's: when that panics, this transfer ends, and no other. None: it has ended.
+    fn act<T>(&mut self, id: u64, act: impl FnOnce(&mut Delivery, &mut Tools) -> T) -> Option<T> {
+        let delivery = self.deliveries.get_mut(&id)?;
+        let tools = &mut self.tools;
+        match guarded(|| act(delivery, tools)) {
+            Ok(done) => Some(done),
+            Err(reason) => {
+                tracing::warn!(%reason, "a transfer is given up");
+                let code = RefusalCode::SOURCE;
+                delivery.break_off(&StreamError::GivenUp { code, reason }, tools);
+                self.deliveries.remove(&id);
+                None
+            }
+        }
+    }
+
+    /// The same with all of them; whether one did something.
+    fn each(&mut self, act: impl Fn(&mut Delivery, &mut Tools) -> bool) -> bool {
+        let (mut from, mut any) = (0, false);
+        while let Some((&id, _)) = self.deliveries.range(from..).next() {
+            any |= self.act(id, &act).unwrap_or(true);
+            from = id + 1;
+        }
+        any
     }
 
     fn take_commands(&mut self) -> bool {
@@ -330,9 +364,7 @@ impl Engine {
             };
             any = true;
             let delivery = |this: &mut Self, id, act: &dyn Fn(&mut Delivery, &mut Tools)| {
-                if let Some(delivery) = this.deliveries.get_mut(&id) {
-                    act(delivery, &mut this.tools);
-                }
+                this.act(id, act);
             };
             match command {
                 Command::Begin(begin) => {
@@ -407,9 +439,9 @@ impl Engine {
         let Some(&route) = self.tools.routes.get(&connection) else {
             return;
         };
-        if let Some(delivery) = self.deliveries.get_mut(&route.transfer) {
-            delivery.on_event(route, event, &mut self.tools);
-        }
+        self.act(route.transfer, |delivery, tools| {
+            delivery.on_event(route, event, tools);
+        });
     }
 
     fn take_reads(&mut self) -> bool {
@@ -417,9 +449,9 @@ impl Engine {
         while let Ok(done) = self.reads.try_recv() {
             any = true;
             self.reading -= 1;
-            if let Some(delivery) = self.deliveries.get_mut(&done.transfer) {
-                delivery.on_read(done, &mut self.tools);
-            }
+            self.act(done.transfer, |delivery, tools| {
+                delivery.on_read(done, tools)
+            });
         }
         any
     }
@@ -427,17 +459,18 @@ impl Engine {
     /// Begins as many reads as there are buffers.
     fn begin_reads(&mut self) -> bool {
         let mut any = false;
-        while let Some(readers) = &self.readers
-            && self.reading < 2 * self.pool.slots()
-        {
+        while self.reading < 2 * self.pool.slots() {
             let Some(id) = self.next_reader() else { break };
-            let Some(delivery) = self.deliveries.get_mut(&id) else {
+            let pool = self.pool.clone();
+            let job = self.act(id, |delivery, _| {
+                let what = delivery.begin_read(&pool)?;
+                Some(delivery.job(what))
+            });
+            // One that ended instead leaves the others their turn.
+            let Some(job) = job else { continue };
+            let (Some(job), Some(readers)) = (job, &self.readers) else {
                 break;
             };
-            let Some(what) = delivery.begin_read(&self.pool) else {
-                break;
-            };
-            let job = delivery.job(what);
             if readers.give(job).is_err() {
                 // There is room for all that may be under way.
                 tracing::error!("the queue of the readers of a stream sender is full");
@@ -470,6 +503,11 @@ impl std::fmt::Debug for Engine {
             .field("deliveries", &self.deliveries.len())
             .finish_non_exhaustive()
     }
+}
+
+fn closing(reason: String) -> StreamError {
+    let code = RefusalCode::CLOSING;
+    StreamError::GivenUp { code, reason }
 }
 
 /// What a port is not that was given up meanwhile.

@@ -353,6 +353,12 @@ impl Lane {
         }
     }
 
+    /// Its connections end, and nothing else is done.
+    pub(super) fn break_off(&mut self, tools: &mut Tools) {
+        self.leave_rails(false, tools);
+        self.stage = Stage::Over;
+    }
+
     fn end(&mut self, result: Result<(), StreamError>, shipment: &Shipment, tools: &mut Tools) {
         if self.is_over() {
             return;
@@ -363,8 +369,10 @@ impl Lane {
         self.report.stalls = self.stalls.totals();
         self.report.took = tools.now - self.began;
         self.report.sent_bytes = self.sent_bytes;
-        let total = shipment.source.manifest().bytes();
-        self.report.bytes = if result.is_ok() { total } else { written };
+        self.report.bytes = match result {
+            Ok(()) => shipment.shared.total(),
+            Err(_) => written,
+        };
         shipment
             .shared
             .tell(self.number, self.report.bytes, self.sent_bytes);

@@ -9,13 +9,13 @@ use crate::buffer::{Buffer, BufferMut};
 use crate::event_loop::Waker;
 use crate::stream::digest::crc32c;
 use crate::stream::sums::Sums;
-use crate::stream::workers::{Workers, guarded};
+use crate::stream::workers::{Theirs, Workers, guarded};
 use crate::stream::{Block, BlockPlan, BlockSource, SourceError};
 
 /// One block that is to be read.
 pub(super) struct ReadJob {
     pub(super) transfer: u64,
-    pub(super) source: Arc<dyn BlockSource>,
+    pub(super) source: Theirs<dyn BlockSource>,
     pub(super) what: What,
     pub(super) sums: Wanted,
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::config::Peer;
 use super::engine::Command;
 use crate::event_loop::Waker;
-use crate::stream::{StreamError, StreamReport};
+use crate::stream::{RefusalCode, StreamError, StreamReport};
 
 /// How far a peer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,6 +48,7 @@ pub struct Transfer {
 /// What the thread of the network tells, and whoever waits reads.
 #[derive(Debug)]
 pub(super) struct Shared {
+    names: Vec<Peer>,
     peers: Vec<Counters>,
     total: u64,
     outcomes: Mutex<Vec<Option<PeerOutcome>>>,
@@ -61,13 +62,31 @@ struct Counters {
 }
 
 impl Shared {
-    pub(super) fn new(peers: usize, total: u64) -> Self {
+    pub(super) fn new(peers: &[Peer], total: u64) -> Self {
         Self {
-            peers: (0..peers).map(|_| Counters::default()).collect(),
+            names: peers.to_vec(),
+            peers: peers.iter().map(|_| Counters::default()).collect(),
             total,
-            outcomes: Mutex::new((0..peers).map(|_| None).collect()),
+            outcomes: Mutex::new(peers.iter().map(|_| None).collect()),
             changed: Condvar::new(),
         }
+    }
+
+    /// Bytes of all of it.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Wherever it is not over, it ends with this error.
+    pub(super) fn end_all(&self, error: &StreamError) {
+        for (place, peer) in self.lock().iter_mut().zip(&self.names) {
+            place.get_or_insert_with(|| PeerOutcome {
+                peer: peer.clone(),
+                result: Err(error.clone()),
+                report: StreamReport::default(),
+            });
+        }
+        self.changed.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<PeerOutcome>>> {
@@ -86,6 +105,27 @@ impl Shared {
             place.get_or_insert(outcome);
         }
         self.changed.notify_all();
+    }
+}
+
+/// Held by whoever carries a transfer out: however that ends, nobody waits for ever.
+#[derive(Debug)]
+pub(super) struct Promised(pub(super) Arc<Shared>);
+
+impl std::ops::Deref for Promised {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.0
+    }
+}
+
+impl Drop for Promised {
+    fn drop(&mut self) {
+        self.0.end_all(&StreamError::GivenUp {
+            code: RefusalCode::CLOSING,
+            reason: "the sender has ended".to_owned(),
+        });
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod partials;
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{Access, AtFlags, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use self::partials::Partials;
@@ -27,10 +28,8 @@ use crate::buffer::DeviceBuffer;
 use crate::cuda::Stream;
 use crate::storage::BackEnd;
 use crate::stream::Block;
+use crate::stream::name::HIDDEN_PREFIX;
 use crate::stream::{Entry, EntryKind};
-
-/// What the names of hidden directories begin with; the key follows.
-const WORK_PREFIX: &str = ".fabricast-";
 
 /// More files than this are synced by one syncfs(2).
 const SYNC_EACH_MAX: usize = 64;
@@ -38,7 +37,9 @@ const SYNC_EACH_MAX: usize = 64;
 /// Writes streams below a directory. Whatever names a sender gives, nothing outside is reached: no symbolic link is followed on the way.
 ///
 /// Each stream is written into a hidden directory, `.fabricast-` and its key, with a journal; when all of it is there and checked, its files are
-/// renamed to where they belong, in one step each. They replace files of the same names. A stream that was cut leaves the hidden directory
+/// renamed to where they belong, in one step each. They replace files of the same names. Before the first of them, all of these places are looked
+/// at: where one can't be replaced, none is. From then on nothing but an error stops it, and that says how many are there
+/// ([`SinkError::Placed`]). After a crash in between, what was renamed comes again, and the rest is kept. A stream that was cut leaves the hidden directory
 /// behind, and is resumed from there: what the journal says is believed only after the bytes were read and found right.
 ///
 /// Permissions (the lowest nine bits) and times of modification are the sender's; owners are this process's.
@@ -70,7 +71,7 @@ impl DirectorySink {
             let found = found?;
             let name = found.file_name().to_bytes();
             let hex = name
-                .strip_prefix(WORK_PREFIX.as_bytes())
+                .strip_prefix(HIDDEN_PREFIX.as_bytes())
                 .unwrap_or_default();
             if hex.len() != 32 || !hex.iter().all(u8::is_ascii_hexdigit) {
                 continue;
@@ -133,7 +134,7 @@ impl Receiving {
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect();
-        format!("{WORK_PREFIX}{hex}")
+        format!("{HIDDEN_PREFIX}{hex}")
     }
 
     fn partials(&self) -> Result<Arc<Partials>, SinkError> {
@@ -163,18 +164,121 @@ impl Receiving {
         let _ = rustix::fs::unlinkat(self.directory.fd(), self.work_name(), AtFlags::REMOVEDIR);
     }
 
-    /// Puts one entry where it belongs.
+    /// Whether everything could be put where it belongs, as far as that can be known before the first rename.
+    fn check_targets(&self, stop: &Stop) -> Result<(), SinkError> {
+        let work = rustix::fs::fstat(self.directory.fd());
+        let device = work.map_err(|error| SinkError::os(b".", error))?.st_dev;
+        let mut checked = None;
+        for entry in self.offer.manifest.iter() {
+            stop.check()?;
+            let name = entry.name.as_bytes();
+            let failed = |error: io::Error| SinkError::os(name, error);
+            let parent = match entry.kind {
+                EntryKind::File => split(name).0,
+                EntryKind::Directory => name,
+            };
+            if checked != Some(parent) {
+                self.check_parent(parent, device).map_err(failed)?;
+                checked = Some(parent);
+            }
+            if entry.kind == EntryKind::Directory {
+                continue;
+            }
+            match self.directory.stat(name) {
+                Ok(found) if FileType::from_raw_mode(found.st_mode) == FileType::Directory => {
+                    return Err(SinkError::os(name, Errno::ISDIR));
+                }
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether names may be made in a directory, or, while it is not there, in the one above it that is.
+    fn check_parent(&self, mut parent: &[u8], device: u64) -> io::Result<()> {
+        let fd = loop {
+            match self.directory.directory(parent, false) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => parent = split(parent).0,
+                found => break found?,
+            }
+        };
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        rustix::fs::accessat(&fd, ".", access, AtFlags::EACCESS)?;
+        match rustix::fs::fstat(&fd)?.st_dev == device {
+            true => Ok(()),
+            // Nothing can be renamed to there.
+            false => Err(Errno::XDEV.into()),
+        }
+    }
+
+    /// Puts everything where it belongs. Nothing stops it but an error, which says how much is there then. `between` is for tests.
+    fn place_all(&self, partials: &Partials, between: impl Fn(usize)) -> Result<(), SinkError> {
+        let entries = self.offer.manifest.len() as u64;
+        let placed = Cell::new(0);
+        let all = || {
+            self.make_directories(&placed)?;
+            for (number, entry) in self.offer.manifest.iter().enumerate() {
+                between(number);
+                if entry.kind == EntryKind::File {
+                    self.place(partials, number, entry)?;
+                    placed.set(placed.get() + 1);
+                }
+            }
+            self.dress_directories()?;
+            match self.offer.sync {
+                true => self.sync_names(),
+                false => Ok(()),
+            }
+        };
+        all().map_err(|error| match placed.get() {
+            0 => error,
+            placed => SinkError::Placed {
+                placed,
+                entries,
+                error: Box::new(error),
+            },
+        })
+    }
+
+    /// All directories, before the first file is replaced; those that have an entry are counted.
+    fn make_directories(&self, placed: &Cell<u64>) -> Result<(), SinkError> {
+        let mut made = None;
+        for entry in self.offer.manifest.iter() {
+            let name = entry.name.as_bytes();
+            let directory = match entry.kind {
+                EntryKind::File => split(name).0,
+                EntryKind::Directory => name,
+            };
+            if made != Some(directory) {
+                let there = self.directory.directory(directory, true);
+                there.map_err(|error| SinkError::os(name, error))?;
+                made = Some(directory);
+            }
+            if entry.kind == EntryKind::Directory {
+                placed.set(placed.get() + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts one file where it belongs.
     fn place(&self, partials: &Partials, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
         let name = entry.name.as_bytes();
         let failed = |error: io::Error| SinkError::os(name, error);
-        if entry.kind == EntryKind::Directory {
-            self.directory.directory(name, true).map_err(failed)?;
-            return Ok(());
-        }
         let (parent, last) = self.directory.parent(name, true).map_err(failed)?;
-        let own = partials.finished(number, entry)?;
+        let own = number.to_string();
         let renamed = rustix::fs::renameat(partials.fd(), &own, &parent, last);
-        renamed.map_err(|error| failed(error.into()))?;
+        renamed.map_err(|error| failed(error.into()))
+    }
+
+    /// Every file has its length, rights and times, before the first gets its name.
+    fn dress_files(&self, partials: &Partials, stop: &Stop) -> Result<(), SinkError> {
+        let files = self.offer.manifest.iter().enumerate();
+        for (number, entry) in files.filter(|(_, entry)| entry.kind == EntryKind::File) {
+            stop.check()?;
+            partials.finish(number, entry)?;
+        }
         Ok(())
     }
 
@@ -229,7 +333,7 @@ impl BlockSink for Receiving {
         let partials = Partials::open(self.open_work()?, &self.offer)?;
         let have = partials.prove(stop)?;
         self.any
-            .fetch_or(!have.blocks.is_empty(), Ordering::Relaxed);
+            .fetch_or(!have.blocks().is_empty(), Ordering::Relaxed);
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = Some(Arc::new(partials));
         Ok(have)
@@ -260,16 +364,11 @@ impl BlockSink for Receiving {
             true => partials.read_back(stop)?,
             false => ReadBack::default(),
         };
+        self.check_targets(stop)?;
+        self.dress_files(&partials, stop)?;
         self.sync_content(&partials)?;
-        let entries = self.offer.manifest.iter().enumerate();
-        for (number, entry) in entries {
-            stop.check()?;
-            self.place(&partials, number, entry)?;
-        }
-        self.dress_directories()?;
-        if self.offer.sync {
-            self.sync_names()?;
-        }
+        stop.check()?;
+        self.place_all(&partials, |_| ())?;
         let mut work = self.work.lock().unwrap_or_else(PoisonError::into_inner);
         *work = None;
         self.remove(&partials);
@@ -285,6 +384,14 @@ impl BlockSink for Receiving {
             // What is lost with the journal's last lines is only sent again.
             let _ = partials.flush();
         }
+    }
+}
+
+/// The directory of a name, which is empty for the outermost one, and what is behind it.
+fn split(name: &[u8]) -> (&[u8], &[u8]) {
+    match name.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&name[..at], &name[at + 1..]),
+        None => (&name[..0], name),
     }
 }
 
@@ -304,4 +411,76 @@ fn dress(fd: impl AsFd, entry: &Entry<'_>) -> io::Result<()> {
         last_modification: modified,
     };
     Ok(rustix::fs::futimens(&fd, &times)?)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::stream::{BlockPlan, Manifest, Modified, RelativeName, StreamIdentity, crc32c};
+
+    /// Somebody puts a directory in the way when the first file has its name.
+    #[test]
+    fn an_error_between_two_renames_says_how_many_are_placed() {
+        let to = tempfile::tempdir().expect("a directory");
+        let entry = |name: &'static [u8]| Entry {
+            name: RelativeName::new(name).expect("a name"),
+            kind: EntryKind::File,
+            mode: 0o644,
+            size: 1,
+            modified: Modified::default(),
+        };
+        let manifest = Manifest::new([entry(b"a"), entry(b"b"), entry(b"c")]).expect("a manifest");
+        let offer = StreamOffer {
+            identity: StreamIdentity::default(),
+            plan: Arc::new(BlockPlan::new(&manifest, 1)),
+            manifest: Arc::new(manifest),
+            crc32c: true,
+            blake3: false,
+            sync: false,
+            read_back: false,
+            restart: false,
+        };
+        let sink = Receiving {
+            directory: DirectorySink::new(to.path()).expect("it is there").0,
+            offer: offer.clone(),
+            work: Mutex::new(None),
+            any: AtomicBool::new(false),
+        };
+        let stop = Stop::default();
+        sink.open(&offer, &stop).expect("opened");
+        for block in offer.plan.iter() {
+            sink.write(block, crc32c(b"x"), b"x").expect("written");
+        }
+        let partials = sink.partials().expect("open");
+        sink.check_targets(&stop).expect("nothing is in the way");
+        let in_the_way = to.path().join("b");
+        let placed = sink.place_all(&partials, |number| {
+            if number == 1 {
+                std::fs::create_dir(&in_the_way).expect("made");
+            }
+        });
+        match placed {
+            Err(SinkError::Placed {
+                placed: 1,
+                entries: 3,
+                error,
+            }) => assert!(error.to_string().starts_with("b: "), "{error}"),
+            other => panic!("{other:?}"),
+        }
+        assert!(to.path().join("a").is_file() && !to.path().join("c").exists());
+        // Another attempt goes on from what is still here.
+        drop(partials);
+        sink.abandon();
+        let kept = sink.open(&offer, &stop).expect("opened");
+        let missing: Vec<_> = kept.blocks().missing(0).flatten().collect();
+        assert_eq!(missing, [0], "it is not here any more");
+        let first = offer.plan.get(0).expect("there is one");
+        sink.write(first, crc32c(b"x"), b"x").expect("written");
+        // What is known before the first rename is said before it.
+        let error = sink.finish(&stop).expect_err("b is in the way");
+        assert!(!matches!(error, SinkError::Placed { .. }), "{error}");
+        std::fs::remove_dir(&in_the_way).expect("it is empty");
+        sink.finish(&stop).expect("nothing is in the way");
+        assert!(to.path().join("c").is_file());
+    }
 }

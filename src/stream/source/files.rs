@@ -43,6 +43,7 @@ pub struct FileSource {
     roots: Vec<Beneath>,
     stamp: [u8; 16],
     skipped: u64,
+    skipped_paths: Vec<Skipped>,
     direct: DirectIo,
     open: Mutex<VecDeque<(usize, Arc<Opened>)>>,
 }
@@ -56,6 +57,19 @@ struct Item {
     /// None: a directory, whose content is in other entries.
     identity: Option<Identity>,
 }
+
+/// Something in a tree that is not sent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is, in words: "a symbolic link".
+    pub what: &'static str,
+}
+
+/// Things that were left out and are remembered by their paths.
+const SKIPPED_MAX: usize = 1000;
 
 /// How it is opened.
 #[derive(Debug)]
@@ -105,9 +119,14 @@ impl FileSource {
         Self::builder().tree(path).build()
     }
 
-    /// Things in trees that are no files and no directories, and were left out.
+    /// How many things in trees are no files and no directories, and were left out.
     pub fn skipped(&self) -> u64 {
         self.skipped
+    }
+
+    /// The first 1,000 of them.
+    pub fn skipped_paths(&self) -> &[Skipped] {
+        &self.skipped_paths
     }
 
     fn item(&self, entry: usize) -> Result<&Item, SourceError> {
@@ -394,6 +413,7 @@ struct Survey {
     found: Vec<Found>,
     roots: Vec<Beneath>,
     skipped: u64,
+    skipped_paths: Vec<Skipped>,
 }
 
 /// One entry of the manifest that is to be.
@@ -450,6 +470,7 @@ impl Survey {
             roots: self.roots,
             stamp: stamp.finish(),
             skipped: self.skipped,
+            skipped_paths: self.skipped_paths,
             direct,
             open: Mutex::new(VecDeque::new()),
         })
@@ -571,10 +592,26 @@ impl Survey {
                         },
                     });
                 }
-                _ => self.skipped += 1,
+                kind => self.skip(path, kind),
             }
         }
         Ok(below)
+    }
+}
+
+impl Survey {
+    fn skip(&mut self, path: PathBuf, kind: FileType) {
+        self.skipped += 1;
+        if self.skipped_paths.len() < SKIPPED_MAX {
+            let what = match kind {
+                FileType::Symlink => "a symbolic link",
+                FileType::Fifo => "a FIFO",
+                FileType::Socket => "a socket",
+                FileType::CharacterDevice | FileType::BlockDevice => "a device",
+                _ => "neither a regular file nor a directory",
+            };
+            self.skipped_paths.push(Skipped { path, what });
+        }
     }
 }
 

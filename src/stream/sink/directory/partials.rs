@@ -21,7 +21,7 @@ use crate::stream::digest::crc32c;
 use crate::stream::journal::{
     self, Claims, JOURNAL_HEADER_LEN, JournalError, JournalHeader, JournalReader,
 };
-use crate::stream::sink::{Kept, KeptBlock, ReadBack, SinkError, Stop, StreamOffer};
+use crate::stream::sink::{Kept, ReadBack, SinkError, Stop, StreamOffer};
 
 const JOURNAL: &str = "journal";
 
@@ -123,12 +123,11 @@ impl Partials {
 
     /// Which of the blocks that the journal names are there, byte for byte.
     pub(super) fn prove(&self, stop: &Stop) -> Result<Kept, SinkError> {
-        let mut kept = Kept::default();
         let offer = &self.offer;
+        let mut kept = Kept::new(offer);
         self.check_each(stop, |place, crc, bytes| {
-            let block = KeptBlock::of(offer, &place, bytes);
-            if block.crc() == crc {
-                kept.blocks.push(block);
+            if crc32c(bytes) == crc {
+                kept.add_summed(offer, &place, bytes, crc);
             }
         })?;
         Ok(kept)
@@ -271,17 +270,18 @@ impl Partials {
         Ok(())
     }
 
-    /// The file of an entry, as it is to be under its name: its length, rights and times. Its name here.
-    pub(super) fn finished(&self, number: usize, entry: Entry<'_>) -> Result<String, SinkError> {
+    /// Makes the file of an entry what it is to be under its name: its length, rights and times.
+    pub(super) fn finish(&self, number: usize, entry: Entry<'_>) -> Result<(), SinkError> {
         let failed = |error: io::Error| SinkError::os(entry.name.as_bytes(), error);
-        let file = self.file(number, true).map_err(failed)?;
+        // One without bytes was never written; any other one is there.
+        let file = self.file(number, entry.size == 0).map_err(failed)?;
         if file.metadata().map_err(failed)?.len() != entry.size {
             file.set_len(entry.size).map_err(failed)?;
         }
         dress(&file.file, &entry).map_err(failed)?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(known, _)| *known != number);
-        Ok(number.to_string())
+        Ok(())
     }
 
     /// All is where it belongs: what is left goes.

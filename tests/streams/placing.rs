@@ -1,0 +1,216 @@
+//! What is under its name when a stream ends otherwise than well.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fabricast::stream::{
+    Block, BlockPlan, BlockSink, DirectorySink, Entry, EntryKind, FileSource, Kept, Manifest,
+    Modified, ReadBack, RelativeName, SendOptions, SinkError, SinkFactory, Stop, StreamIdentity,
+    StreamNews, StreamOffer, StreamSender, crc32c,
+};
+
+use crate::world::*;
+
+/// Files of these names, each with its name as its content.
+fn files(names: &[&str]) -> (tempfile::TempDir, FileSource) {
+    let dir = tempfile::tempdir().unwrap();
+    let mut source = FileSource::builder();
+    for name in names {
+        fs::write(dir.path().join(name), format!("new {name}")).unwrap();
+        source = source.file(dir.path().join(name));
+    }
+    (dir, source.build().unwrap())
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn one_target_that_cannot_be_replaced_leaves_all_the_others_alone() {
+    over_both(|domain| {
+        type Prepare = fn(&Path);
+        let cases: [(&str, Prepare); 2] = [
+            ("a directory", |to| fs::create_dir(to.join("b")).unwrap()),
+            ("one that is not empty", |to| {
+                fs::create_dir_all(to.join("b/c")).unwrap();
+            }),
+        ];
+        for (what, prepare) in cases {
+            println!("{what}");
+            let to = tempfile::tempdir().unwrap();
+            fs::write(to.path().join("a"), "old").unwrap();
+            prepare(to.path());
+            let receiver = listen(
+                domain,
+                receiver_config(DirectorySink::new(to.path()).unwrap()),
+            );
+            let (_from, source) = files(&["a", "b"]);
+            let options = SendOptions::default().reconnects(0);
+            let outcome = send(domain, source, &[receiver.local_addr()], options)
+                .pop()
+                .unwrap();
+            let error = outcome.result.unwrap_err().to_string();
+            assert!(error.contains("b: Is a directory"), "{error}");
+            match next_end(&receiver) {
+                StreamNews::Cut(_, _, report) => assert_eq!(report.placed, 0),
+                other => panic!("{other:?}"),
+            }
+            assert_eq!(text(to.path().join("a")), "old", "{what}");
+            // Out of the way, all of it goes there.
+            fs::remove_dir_all(to.path().join("b")).unwrap();
+            let (_from, source) = files(&["a", "b"]);
+            let options = SendOptions::default().restart(true);
+            let outcomes = send(domain, source, &[receiver.local_addr()], options);
+            outcomes[0].result.clone().unwrap();
+            assert_eq!(text(to.path().join("a")), "new a");
+            match next_end(&receiver) {
+                StreamNews::Complete(_, report) => assert_eq!(report.placed, 2),
+                other => panic!("{other:?}"),
+            }
+            receiver.stop(by());
+        }
+    });
+}
+
+#[test]
+fn a_file_where_a_directory_is_to_be_leaves_all_alone() {
+    over_both(|domain| {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let top = from.path().join("tree");
+        fs::create_dir_all(top.join("z")).unwrap();
+        fs::write(top.join("a"), "new").unwrap();
+        fs::write(top.join("z/file"), "new").unwrap();
+        fs::create_dir(to.path().join("tree")).unwrap();
+        fs::write(to.path().join("tree/a"), "old").unwrap();
+        fs::write(to.path().join("tree/z"), "in the way").unwrap();
+        let receiver = listen(
+            domain,
+            receiver_config(DirectorySink::new(to.path()).unwrap()),
+        );
+        let options = SendOptions::default().reconnects(0);
+        let source = FileSource::tree(&top).unwrap();
+        let outcomes = send(domain, source, &[receiver.local_addr()], options);
+        let error = outcomes[0].result.clone().unwrap_err().to_string();
+        assert!(error.contains("tree/z: Not a directory"), "{error}");
+        match next_end(&receiver) {
+            StreamNews::Cut(_, _, report) => assert_eq!(report.placed, 0),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(text(to.path().join("tree/a")), "old");
+        assert_eq!(text(to.path().join("tree/z")), "in the way");
+        receiver.stop(by());
+    });
+}
+
+/// Finishes when its sender has gone, and says when it is about to.
+#[derive(Debug)]
+struct Late(DirectorySink, Arc<AtomicBool>);
+
+#[derive(Debug)]
+struct LateSink(Box<dyn BlockSink>, Arc<AtomicBool>);
+
+impl SinkFactory for Late {
+    fn make(&self, offer: &StreamOffer) -> Result<Box<dyn BlockSink>, SinkError> {
+        let inner = self.0.make(offer)?;
+        Ok(Box::new(LateSink(inner, Arc::clone(&self.1))))
+    }
+}
+
+impl BlockSink for LateSink {
+    fn open(&self, offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
+        self.0.open(offer, stop)
+    }
+    fn write(&self, block: Block, crc: u32, bytes: &[u8]) -> Result<(), SinkError> {
+        self.0.write(block, crc, bytes)
+    }
+    fn finish(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
+        self.1.store(true, Ordering::SeqCst);
+        let by = by();
+        while !stop.is_set() {
+            assert!(std::time::Instant::now() < by, "nobody went away");
+            std::thread::yield_now();
+        }
+        // As if it had begun to rename just before.
+        self.0.finish(&Stop::default())
+    }
+    fn abandon(&self) {
+        self.0.abandon();
+    }
+}
+
+#[test]
+fn a_stream_that_is_cut_while_it_finishes_says_that_all_of_it_is_there() {
+    over_both(|domain| {
+        let to = tempfile::tempdir().unwrap();
+        let finishing = Arc::new(AtomicBool::new(false));
+        let sink = Late(DirectorySink::new(to.path()).unwrap(), finishing.clone());
+        let receiver = listen(domain, receiver_config(sink));
+        let sender = StreamSender::open(domain, sender_config()).unwrap();
+        let (_from, source) = files(&["a", "b"]);
+        sender
+            .send(source, [receiver.local_addr()], SendOptions::default())
+            .unwrap();
+        let until = by();
+        while !finishing.load(Ordering::SeqCst) {
+            assert!(std::time::Instant::now() < until, "it does not come so far");
+            std::thread::yield_now();
+        }
+        drop(sender);
+        match next_end(&receiver) {
+            StreamNews::Cut(_, _, report) => assert_eq!(report.placed, 2),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(names(to.path()), ["a", "b"], "and nothing else");
+        receiver.stop(by());
+    });
+}
+
+/// What a crash between two renames leaves: the first file under its name, the others where they were written, and the journal.
+#[test]
+fn after_a_crash_between_renames_what_was_placed_comes_again_and_the_rest_is_kept() {
+    let to = tempfile::tempdir().unwrap();
+    let entry = |name: &'static [u8]| Entry {
+        name: RelativeName::new(name).unwrap(),
+        kind: EntryKind::File,
+        mode: 0o644,
+        size: 6,
+        modified: Modified::default(),
+    };
+    let manifest = Manifest::new([entry(b"a"), entry(b"b")]).unwrap();
+    let offer = StreamOffer {
+        identity: StreamIdentity::default(),
+        plan: Arc::new(BlockPlan::new(&manifest, 3)),
+        manifest: Arc::new(manifest),
+        crc32c: true,
+        blake3: false,
+        sync: false,
+        read_back: false,
+        restart: false,
+    };
+    let bytes = |block: &Block| [b'a' + block.index as u8; 3];
+    let write = |sink: &dyn BlockSink, block: Block| {
+        let bytes = bytes(&block);
+        sink.write(block, crc32c(&bytes), &bytes).unwrap();
+    };
+    let factory = DirectorySink::new(to.path()).unwrap();
+    let sink = factory.make(&offer).unwrap();
+    sink.open(&offer, &Stop::default()).unwrap();
+    offer.plan.iter().for_each(|block| write(&*sink, block));
+    sink.abandon();
+    let hidden = to.path().join(&names(to.path())[0]);
+    fs::rename(hidden.join("0"), to.path().join("a")).unwrap();
+    let sink = factory.make(&offer).unwrap();
+    let kept = sink.open(&offer, &Stop::default()).unwrap();
+    let missing: Vec<_> = kept.blocks().missing(0).flatten().collect();
+    assert_eq!(missing, [0, 1], "those of the first file");
+    for index in missing {
+        write(&*sink, offer.plan.get(index).unwrap());
+    }
+    sink.finish(&Stop::default()).unwrap();
+    assert_eq!(text(to.path().join("a")), "aaabbb");
+    assert_eq!(text(to.path().join("b")), "cccddd");
+    assert_eq!(names(to.path()), ["a", "b"], "and nothing else");
+}
