@@ -619,9 +619,9 @@ impl Session {
             session: self.id,
             peer: self.peer,
             identity: offer.map(|offer| offer.identity).unwrap_or_default(),
-            manifest: offer
-                .map(|offer| Arc::clone(&offer.manifest))
-                .unwrap_or_default(),
+            entries: offer.map_or(0, |offer| offer.manifest.len() as u64),
+            bytes: offer.map_or(0, |offer| offer.manifest.bytes()),
+            manifest: offer.map(|offer| Arc::clone(&offer.manifest)),
         }
     }
 
