@@ -26,7 +26,7 @@ readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compa
 	@scripts/setup.sh run
 	cargo run --release --example readout -- demo $(READOUT)
 
-test: ## all tests: libfabric of the system and 2.x, both mixed, loom, AddressSanitizer
+test: ## the tests over libfabric of the system and over 2.x, and both mixed (the long ones have names of their own)
 	@scripts/setup.sh test
 	@scripts/test.sh
 

@@ -4,7 +4,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-targets=(--lib --test endpoint --test shutdown --test alloc)
+# Of each program the part that runs here.
+targets=(--lib --test endpoint --test faults --test alloc)
+declare -A filters=([fabricast]='' [endpoint]=endpoints:: [faults]=shutdown:: [alloc]=endpoints::)
 # What runs on no system at all runs the same for every user; these take the most time.
 pure=(--skip explore --skip simulation --skip fake_ --skip _core_tests --skip one_sided_tests --skip model --skip hostile_inputs)
 lockable_kib=8192
@@ -16,9 +18,16 @@ skip() {
 }
 
 # What cargo would run, as paths; all of it is built as a rule.
-mapfile -t programs < <(cargo test --locked -p fabricast "${targets[@]}" --no-run 2>&1 | tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
-((${#programs[@]} == 4)) || {
-    echo "not the four test programs that were asked for: ${programs[*]}"
+mapfile -t programs < <(cargo test --workspace --locked --features fabricast/tokio,fabricast/cudarc "${targets[@]}" --no-run 2>&1 | tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
+wanted=()
+for program in "${programs[@]}"; do
+    name=${program##*/}
+    name=${name%-*}
+    # The other package has a library, too.
+    [[ ! -v filters[$name] ]] || wanted+=("$program")
+done
+((${#wanted[@]} == ${#filters[@]})) || {
+    echo "not the ${#filters[@]} test programs that were asked for: ${programs[*]}"
     exit 1
 }
 
@@ -38,13 +47,15 @@ fi
 
 echo "as $("${become[@]}" id), $(ulimit -l) KiB lockable"
 # Beside them, the unit tests keep the fake libraries that they make.
-cp "${programs[@]}" "$room/bin/"
+cp "${wanted[@]}" "$room/bin/"
 cd "$room/home"
 status=0
-for program in "${programs[@]}"; do
+for program in "${wanted[@]}"; do
     echo "     Running ${program##*/}"
+    name=${program##*/}
+    filter=${filters[${name%-*}]}
     "${become[@]}" env -i PATH="$PATH" HOME="$room/home" TMPDIR="$room/home" RUST_BACKTRACE=0 \
         ${FABRICAST_LIBFABRIC:+FABRICAST_LIBFABRIC="$FABRICAST_LIBFABRIC"} ${LD_LIBRARY_PATH:+LD_LIBRARY_PATH="$LD_LIBRARY_PATH"} \
-        "$room/bin/${program##*/}" --show-output "${pure[@]}" || status=$?
+        "$room/bin/${program##*/}" --show-output ${filter:+"$filter"} "${pure[@]}" || status=$?
 done
 exit "$status"

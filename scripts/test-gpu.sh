@@ -4,7 +4,7 @@
 #   test-gpu.sh               cuda, gpu_endpoint, streams and cufile, of tests/, and the example gpu_hook
 #   test-gpu.sh SUITE...      these
 #
-#   FABRICAST_TEST_BINARIES   a folder with the programs (cuda, gpu_endpoint, streams, cufile, gpu_hook, info) that another machine has built, with the
+#   FABRICAST_TEST_BINARIES   a folder with the programs (gpu, streams, gpu_hook, info) that another machine has built, with the
 #                             feature cudarc; else cargo builds them
 #   FABRICAST_TEST_FAKES      a folder with libfake_cuda.so, for a machine without a C compiler
 #   FABRICAST_LIBFABRIC_CUDA  a libfabric that was built with CUDA, for the test of two processes; its libcudart.so may lie beside it
@@ -22,12 +22,14 @@ trap 'rm -rf "$work"' EXIT
 
 # program NAME: the path of a suite's or an example's program.
 program() {
+    local name=$1
+    case $name in cuda | gpu_endpoint | cufile) name=gpu ;; esac
     if [[ -n $binaries ]]; then
-        echo "$binaries/$1"
+        echo "$binaries/$name"
         return
     fi
-    local kind=(test --no-run --test "$1")
-    [[ -d tests/$1 ]] || kind=(build --example "$1")
+    local kind=(test --no-run --test "$name")
+    [[ -d tests/$name ]] || kind=(build --example "$name")
     cargo "${kind[@]}" --locked --features cudarc --message-format=json 2>/dev/null |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
@@ -140,7 +142,7 @@ all() {
         cufile) suite "$name$1" "$program" the_suite_over_the_real_library ;;
         # The others have nothing to do with GPUs.
         streams) suite "$name$1" "$program" gpu:: ;;
-        *) suite "$name$1" "$program" ;;
+        *) suite "$name$1" "$program" "$name::" ;;
         esac
         ((${#checker[@]} == 0)) || findings "$name$1"
     done

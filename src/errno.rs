@@ -29,6 +29,44 @@ impl FabricErrno {
     }
 }
 
+/// An error with what to do about it, for texts of errors that stand by themselves.
+pub(crate) struct Advised(FabricErrno);
+
+impl Advised {
+    pub(crate) fn of(errno: &FabricErrno) -> Self {
+        Self(*errno)
+    }
+
+    /// What mostly causes it, or how to learn more.
+    fn advice(&self) -> &'static str {
+        match self.0.get() {
+            libc::ECONNREFUSED => {
+                "nobody listens there: does the receiver run, at this address and port?"
+            }
+            libc::EADDRINUSE => "another endpoint listens there: take another port, or 0 for any",
+            libc::EADDRNOTAVAIL => "that is no address of this machine",
+            libc::ENETUNREACH | libc::EHOSTUNREACH => "there is no route from here to that address",
+            libc::EMFILE | libc::ENFILE => {
+                "no file descriptor is left: close some, or raise RLIMIT_NOFILE (`ulimit -n`)"
+            }
+            libc::ENOMEM => {
+                "the system or the provider has no room: use less memory, smaller depths or fewer slots, or raise RLIMIT_MEMLOCK (`ulimit -l`)"
+            }
+            libc::EACCES | libc::EPERM => {
+                "this user may not: look at the rights of the device's files"
+            }
+            libc::ENOSYS | libc::EOPNOTSUPP => "the provider does not have it",
+            _ => "FI_LOG_LEVEL=info in the environment has libfabric say more",
+        }
+    }
+}
+
+impl fmt::Display for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.0, self.advice())
+    }
+}
+
 impl fmt::Display for FabricErrno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match libfabric_sys::Library::load() {

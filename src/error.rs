@@ -7,6 +7,7 @@
 //! [`Error::Closed`] from then on.
 
 use crate::endpoint::protocol::close_reason::CloseReason;
+use crate::errno::Advised;
 use crate::fabric::diagnosis::Diagnosis;
 use crate::memory::MemoryError;
 
@@ -24,7 +25,7 @@ pub enum Error {
     #[error(transparent)]
     Library(#[from] libfabric_sys::LoadError),
     /// A libfabric call failed.
-    #[error("{call}: {errno}")]
+    #[error("{call}: {}", Advised::of(errno))]
     Fabric {
         /// The C function.
         call: &'static str,
@@ -75,7 +76,9 @@ pub enum Error {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// As many domains or endpoint scopes are open in this process as there are places for.
-    #[error("{limit} domains are open in this process, as many as there may be")]
+    #[error(
+        "{limit} domains are open in this process (endpoints that need registrations of their own count, too), as many as there may be: drop some, or share one"
+    )]
     TooManyDomains {
         /// The limit.
         limit: usize,
@@ -122,14 +125,14 @@ pub enum Error {
         needed: u64,
     },
     /// The connection is closed, or never came to be; the reason is the one of its last event.
-    #[error("the connection is closed: {0}")]
+    #[error("the connection is closed: {0}; what is to be sent needs a new endpoint")]
     Closed(CloseReason),
     /// A completion named no operation of ours, or the completion queue broke. The endpoint is failed, for good.
     #[error("the endpoint failed: {0}")]
     EndpointFailed(&'static str),
     /// The handle was made by the process that this one was forked from. Open what is needed here, in this process.
     #[error(
-        "made by process {made_by}, which this process was forked from: its connections and registrations are not shared"
+        "made by process {made_by}, which this process was forked from: its connections and registrations are not shared; open a fabric of its own in the child"
     )]
     Forked {
         /// The process that made the handle.
@@ -163,3 +166,7 @@ impl Error {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "error_tests.rs"]
+mod tests;

@@ -44,7 +44,12 @@ pub(crate) struct Missing {
 
 /// Opens the library that the environment variable names, else the first of these names that opens. What was tried, and
 /// why it failed, where none does.
-pub(crate) fn open_first(
+///
+/// # Safety
+///
+/// The constructors of what goes by these names may run in this process. For what the variable names, whoever set the environment vouches, as for
+/// `LD_LIBRARY_PATH`: it is the choice of who starts the program.
+pub(crate) unsafe fn open_first(
     variable: &str,
     names: &[&str],
 ) -> Result<(Library, PathBuf), Vec<Attempt>> {
@@ -55,8 +60,7 @@ pub(crate) fn open_first(
     };
     let mut tried = Vec::new();
     for path in names {
-        // SAFETY: loading runs constructors of a library that the user or the system chose, which is trusted as one that
-        // is linked.
+        // SAFETY: the caller vouches for the names, and who set the environment for the variable.
         match unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL) } {
             Ok(object) => return Ok((object, path)),
             Err(error) => tried.push(Attempt {

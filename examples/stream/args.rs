@@ -78,7 +78,7 @@ impl CommonArgs {
 #[derive(Debug, Args)]
 pub(crate) struct RecvArgs {
     /// Address of this machine to listen at, or several with commas between them; port 0 lets the system choose, and the first line of output
-    /// says which
+    /// says which. `any` for providers whose addresses are no IP addresses (with --rdm: shm, efa, cxi)
     #[arg(
         long,
         default_value = "127.0.0.1:7471",

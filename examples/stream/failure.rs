@@ -24,12 +24,6 @@ impl Failure {
     }
 }
 
-/// An address as this program's own messages carry it.
-pub(crate) fn socket_addr(addr: &fabricast::PeerAddr) -> Result<std::net::SocketAddr, Failure> {
-    addr.socket_addr()
-        .ok_or_else(|| Failure::new(format!("{addr}: want an IP address and a port")))
-}
-
 /// The system's words for an error, without Rust's "(os error 28)".
 pub(crate) fn describe(error: &io::Error) -> String {
     let text = error.to_string();

@@ -72,16 +72,18 @@ fn device_buffers(
         .map_err(|error| Failure::new(format!("--gpu: {error}")))
 }
 
-/// The domain of the network interface that has this address.
-fn open_domain(common: &CommonArgs, local: IpAddr) -> Result<Arc<Domain>, Failure> {
+/// The domain of the network interface that has this address; without one (shm, efa, cxi: addresses of the provider's own), of the first
+/// that the provider has.
+fn open_domain(common: &CommonArgs, local: Option<IpAddr>) -> Result<Arc<Domain>, Failure> {
     let kind = match common.rdm {
         true => EndpointKind::Rdm,
         false => EndpointKind::Msg,
     };
-    let fabric = Fabric::builder()
+    let mut builder = Fabric::builder()
         .provider(&common.provider)
-        .endpoint_kind(kind)
-        .node(local.to_string())
-        .open()?;
-    Ok(fabric.open_domain()?)
+        .endpoint_kind(kind);
+    if let Some(local) = local {
+        builder = builder.node(local.to_string());
+    }
+    Ok(builder.open()?.open_domain()?)
 }

@@ -9,7 +9,7 @@ use fabricast::stream::{
 };
 
 use crate::args::RecvArgs;
-use crate::failure::{Failure, socket_addr};
+use crate::failure::Failure;
 use crate::{device_buffers, open_domain, say};
 
 /// How long goodbyes may take.
@@ -20,7 +20,8 @@ pub(crate) fn run(args: &RecvArgs) -> Result<(), Failure> {
     let mut places = Vec::new();
     let config = config(args)?;
     for addr in &args.listen {
-        let domain = open_domain(&args.common, socket_addr(addr)?.ip())?;
+        let local = addr.socket_addr().map(|local| local.ip());
+        let domain = open_domain(&args.common, local)?;
         places.push((domain, *addr));
     }
     let receiver = StreamReceiver::listen_at(&places, config).map_err(Failure::of)?;

@@ -10,7 +10,7 @@ use fabricast::stream::{
 };
 
 use crate::args::{By, SendArgs, Slow};
-use crate::failure::{Failure, describe, socket_addr};
+use crate::failure::{Failure, describe};
 use crate::report::{Progress, Summary};
 use crate::{device_buffers, open_domain, say};
 
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &SendArgs) -> Result<(), Failure> {
     let gpu = device_buffers(&args.common, args.readers)?;
     let mut domains = Vec::new();
     for addr in &args.to[0].0 {
-        let local = local_address(socket_addr(addr)?)?;
+        let local = addr.socket_addr().map(local_address).transpose()?;
         domains.push(open_domain(&args.common, local)?);
     }
     let sender = StreamSender::over(&domains, config(args)?).map_err(Failure::of)?;

@@ -108,6 +108,10 @@ impl Library {
     /// else the system's `libfabric.so.1`. Loaded by the first call; a failure is not kept, so a later call tries
     /// again.
     ///
+    /// Loading runs code of that file. Who sets the environment of a process vouches for what it names, as with
+    /// `LD_LIBRARY_PATH` and `LD_PRELOAD`: it is the choice of whoever starts the program, and no caller of this can make
+    /// it. To name a file in code, there is [`open`](Self::open).
+    ///
     /// # Errors
     ///
     /// See [`LoadError`].
@@ -122,20 +126,33 @@ impl Library {
             return Ok(library);
         }
         let named = env::var_os(FABRICAST_LIBFABRIC).filter(|path| !path.is_empty());
-        let library = Self::open(named.as_deref().unwrap_or_else(|| OsStr::new(SONAME)))?;
+        let path = named.as_deref().unwrap_or_else(|| OsStr::new(SONAME));
+        // SAFETY: what the system's loader finds under libfabric's name is trusted as a library that is linked; what the
+        // variable names is vouched for by who set the environment (doc comment).
+        let library = unsafe { Self::open(path) }?;
         Ok(LOADED.get_or_init(|| library))
     }
 
     /// Loads the library of this path. For tests: each call leaks a table, and two libfabrics in one process may
     /// disturb each other.
     ///
+    /// ```compile_fail,E0133
+    /// let library = libfabric_sys::Library::open("/tmp/any-file.so");
+    /// ```
+    ///
     /// # Errors
     ///
     /// See [`LoadError`].
-    pub fn open(path: impl AsRef<Path>) -> Result<&'static Self, LoadError> {
+    ///
+    /// # Safety
+    ///
+    /// * The constructors of this file, and of all that it needs, may run in this process now, whatever other threads do.
+    /// * Where it exports functions of libfabric's names, they are those of a libfabric: they have its prototypes and do
+    ///   what its man pages say.
+    pub unsafe fn open(path: impl AsRef<Path>) -> Result<&'static Self, LoadError> {
         let path = path.as_ref();
-        // SAFETY: loading runs constructors of a library that the user or the system chose, which is trusted as one
-        // that is linked. What they are known to break, the signal handlers, is put back.
+        // SAFETY: the caller vouches for the constructors. What libfabric's are known to break, the signal handlers, is
+        // put back.
         let object = keep_handlers(|| unsafe { Object::open(Some(path), RTLD_NOW | RTLD_LOCAL) });
         let object = object.map_err(|error| LoadError::NotFound {
             tried: path.to_owned(),

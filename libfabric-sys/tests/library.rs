@@ -126,7 +126,9 @@ fn the_library_is_new_enough_and_negotiates() {
 
 #[test]
 fn a_wrong_path_names_what_was_tried_and_how_to_install() {
-    let error = Library::open("/nowhere/libfabric.so.1").expect_err("there is no such file");
+    // SAFETY: there is nothing to load.
+    let error = unsafe { Library::open("/nowhere/libfabric.so.1") };
+    let error = error.expect_err("there is no such file");
     assert!(matches!(error, LoadError::NotFound { .. }), "{error:?}");
     let text = error.to_string();
     for part in [
@@ -145,7 +147,9 @@ fn a_file_that_is_no_library_gives_the_reason() {
     let scratch = Scratch::new("no-library");
     let path = scratch.0.join("libfabric.so.1");
     fs::write(&path, "not a library").expect("the directory is writable");
-    let error = Library::open(&path).expect_err("it is text").to_string();
+    // SAFETY: the loader refuses it before anything of it runs.
+    let error = unsafe { Library::open(&path) };
+    let error = error.expect_err("it is text").to_string();
     assert!(
         error.contains(path.to_str().expect("a plain path")),
         "{error}"
@@ -158,7 +162,8 @@ fn a_file_that_is_no_library_gives_the_reason() {
 
 #[test]
 fn another_library_is_broken_and_the_symbol_is_named() {
-    let error = Library::open("libc.so.6").expect_err("it is the C library");
+    // SAFETY: the C library is loaded already, and exports none of the names.
+    let error = unsafe { Library::open("libc.so.6") }.expect_err("it is the C library");
     let LoadError::Broken { symbol, .. } = &error else {
         panic!("{error:?}")
     };
@@ -210,7 +215,8 @@ fn an_old_library_is_refused_with_both_versions() {
     let Some(path) = fake(&scratch, &fake_functions("")) else {
         return;
     };
-    let error = Library::open(&path).expect_err("it is too old");
+    // SAFETY: it has no constructors, and its one function that is called is a libfabric's.
+    let error = unsafe { Library::open(&path) }.expect_err("it is too old");
     assert_eq!(
         error,
         LoadError::TooOld {
@@ -231,7 +237,8 @@ fn a_damaged_library_names_the_missing_function() {
     let Some(path) = fake(&scratch, &fake_functions("fi_tostr_r")) else {
         return;
     };
-    let error = Library::open(&path).expect_err("it lacks a function");
+    // SAFETY: it has no constructors, and is refused before any of its functions is called.
+    let error = unsafe { Library::open(&path) }.expect_err("it lacks a function");
     assert!(
         matches!(
             error,

@@ -244,10 +244,11 @@ impl Gated {
 
     fn settle(&mut self) {
         if let Err(error) = self.gates.settle() {
-            tracing::error!(%error, "a payload is leaked: a copy may be under way");
-            stats::count_leaked(1);
+            // Before anything is said of it: a subscriber may panic.
             std::mem::forget(std::mem::take(&mut self.given));
             std::mem::forget(self.wire.take());
+            stats::count_leaked(1);
+            tracing::error!(%error, "a payload is leaked: a copy may be under way");
         }
     }
 }

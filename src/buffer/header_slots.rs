@@ -45,7 +45,9 @@ impl Default for HeaderSlotConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The header is longer than a slot.
-    #[error("a header of {len} bytes is longer than a slot of {max} (setting `slot_size`)")]
+    #[error(
+        "a header of {len} bytes is longer than a slot of {max} (`HeaderSlotConfig::slot_size`)"
+    )]
     TooLong {
         /// The length of the header, in bytes.
         len: usize,
@@ -53,7 +55,7 @@ pub enum HeaderError {
         max: usize,
     },
     /// All slots are taken: back-pressure, not a failure.
-    #[error("no header slot is free")]
+    #[error("no header slot is free: give some back, or have more (`HeaderSlotConfig::slots`)")]
     NoSlot,
 }
 

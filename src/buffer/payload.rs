@@ -361,20 +361,22 @@ impl<T: Into<Segment>> FromIterator<T> for Payload {
 pub(crate) enum LeaseError {
     /// The segment's region is registered, but elsewhere.
     #[error(
-        "segment {segment} lies in a region that is registered with another domain, not with this one"
+        "segment {segment} lies in a region that is registered with another domain, not with this one: call Region::register with this one, too"
     )]
     ForeignBuffer {
         /// Its place in the payload, from 0.
         segment: usize,
     },
     /// The segment's region is registered nowhere.
-    #[error("segment {segment} lies in a region that is not registered")]
+    #[error("segment {segment} lies in a region that is not registered: call Region::register")]
     NotRegistered {
         /// Its place in the payload, from 0.
         segment: usize,
     },
     /// The segment is a device's memory, which the provider can't reach: it has to be copied to memory of the host first.
-    #[error("segment {segment} lies in a device's memory, and has to be staged")]
+    #[error(
+        "segment {segment} lies in a device's memory, and has to be staged: give the endpoint a StagingRing (`SendConfig::staging`)"
+    )]
     Staged {
         /// Its place in the payload, from 0.
         segment: usize,

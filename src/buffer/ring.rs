@@ -24,7 +24,7 @@ use crate::sync::{AtomicBool, Ordering};
 /// How a ring is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingConfig {
-    /// How many reservations and fragments are out at a time: 1 to 2^24. Default: 65,536. Memory: about 40 bytes each.
+    /// How many reservations and fragments are out at a time: 1 to 2^24. Default: 65,536. Memory: 25 bytes each.
     pub max_fragments: u32,
     /// Bytes reserved in front of each piece, for a header that must lie right before the payload
     /// ([`Shape::Headroom`](crate::fabric::Shape::Headroom)). 0 to 65,536. Default: 0. Only over host memory.
@@ -52,13 +52,17 @@ impl Default for RingConfig {
 #[non_exhaustive]
 pub enum RingError {
     /// Not enough bytes are free now: back-pressure, not a failure.
-    #[error("the ring has {free} bytes free")]
+    #[error(
+        "the ring has {free} bytes free: drop fragments, oldest first, or make the ring larger"
+    )]
     Full {
         /// The bytes that are free.
         free: usize,
     },
     /// The ring is smaller than that.
-    #[error("{len} bytes are more than the ring's {max}")]
+    #[error(
+        "{len} bytes are more than the ring's {max}: take several pieces, or make the ring larger"
+    )]
     TooLong {
         /// The bytes that were asked for.
         len: usize,
@@ -66,7 +70,9 @@ pub enum RingError {
         max: usize,
     },
     /// As many pieces are out as the setting allows: back-pressure too.
-    #[error("{max} fragments are out, the limit (setting `max_fragments`)")]
+    #[error(
+        "{max} fragments are out, as many as may be (setting `max_fragments`): drop some, or raise it"
+    )]
     TooManyFragments {
         /// The limit.
         max: u32,

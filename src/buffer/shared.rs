@@ -69,7 +69,9 @@ impl SharedBufferConfig {
 #[non_exhaustive]
 pub enum AcquireError {
     /// No slot became free before the deadline.
-    #[error("no buffer became free within {waited:?}")]
+    #[error(
+        "no buffer became free within {waited:?}: drop buffers or messages that are held, or have more slots"
+    )]
     TimedOut {
         /// How long it waited.
         waited: Duration,

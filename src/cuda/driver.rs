@@ -18,7 +18,8 @@ use super::virtual_memory::{AccessDescriptor, AllocationProperties};
 use crate::process::Owner;
 use crate::shared_object::{Missing, find, open_first};
 
-/// The environment variable that names the CUDA driver to load instead of the system's: the path of a `libcuda.so.1`.
+/// The environment variable that names the CUDA driver to load instead of the system's: the path of a `libcuda.so.1`. Who sets it vouches for the
+/// file, as for what `LD_LIBRARY_PATH` leads to.
 pub const FABRICAST_CUDA: &str = "FABRICAST_CUDA";
 
 const NAMES: [&str; 2] = ["libcuda.so.1", "libcuda.so"];
@@ -170,8 +171,9 @@ impl Cuda {
         if let Some(cuda) = LOADED.get() {
             return Ok(cuda);
         }
-        let (object, path) = open_first(FABRICAST_CUDA, &NAMES)
-            .map_err(|tried| CudaUnavailable::Library { tried })?;
+        // SAFETY: the names are those of NVIDIA's driver, trusted as a library that is linked.
+        let opened = unsafe { open_first(FABRICAST_CUDA, &NAMES) };
+        let (object, path) = opened.map_err(|tried| CudaUnavailable::Library { tried })?;
         let cuda = Self::find(&object);
         // Never unloaded, not even when it is refused.
         mem::forget(object);
@@ -380,7 +382,8 @@ pub(crate) fn may_be_here() -> bool {
 /// Whether the loader finds a driver by its name: so do libraries that know nothing of [`FABRICAST_CUDA`].
 #[cfg(feature = "cudarc")]
 pub(super) fn is_found_by_name() -> bool {
-    let found = open_first("", &NAMES);
+    // SAFETY: as in `Cuda::load`; no variable is named so.
+    let found = unsafe { open_first("", &NAMES) };
     // Never unloaded.
     found.map(|(object, _)| mem::forget(object)).is_ok()
 }

@@ -18,6 +18,7 @@ use self::config::OnAbandoned;
 use self::peers::{Peers, Stage};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
+use crate::contain::contain;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
@@ -25,6 +26,7 @@ use crate::endpoint::core::receive::{
 use crate::endpoint::delivery::{Deliveries, receive_pool};
 use crate::endpoint::error::PeerError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
+use crate::endpoint::header_source::hold;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -34,6 +36,7 @@ use crate::endpoint::protocol::wire::{Refusal, RefusalCode};
 use crate::error::{Blocked, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, PeerAddr};
+use crate::memory::HeldRegistration;
 use crate::process::Here;
 use crate::stats::{ReceiveStats, SendStats};
 
@@ -109,6 +112,8 @@ pub struct ConnectionlessEndpoint {
     inbox: Vec<ReceiveEvent>,
     /// Behind the core: nothing arrives any more when it goes.
     deliveries: Option<Box<Deliveries<ConnectionlessEvent>>>,
+    /// The region of [`ConnectionlessConfig::buffers`].
+    _data: Option<Here<HeldRegistration>>,
 }
 
 impl ConnectionlessEndpoint {
@@ -118,7 +123,8 @@ impl ConnectionlessEndpoint {
     /// # Errors
     ///
     /// [`Error::Unsupported`] when the fabric was opened with connected endpoints (FI_EP_MSG), [`Error::Config`] for a setting out of its
-    /// range, [`Error::Address`] for one that is not local or in use, [`Error::Memory`] and [`Error::Register`] for pool and headers.
+    /// range, [`Error::Address`] for one that is not local or in use, [`Error::Memory`] and [`Error::Register`] for pool and headers
+    /// and the region of [`ConnectionlessConfig::buffers`].
     pub fn open(
         domain: &Arc<Domain>,
         addr: PeerAddr,
@@ -141,6 +147,7 @@ impl ConnectionlessEndpoint {
         };
         config.check(windows.reserve() + SendsSettings::grants(Form::Rdm) + 1)?;
         let headers = config.headers.manager()?;
+        let data = hold(config.data.as_ref(), domain)?;
         if let Some(ring) = &config.staging {
             ring.register(domain)?;
         }
@@ -175,6 +182,7 @@ impl ConnectionlessEndpoint {
             on_abandoned,
             inbox: Vec::new(),
             deliveries: deliveries.map(Box::new),
+            _data: data,
         })
     }
 
@@ -632,7 +640,7 @@ impl Drop for ConnectionlessEndpoint {
         }
         if let Some(mut hear) = self.on_abandoned.take() {
             for (peer, key) in self.pending() {
-                hear(peer, key);
+                contain("on_abandoned", || hear(peer, key));
             }
         }
     }

@@ -115,7 +115,8 @@ impl DeviceMessage {
         self.connection
     }
 
-    /// Its number on that connection, from 0, without a gap.
+    /// Its number on that connection, counted from 1, without a gap: messages of every kind are counted, and a write with immediate data
+    /// ([`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote)) takes a number, too, which no message has.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }
@@ -266,9 +267,10 @@ impl Copying {
 /// Something failed behind the beginning of a copy: the buffer goes back when that is over.
 fn give_up(stream: &Stream, buffer: DeviceBuffer) {
     if let Err(error) = stream.synchronize() {
-        tracing::error!(%error, "a device buffer is leaked: a copy may be under way");
+        // Before anything is said of it: a subscriber may panic.
         mem::forget(buffer);
         stats::count_leaked(1);
+        tracing::error!(%error, "a device buffer is leaked: a copy may be under way");
     }
 }
 
@@ -297,9 +299,9 @@ impl Drop for Landing {
             return;
         };
         if let Err(error) = event.synchronize() {
-            tracing::error!(%error, "a receive slot is leaked: a copy may be under way");
             mem::forget((self.message.take(), self.region.take()));
             stats::count_leaked(1);
+            tracing::error!(%error, "a receive slot is leaked: a copy may be under way");
         }
     }
 }

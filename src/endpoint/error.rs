@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::protocol::close_reason::CloseReason;
 use crate::endpoint::windows::destination::Destination;
-use crate::errno::{CompletionError, FabricErrno};
+use crate::errno::{Advised, CompletionError, FabricErrno};
 use crate::memory::{Access, RegionKind, RegisterError};
 
 /// What back-pressure waits for. Every one of them passes by itself; a `Writable` event says when.
@@ -38,14 +38,18 @@ pub enum Blocked {
 impl fmt::Display for Blocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::HeaderSlots => "no header slot is free",
-            Self::Depth => "as many sends are in flight as the depth allows",
+            Self::HeaderSlots => {
+                "no header slot is free (as many as `HeaderSlotConfig::slots` are in use)"
+            }
+            Self::Depth => "as many sends are in flight as the setting `depth` allows",
             Self::Credits => "the peer has granted no more messages",
             Self::Provider => "the provider's queue is full",
             Self::Connecting => "the connection is not established yet",
             Self::Buffers => "no buffer is free",
             Self::LongMessage => "a long message is under way",
-            Self::Staging => "no slot of the staging ring is free",
+            Self::Staging => {
+                "no slot of the staging ring is free (as many as `StagingConfig` says are in use)"
+            }
             Self::Gate => "messages before it wait for an event or a copy",
             Self::HeaderRoom => "another header is in front of this buffer, until its send is over",
         })
@@ -61,7 +65,8 @@ pub enum SendErrorKind {
     WouldBlock(Blocked),
     /// The header does not fit its slot, or the header mode.
     #[error(
-        "header of {len} bytes, the limit is {max} (setting `header_slot_size`, or the header mode)"
+        "header of {len} bytes, the limit is {max}: give the endpoint larger header slots (`HeaderSlotConfig::slot_size`, by `header_slots` of its \
+         settings), or put the rest in front of the payload"
     )]
     HeaderTooLong {
         /// Bytes given.
@@ -104,7 +109,10 @@ pub enum SendErrorKind {
         whose: MessageLimit,
     },
     /// More segments than one message may have.
-    #[error("payload of {count} segments, the limit is {max} beside the header")]
+    #[error(
+        "payload of {count} segments, the limit is {max} beside the header: join segments, or connect with `SendConfig::shape(TwoMessages)`, which leaves \
+         one more for the payload"
+    )]
     TooManySegments {
         /// Segments given.
         count: usize,
@@ -112,13 +120,17 @@ pub enum SendErrorKind {
         max: usize,
     },
     /// A segment's region is registered, but not with the domain of this endpoint.
-    #[error("segment {segment} belongs to a region that is registered with another domain only")]
+    #[error(
+        "segment {segment} belongs to a region that is registered with another domain only: call Region::register with this endpoint's domain, too"
+    )]
     ForeignBuffer {
         /// Which segment, from 0.
         segment: usize,
     },
     /// A segment's region is not registered.
-    #[error("segment {segment} belongs to a region that is not registered (call Region::register)")]
+    #[error(
+        "segment {segment} belongs to a region that is not registered: call Region::register, or connect with `SendConfig::buffers`, which does that"
+    )]
     NotRegistered {
         /// Which segment, from 0.
         segment: usize,
@@ -126,7 +138,8 @@ pub enum SendErrorKind {
     /// A segment, or the destination of a read, lies in a device's memory that the provider can't reach ([`Region::path`](crate::Region::path)
     /// says why), and the endpoint has no [`StagingRing`](crate::endpoint::StagingRing) to copy it through memory of the host.
     #[error(
-        "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here (Region::path says why; give the endpoint a StagingRing)"
+        "segment {segment} lies in a device's memory that the provider can't reach, and is not staged here: Region::path says why; give the endpoint a StagingRing \
+         (`SendConfig::staging`)"
     )]
     NotStaged {
         /// Which segment, from 0.
@@ -147,7 +160,9 @@ pub enum SendErrorKind {
     #[error(transparent)]
     Window(#[from] WindowError),
     /// The endpoint was made by the process that this one was forked from.
-    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    #[error(
+        "this endpoint was made by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+    )]
     Forked {
         /// The process that made it.
         made_by: u32,
@@ -159,13 +174,17 @@ pub enum SendErrorKind {
     #[error(transparent)]
     Peer(#[from] PeerError),
     /// One of the two sides is saying goodbye: no new sends.
-    #[error("the connection is closing")]
+    #[error(
+        "the connection is closing: one of the two sides said goodbye; what is to be sent after that needs a new endpoint"
+    )]
     Closing,
     /// The connection is closed.
-    #[error("the connection is closed: {0}")]
+    #[error(
+        "the connection is closed: {0}; connect a new endpoint, or have this done by `SendConfig::reconnect`"
+    )]
     Closed(CloseReason),
     /// The provider refused the message.
-    #[error("fi_sendmsg: {0}")]
+    #[error("fi_sendmsg: {}", Advised::of(.0))]
     Fabric(FabricErrno),
 }
 
@@ -280,7 +299,9 @@ pub enum WindowError {
     #[error("the peer takes no part in windows (ReceiveConfig::windows, or an older version)")]
     PeerWithoutWindows,
     /// The connection does not stand, or there is no such connection.
-    #[error("the connection does not stand")]
+    #[error(
+        "not connected: the connection is not made yet, or is over; windows and one-sided operations need one, from `Connected` to `Disconnected`"
+    )]
     NotConnected,
     /// The window is another connection's.
     #[error("the window belongs to another connection")]
@@ -307,22 +328,28 @@ pub enum WindowError {
         window_len: u64,
     },
     /// A window, or an operation, without a byte.
-    #[error("without a byte")]
+    #[error("0 bytes: a window, and what is written to or read from it, has at least 1")]
     Empty,
     /// As many windows are exposed as the endpoint may have.
-    #[error("{limit} windows are exposed, as many as there may be")]
+    #[error(
+        "{limit} windows are exposed, as many as may be at once (setting `windows`): revoke some, or raise it"
+    )]
     TooManyWindows {
         /// The limit.
         limit: u32,
     },
     /// The provider's writes carry too few bytes of immediate data.
-    #[error("the provider's writes carry {bytes} bytes of immediate data, 8 are needed")]
+    #[error(
+        "the provider's writes carry {bytes} bytes of immediate data, 8 are needed: use a write and a message behind it instead"
+    )]
     NoImmediateData {
         /// What they carry.
         bytes: usize,
     },
     /// The endpoint was made by the process that this one was forked from.
-    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    #[error(
+        "this endpoint was made by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+    )]
     Forked {
         /// The process that made it.
         made_by: u32,
@@ -343,7 +370,7 @@ pub enum WindowError {
     #[error(transparent)]
     Register(#[from] RegisterError),
     /// The provider refused the operation.
-    #[error("{call}: {errno}")]
+    #[error("{call}: {}", Advised::of(errno))]
     Fabric {
         /// The C function.
         call: &'static str,
@@ -357,7 +384,7 @@ pub enum WindowError {
 #[non_exhaustive]
 pub enum PeerError {
     /// It was never added, or was removed, or went and was forgotten.
-    #[error("no such peer")]
+    #[error("no such peer: it was never added, or is gone and forgotten; add it again (add_peer)")]
     Unknown,
     /// There are as many as there may be.
     #[error("the endpoint has {limit} peers, as many as it may have (setting `max_peers`)")]
@@ -374,7 +401,7 @@ pub enum PeerError {
         needed: usize,
     },
     /// The provider can't reach such an address.
-    #[error("{call}: {errno}")]
+    #[error("{call}: {}", Advised::of(errno))]
     Fabric {
         /// The C function.
         call: &'static str,

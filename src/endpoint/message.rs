@@ -61,7 +61,8 @@ impl Message {
         self.connection
     }
 
-    /// Its number on that connection, from 0, without a gap.
+    /// Its number on that connection, counted from 1, without a gap: messages of every kind are counted, and a write with immediate data
+    /// ([`WindowEvent::PeerWrote`](crate::endpoint::WindowEvent::PeerWrote)) takes a number, too, which no message has.
     pub fn sequence(&self) -> u64 {
         self.sequence
     }

@@ -11,6 +11,8 @@ mod buffered;
 mod connectionless;
 pub(crate) mod core;
 mod delivery;
+#[cfg(all(test, not(loom)))]
+mod documented_settings;
 pub(crate) mod duplex;
 pub(crate) mod error;
 mod event;

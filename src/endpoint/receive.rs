@@ -256,6 +256,9 @@ impl ReceiveConfig {
         check_windows(self.windows.windows)?;
         let reason = "must be 1 to 65536 operations";
         check_count("operations", self.windows.operations, 65_536, reason)?;
+        if let Some(long) = &self.long {
+            long.check()?;
+        }
         check_deadline("operation_deadline", self.windows.deadline)
     }
 
@@ -477,6 +480,8 @@ impl ReceiveEndpoint {
     }
 
     /// Drives all connections, and appends what happened. Returns how many events were added.
+    ///
+    /// One call does a bounded amount of work, however fast peers send; what is left makes the endpoint ready again at once.
     ///
     /// # Errors
     ///
@@ -736,5 +741,83 @@ impl ReceiveEndpoint {
 impl Waitable for ReceiveEndpoint {
     fn wait_handle(&self) -> WaitHandle {
         WaitHandle::new(self.core.wait())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<ReceiveConfig>] = &[
+            Setting {
+                name: "max_message",
+                get: |c| c.max_message.into(),
+                set: |c, v| c.max_message(v.bytes()),
+            },
+            Setting {
+                name: "slots",
+                get: |c| c.slots.into(),
+                set: |c, v| c.slots(v.count()),
+            },
+            Setting {
+                name: "depth",
+                get: |c| c.depth.into(),
+                set: |c, v| c.depth(v.count()),
+            },
+            Setting {
+                name: "max_connections",
+                get: |c| c.max_connections.into(),
+                set: |c, v| c.slots(1 << 20).max_connections(v.count()),
+            },
+            Setting {
+                name: "handshake_timeout",
+                get: |c| c.handshake_timeout.into(),
+                set: |c, v| c.handshake_timeout(v.time()),
+            },
+            Setting {
+                name: "close_timeout",
+                get: |c| c.close_timeout.into(),
+                set: |c, v| c.close_timeout(v.time()),
+            },
+            Setting {
+                name: "windows",
+                get: |c| c.windows.windows.into(),
+                set: |c, v| c.slots(1 << 20).windows(v.count()),
+            },
+            Setting {
+                name: "operations",
+                get: |c| c.windows.operations.into(),
+                set: |c, v| c.operations(v.count()),
+            },
+            Setting {
+                name: "operation_deadline",
+                get: |c| c.windows.deadline.into(),
+                set: |c, v| c.operation_deadline(v.limit()),
+            },
+            Setting {
+                name: "unresponsive_after",
+                get: |c| c.patience.unresponsive.into(),
+                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
+            },
+            Setting {
+                name: "lost_after",
+                get: |c| c.patience.lost.into(),
+                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
+            },
+            Setting {
+                name: "tcp_user_timeout",
+                get: |c| c.watch.user_timeout.into(),
+                set: |c, v| c.tcp_user_timeout(v.limit()),
+            },
+        ];
+        compare(
+            include_str!("receive.rs"),
+            "ReceiveConfig",
+            settings,
+            ReceiveConfig::check,
+        );
     }
 }

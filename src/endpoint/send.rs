@@ -14,7 +14,7 @@ use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
-use crate::endpoint::header_source::HeaderSource;
+use crate::endpoint::header_source::{HeaderSource, hold};
 use crate::endpoint::id::EndpointId;
 use crate::endpoint::limits::{
     PATIENCE, check_count, check_deadline, check_patience, check_timeout, check_windows, moment_in,
@@ -34,7 +34,7 @@ use crate::error::{BatchError, ReadError, SendError, SendErrorKind};
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::PeerAddr;
 use crate::fabric::{Domain, EndpointSettings, Shape};
-use crate::memory::Access;
+use crate::memory::{Access, HeldRegistration, Region};
 use crate::process::Here;
 use crate::stats::SendStats;
 
@@ -44,6 +44,7 @@ use crate::stats::SendStats;
 /// |---|---|---|---|
 /// | `depth` | sends in flight | 64 | 1 to 65,536 |
 /// | `header_slots` | slots and bytes | 256 of 64 B | see [`HeaderSlotConfig`] |
+/// | `buffers` | | none | in the place of `header_slots`: see [`ZeroCopyBufferManager`] |
 /// | `header_mode` | | `Prefixed` | |
 /// | `shape` | | what the provider's limit on segments allows | see [`Shape`] |
 /// | `inject` | | `Auto` | see [`Inject`] |
@@ -60,6 +61,7 @@ use crate::stats::SendStats;
 /// | `reconnect` | | off | see [`ReconnectPolicy`] |
 /// | `endpoint` | | the provider's own | see [`EndpointSettings`] |
 pub struct SendConfig {
+    data: Option<Arc<Region>>,
     headers: HeaderSource,
     endpoint: EndpointSettings,
     reconnect: ReconnectPolicy,
@@ -69,6 +71,7 @@ pub struct SendConfig {
 impl Default for SendConfig {
     fn default() -> Self {
         Self {
+            data: None,
             headers: HeaderSource::Own(HeaderSlotConfig::default()),
             endpoint: EndpointSettings::default(),
             reconnect: ReconnectPolicy::off(),
@@ -115,9 +118,11 @@ impl SendConfig {
         self
     }
 
-    /// The header slots of a bundle, shared with the other endpoints that use it.
+    /// Data and header slots in one: the endpoint registers the data with its domain as it connects, for as long as it lives, and takes its
+    /// header slots from there. Both are shared with the other endpoints that use it.
     #[must_use]
-    pub fn buffers(self, buffers: &ZeroCopyBufferManager) -> Self {
+    pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
+        self.data = Some(Arc::clone(buffers.region()));
         self.shared_headers(buffers.headers())
     }
 
@@ -246,7 +251,8 @@ impl SendConfig {
         self
     }
 
-    /// Called with each key that is in flight when the endpoint is dropped, from within the drop: it must not panic.
+    /// Called with each key that is in flight when the endpoint is dropped, from within the drop: a panic of it is logged, and
+    /// goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.on_abandoned = Some(Box::new(hear));
@@ -347,6 +353,8 @@ fn forked(made_by: u32, payload: Payload, key: u64) -> SendError {
 pub struct SendEndpointZeroCopy {
     core: Here<SendCore<ProviderLink>>,
     reconnect: Option<Reconnector>,
+    /// The region of [`SendConfig::buffers`].
+    _data: Option<Here<HeldRegistration>>,
 }
 
 impl SendEndpointZeroCopy {
@@ -355,8 +363,8 @@ impl SendEndpointZeroCopy {
     ///
     /// # Errors
     ///
-    /// [`Error::Config`] for a setting out of its range, [`Error::TooFewDescriptors`] when the process may open no more, and
-    /// what libfabric answers. Whatever concerns the peer is reported by an event instead.
+    /// [`Error::Config`] for a setting out of its range, [`Error::Register`] when the region of [`SendConfig::buffers`] can't be registered,
+    /// [`Error::TooFewDescriptors`] when the process may open no more, and what libfabric answers. Whatever concerns the peer is reported by an event instead.
     pub fn connect(
         domain: &Arc<Domain>,
         peer: PeerAddr,
@@ -368,6 +376,7 @@ impl SendEndpointZeroCopy {
         if let Some(ring) = &config.settings.staging {
             ring.register(domain)?;
         }
+        let data = hold(config.data.as_ref(), domain)?;
         let two_messages = config.settings.shape == Some(Shape::TwoMessages);
         let sends = config.settings.depth * (1 + u32::from(two_messages));
         let tx = (sends + CONTROL_SENDS + config.settings.pieces()) as usize;
@@ -380,6 +389,7 @@ impl SendEndpointZeroCopy {
         Ok(Self {
             core: Here::new(core),
             reconnect,
+            _data: data,
         })
     }
 
@@ -750,5 +760,63 @@ impl SendEndpointZeroCopy {
 impl Waitable for SendEndpointZeroCopy {
     fn wait_handle(&self) -> WaitHandle {
         WaitHandle::new(self.core.wait())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<SendConfig>] = &[
+            Setting {
+                name: "depth",
+                get: |c| c.settings.depth.into(),
+                set: |c, v| c.depth(v.count()),
+            },
+            Setting {
+                name: "connect_timeout",
+                get: |c| c.settings.connect_timeout.into(),
+                set: |c, v| c.connect_timeout(v.time()),
+            },
+            Setting {
+                name: "close_timeout",
+                get: |c| c.settings.close_timeout.into(),
+                set: |c, v| c.close_timeout(v.time()),
+            },
+            Setting {
+                name: "send_deadline",
+                get: |c| c.settings.send_deadline.into(),
+                set: |c, v| c.send_deadline(v.limit()),
+            },
+            Setting {
+                name: "windows",
+                get: |c| c.settings.windows.into(),
+                set: |c, v| c.windows(v.count()),
+            },
+            Setting {
+                name: "unresponsive_after",
+                get: |c| c.settings.patience.unresponsive.into(),
+                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
+            },
+            Setting {
+                name: "lost_after",
+                get: |c| c.settings.patience.lost.into(),
+                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
+            },
+            Setting {
+                name: "tcp_user_timeout",
+                get: |c| c.settings.watch.user_timeout.into(),
+                set: |c, v| c.tcp_user_timeout(v.limit()),
+            },
+        ];
+        compare(
+            include_str!("send.rs"),
+            "SendConfig",
+            settings,
+            SendConfig::check,
+        );
     }
 }

@@ -1,4 +1,6 @@
-//! The table of a loop's sources: slots with generations, so that an old token never names a new source.
+//! The table of a loop's sources: a slab whose places have generations, so that an old token never names a new source.
+
+use slab::Slab;
 
 /// Names one source of one loop, for good: after the source is removed, its token names nothing.
 ///
@@ -24,73 +26,68 @@ impl Token {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct Place<T> {
     generation: u32,
+    /// `None` in a place that is retired: the slab keeps it, so that nobody gets it again.
     value: Option<T>,
 }
 
 /// Values by token.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    slots: Vec<Slot<T>>,
-    free: Vec<u32>,
+    places: Slab<Place<T>>,
+    /// Of each place's next value.
+    generations: Vec<u32>,
 }
 
 impl<T> Table<T> {
     pub(super) fn new() -> Self {
         Self {
-            slots: Vec::new(),
-            free: Vec::new(),
+            places: Slab::new(),
+            generations: Vec::new(),
         }
     }
 
     /// # Panics
     /// With 2³² − 1 sources; memory ends long before.
     pub(super) fn insert(&mut self, value: T) -> Token {
-        let index = self.free.pop().unwrap_or_else(|| {
-            let index = u32::try_from(self.slots.len()).expect("more than 2^32 sources");
-            // The bits u64::MAX belong to the waker.
-            assert!(index < u32::MAX, "more than 2^32 sources");
-            self.slots.push(Slot {
-                generation: 0,
-                value: None,
-            });
-            index
-        });
-        let slot = &mut self.slots[index as usize];
-        slot.value = Some(value);
-        Token {
-            index,
-            generation: slot.generation,
+        let place = self.places.vacant_entry();
+        let key = place.key();
+        if key == self.generations.len() {
+            self.generations.push(0);
         }
+        let index = u32::try_from(key).expect("more than 2^32 sources");
+        // The bits u64::MAX belong to the waker.
+        assert!(index < u32::MAX, "more than 2^32 sources");
+        let generation = self.generations[key];
+        place.insert(Place {
+            generation,
+            value: Some(value),
+        });
+        Token { index, generation }
     }
 
     pub(super) fn get(&self, token: Token) -> Option<&T> {
-        let slot = self.slots.get(token.index as usize)?;
-        slot.value
-            .as_ref()
-            .filter(|_| slot.generation == token.generation)
+        let place = self.places.get(token.index as usize)?;
+        let ours = place.generation == token.generation;
+        place.value.as_ref().filter(|_| ours)
     }
 
     pub(super) fn get_mut(&mut self, token: Token) -> Option<&mut T> {
-        let slot = self.slots.get_mut(token.index as usize)?;
-        slot.value
-            .as_mut()
-            .filter(|_| slot.generation == token.generation)
+        let place = self.places.get_mut(token.index as usize)?;
+        let ours = place.generation == token.generation;
+        place.value.as_mut().filter(|_| ours)
     }
 
     pub(super) fn remove(&mut self, token: Token) -> Option<T> {
-        let slot = self.slots.get_mut(token.index as usize)?;
-        if slot.generation != token.generation {
-            return None;
-        }
-        let value = slot.value.take()?;
-        // A slot whose generations are used up is retired: its next token would repeat an old one.
-        if let Some(next) = slot.generation.checked_add(1) {
-            slot.generation = next;
-            self.free.push(token.index);
-        }
-        Some(value)
+        self.get(token)?;
+        let key = token.index as usize;
+        let Some(next) = token.generation.checked_add(1) else {
+            // The generations of this place are used up: its next token would repeat an old one.
+            return self.places[key].value.take();
+        };
+        self.generations[key] = next;
+        self.places.remove(key).value
     }
 }
 
@@ -116,13 +113,11 @@ mod tests {
     #[test]
     fn a_slot_with_no_generation_left_is_retired() {
         let mut table = Table::new();
-        table.slots.push(Slot {
-            generation: u32::MAX,
-            value: None,
-        });
-        table.free.push(0);
+        table.generations.push(u32::MAX);
         let last = table.insert(1);
-        assert_eq!(table.remove(last), Some(1));
+        assert_eq!((last.generation, table.remove(last)), (u32::MAX, Some(1)));
+        assert_eq!(table.remove(last), None, "once");
         assert_ne!(table.insert(2).index, last.index);
+        assert_eq!(table.get(last), None);
     }
 }

@@ -15,7 +15,7 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 /// The longest that any test may wait for something that must happen.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 struct FakeSource {
@@ -330,7 +330,7 @@ fn run_for_and_run_once_end_in_time_in_every_mode() {
             .unwrap();
         let elapsed = begin.elapsed();
         assert!(
-            elapsed >= 30 * MS && elapsed < 2000 * MS,
+            elapsed >= 30 * MS && elapsed < DEADLINE,
             "{mode:?}: {elapsed:?}"
         );
     }

@@ -241,6 +241,7 @@ impl Ep {
 
     /// Sends a few bytes at once, copied by the provider, without a completion: nobody hears whether they arrived.
     pub(crate) fn inject(&self, peer: FiAddr, data: u32, bytes: &[u8]) -> Result<(), PostRefused> {
+        let _guard = self._domain.fabric().keys().look();
         // SAFETY: the endpoint is open and not of a connected type; the bytes are copied before the call returns.
         posted(unsafe {
             sys::fi_injectdata(
@@ -284,6 +285,7 @@ impl Ep {
         if post.more {
             flags |= sys::FI_MORE;
         }
+        let _guard = self._domain.fabric().keys().look();
         // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
         posted(unsafe { sys::fi_sendmsg(self.as_ptr(), &raw const msg, flags) })
     }
@@ -302,6 +304,7 @@ impl Ep {
         desc: *mut c_void,
         context: usize,
     ) -> Result<(), PostRefused> {
+        let _guard = self._domain.fabric().keys().look();
         // SAFETY: the caller's promises.
         posted(unsafe {
             sys::fi_recv(
@@ -333,6 +336,7 @@ impl Ep {
         }
         let remote = rma_iov(post);
         let msg = rma_msg(peer, post, &remote);
+        let _guard = self._domain.fabric().keys().look();
         // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
         posted(unsafe { sys::fi_writemsg(self.as_ptr(), &raw const msg, flags) })
     }
@@ -348,6 +352,7 @@ impl Ep {
     pub(crate) unsafe fn read(&self, peer: FiAddr, post: &RmaPost<'_>) -> Result<(), PostRefused> {
         let remote = rma_iov(post);
         let msg = rma_msg(peer, post, &remote);
+        let _guard = self._domain.fabric().keys().look();
         // SAFETY: the caller's promises; `msg` and its arrays are read before the call returns.
         posted(unsafe { sys::fi_readmsg(self.as_ptr(), &raw const msg, sys::FI_COMPLETION) })
     }
@@ -356,9 +361,11 @@ impl Ep {
     pub(crate) fn close(self) -> Result<(), i32> {
         let mut this = ManuallyDrop::new(self);
         this.cq.on_unbound();
+        let guard = this._domain.fabric().keys().look();
         // SAFETY: open, owned, and never used again: `this` is not dropped as a whole.
         let closed =
             unsafe { handle::close("ep", this._domain.fabric().owner(), this.as_ptr().cast()) };
+        drop(guard);
         if closed.is_ok() {
             // SAFETY: each parent is dropped once, here; when the close failed they are leaked on purpose, because
             // the provider still uses them.
@@ -385,6 +392,7 @@ impl Ep {
 impl Drop for Ep {
     fn drop(&mut self) {
         self.cq.on_unbound();
+        let _guard = self._domain.fabric().keys().look();
         // SAFETY: open and owned.
         let _ = unsafe { handle::close("ep", self._domain.fabric().owner(), self.as_ptr().cast()) };
     }

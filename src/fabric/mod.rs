@@ -21,6 +21,7 @@ mod endpoint_settings;
 mod ep;
 mod handle;
 mod info;
+mod keys;
 mod mr;
 mod operation;
 mod pep;
@@ -65,6 +66,7 @@ pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use rma::RmaLimits;
 pub(crate) use shm::check_peer;
 
+use self::keys::KeyGuard;
 use crate::Error;
 use crate::process::Owner;
 
@@ -88,6 +90,7 @@ pub struct Fabric {
     /// Whether a device's memory can be registered, or why not.
     device_memory: Result<(), Arc<str>>,
     owner: Owner,
+    keys: KeyGuard,
 }
 
 // SAFETY: the provider was found with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
@@ -179,6 +182,12 @@ impl Fabric {
         }
     }
 
+    /// Who may be in the tables of keys of its domains.
+    #[inline]
+    pub(crate) fn keys(&self) -> &KeyGuard {
+        &self.keys
+    }
+
     /// The process that opened it, and everything under it.
     pub(crate) fn owner(&self) -> Owner {
         self.owner
@@ -206,6 +215,7 @@ impl Fabric {
         let fabric = Self {
             raw,
             rma: RmaLimits::of(&info, provider, endpoint_kind),
+            keys: KeyGuard::of(&info.provider_name(), info.library().version()),
             info,
             provider,
             endpoint_kind,

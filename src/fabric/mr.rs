@@ -27,16 +27,19 @@ struct Mr {
     domain: Arc<Domain>,
 }
 
-// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it; what libfabric leaves unguarded of that,
+// `fabric::keys` guards (`open` and `drop`).
 unsafe impl Send for Mr {}
 // SAFETY: as above.
 unsafe impl Sync for Mr {}
 
 impl Drop for Mr {
     fn drop(&mut self) {
+        let guard = self.domain.fabric().keys().change();
         // SAFETY: the registration table drops this when the last lease ended, so no operation uses it.
         let _ =
             unsafe { handle::close("mr", self.domain.fabric().owner(), self.raw.as_ptr().cast()) };
+        drop(guard);
         self.domain.count_registration_closed();
     }
 }
@@ -201,7 +204,9 @@ fn open(
 ) -> Result<RawRegistration, Refused> {
     domain.count_registration().map_err(Refused::Limit)?;
     let mut raw = ptr::null_mut();
+    let guard = domain.fabric().keys().change();
     let rc = register(&raw mut raw);
+    drop(guard);
     let Some(raw) = NonNull::new(raw).filter(|_| rc == 0) else {
         domain.count_registration_closed();
         return Err(Refused::Code(rc));

@@ -53,6 +53,7 @@ impl LogLevel {
 /// | [`providers`](Self::providers) | `FI_PROVIDER` | names, with commas between | all | | 1.17 and 2.x |
 /// | [`provider_path`](Self::provider_path) | `FI_PROVIDER_PATH` | directories, with colons between | libfabric's | | 1.17 and 2.x |
 /// | [`universe_size`](Self::universe_size) | `FI_UNIVERSE_SIZE` | peers that libfabric prepares for | 256 | 1 to 2³¹ - 1 | 1.17 and 2.x |
+/// | [`fork_safe`](Self::fork_safe) | `RDMAV_FORK_SAFE`, `RDMAV_HUGEPAGES_SAFE`, `CXI_FORK_SAFE`, `CXI_FORK_SAFE_HP` | | not set | set or not | read by rdma-core and libcxi |
 ///
 /// A variable that is in the environment already stays as it is: who starts the program has the last word.
 ///
@@ -130,6 +131,21 @@ impl ProcessSettings {
     #[must_use]
     pub fn universe_size(self, peers: u32) -> Self {
         self.set("FI_UNIVERSE_SIZE", peers)
+    }
+
+    /// Lets the libraries below verbs, efa and cxi keep what they register from forked children (`MADV_DONTFORK`), their own queues and copies too.
+    ///
+    /// Needed on kernels before 5.12 alone, in programs that fork while endpoints are open; since then the kernel copies pinned pages at the fork. Memory
+    /// of [`Region::host`](crate::memory::Region::host) is kept from children in any case
+    /// ([`HostRegionBuilder::inherited`](crate::memory::HostRegionBuilder::inherited)). It costs a look-up and a call of madvise(2) at each
+    /// registration, and with huge pages the reading of `/proc/self/smaps`. It works on whole pages, so what lies beside registered bytes on the same page
+    /// is missing in the child, too: a child should do nothing but exec or `_exit`.
+    #[must_use]
+    pub fn fork_safe(self) -> Self {
+        self.set("RDMAV_FORK_SAFE", 1)
+            .set("RDMAV_HUGEPAGES_SAFE", 1)
+            .set("CXI_FORK_SAFE", 1)
+            .set("CXI_FORK_SAFE_HP", 1)
     }
 
     fn set(mut self, variable: &'static str, value: impl ToString) -> Self {
@@ -223,7 +239,8 @@ mod tests {
             .tcp_ports(30_000, 30_010)
             .log_level(LogLevel::Info)
             .providers(&["tcp", "shm"])
-            .tcp_nodelay(false);
+            .tcp_nodelay(false)
+            .fork_safe();
         let variables: Vec<_> = settings.variables().collect();
         assert_eq!(
             variables,
@@ -233,6 +250,10 @@ mod tests {
                 ("FI_LOG_LEVEL", "info"),
                 ("FI_PROVIDER", "tcp,shm"),
                 ("FI_TCP_NODELAY", "0"),
+                ("RDMAV_FORK_SAFE", "1"),
+                ("RDMAV_HUGEPAGES_SAFE", "1"),
+                ("CXI_FORK_SAFE", "1"),
+                ("CXI_FORK_SAFE_HP", "1"),
             ]
         );
         assert!(settings.check().is_ok());

@@ -91,6 +91,7 @@ impl Cq {
     pub(crate) fn read(&self, out: &mut Completions) -> Result<usize, Error> {
         let mut entries =
             [const { MaybeUninit::<sys::fi_cq_data_entry>::uninit() }; COMPLETION_BATCH];
+        let guard = self.domain.fabric().keys().look();
         // SAFETY: the queue is open and of this format; the array has room for so many entries.
         let n = unsafe {
             sys::fi_cq_read(
@@ -99,6 +100,7 @@ impl Cq {
                 COMPLETION_BATCH,
             )
         };
+        drop(guard);
         if n == -(sys::FI_EAGAIN as isize) {
             return Ok(0);
         }
@@ -292,6 +294,7 @@ impl Eq {
     pub(crate) fn read(&self) -> Result<Option<RawEvent>, Error> {
         let mut buffer = EventBuffer([0; EVENT_BYTES]);
         let mut kind = 0;
+        let guard = self.fabric.keys().look();
         // SAFETY: the queue is open; the buffer has that length and alignment.
         let n = unsafe {
             sys::fi_eq_read(
@@ -302,6 +305,7 @@ impl Eq {
                 0,
             )
         };
+        drop(guard);
         if n == -(sys::FI_EAGAIN as isize) {
             return Ok(None);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Purpose, RegionKind};
 use crate::cuda::CudaError;
-use crate::errno::FabricErrno;
+use crate::errno::{Advised, FabricErrno};
 
 /// Why a region, or a user of a region, could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum MemoryError {
         reason: &'static str,
     },
     /// The kernel would not map that much memory.
-    #[error("cannot map {asked_bytes} bytes")]
+    #[error("cannot map {asked_bytes} bytes: {source}")]
     Map {
         /// The size that was asked for, in bytes, rounded up to pages.
         asked_bytes: usize,
@@ -40,7 +40,7 @@ pub enum MemoryError {
     },
     /// Huge pages were required and there are not enough of them.
     #[error(
-        "cannot map {asked_bytes} bytes in huge pages of 2 MiB: reserve at least {pages} of them \
+        "cannot map {asked_bytes} bytes in huge pages of 2 MiB: {source}; reserve at least {pages} of them \
          (/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages), or do not require them"
     )]
     HugePages {
@@ -52,7 +52,9 @@ pub enum MemoryError {
         source: io::Error,
     },
     /// The memory could not be bound to a NUMA node.
-    #[error("cannot bind memory to NUMA node {node}")]
+    #[error(
+        "cannot bind memory to NUMA node {node}: {source} (the nodes are in /sys/devices/system/node)"
+    )]
     NumaNode {
         /// The node that was asked for.
         node: u32,
@@ -60,7 +62,7 @@ pub enum MemoryError {
         source: io::Error,
     },
     /// The kernel mapped the memory but has no pages for it.
-    #[error("cannot populate {asked_bytes} bytes")]
+    #[error("cannot populate {asked_bytes} bytes: {source}")]
     Populate {
         /// The size of the mapping, in bytes.
         asked_bytes: usize,
@@ -134,7 +136,7 @@ pub enum MemoryError {
         kind: RegionKind,
     },
     /// `/proc/self/smaps` could not be read.
-    #[error("/proc/self/smaps")]
+    #[error("reading /proc/self/smaps: {0}")]
     Smaps(#[source] io::Error),
 }
 
@@ -162,7 +164,9 @@ pub enum RegisterError {
         asked_bytes: u64,
     },
     /// The domain was opened by the process that this one was forked from.
-    #[error("this domain was opened by process {made_by}, which this process was forked from")]
+    #[error(
+        "this domain was opened by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+    )]
     Forked {
         /// The process that opened it.
         made_by: u32,
@@ -179,7 +183,7 @@ pub enum RegisterError {
         reason: Arc<str>,
     },
     /// libfabric refused for another reason.
-    #[error("{call}: {errno}")]
+    #[error("{call}: {}", Advised::of(errno))]
     Fabric {
         /// The C function.
         call: &'static str,

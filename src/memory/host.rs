@@ -1,7 +1,14 @@
 //! Host memory of our own: mapped, aligned, in huge pages where there are some, on one NUMA node where asked.
 //!
+//! Mapped, advised and unmapped through libc, never by a bare system call: providers that cache registrations (verbs, efa) learn by patching libc's
+//! functions that memory is gone, and would go on using the pages that lay there before.
+//!
+//! A forked child has none of it (`MADV_DONTFORK`), unless that was asked for: a fork makes pages copy-on-write, and on old kernels the parent's next
+//! write then moves it to new pages, while a network card, a disk or a GPU goes on using those that were pinned for it.
+//!
 //! # Safety
-//! A mapping is owned by one [`HostMapping`] from `mmap` to its drop; nothing else unmaps or remaps it.
+//! A mapping is owned by one [`HostMapping`] from `mmap` to its drop; nothing else unmaps or remaps it. In a forked child it is not dropped
+//! ([`Here`](crate::process::Here) in [`Region`]), since something else may lie at its address there.
 
 #![allow(unsafe_code)]
 
@@ -9,8 +16,6 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::ptr::NonNull;
 use std::sync::Arc;
-
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::device::Pin;
 use super::{MemoryError, Region, round_up};
@@ -64,6 +69,7 @@ pub struct HostRegionBuilder {
     alignment: Option<usize>,
     populate: bool,
     pinned: bool,
+    inherited: bool,
 }
 
 impl HostRegionBuilder {
@@ -75,6 +81,7 @@ impl HostRegionBuilder {
             alignment: None,
             populate: true,
             pinned: false,
+            inherited: false,
         }
     }
 
@@ -106,6 +113,18 @@ impl HostRegionBuilder {
     /// devices are asynchronous then. Default: false.
     pub fn pinned(mut self, pinned: bool) -> Self {
         self.pinned = pinned;
+        self
+    }
+
+    /// Whether a child that is forked from this process has a copy of the memory. Default: false, it has nothing there (`MADV_DONTFORK`, madvise(2)), and
+    /// is ended by SIGSEGV if it looks.
+    ///
+    /// Without a copy, memory that is registered, or that a disk reads into, survives a fork on any kernel, and a fork costs nothing for it. With one,
+    /// that holds only from Linux 5.12 on (6.5 for direct I/O), and where the provider was told to be safe itself
+    /// ([`ProcessSettings::fork_safe`](crate::fabric::ProcessSettings::fork_safe)). A child that only calls `_exit` or an exec, as that of
+    /// [`Command`](std::process::Command) does, needs none.
+    pub fn inherited(mut self, inherited: bool) -> Self {
+        self.inherited = inherited;
         self
     }
 
@@ -162,14 +181,15 @@ impl HostRegionBuilder {
 
     fn reserved(&self, alignment: usize) -> Result<HostMapping, MemoryError> {
         let len = rounded(self.len, HUGE_PAGE_BYTES)?;
-        let flags = MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        let flags = libc::MAP_HUGETLB | libc::MAP_HUGE_2MB;
         let no_pages = |source| MemoryError::HugePages {
             asked_bytes: len,
             pages: len / HUGE_PAGE_BYTES,
             source,
         };
-        let mut mapping =
-            HostMapping::new(len, HUGE_PAGE_BYTES, alignment, flags).map_err(no_pages)?;
+        let mut mapping = self
+            .map(len, HUGE_PAGE_BYTES, alignment, flags)
+            .map_err(no_pages)?;
         mapping.pages = Pages::Huge2M;
         mapping.bind(self.numa_node)?;
         if self.populate {
@@ -182,15 +202,13 @@ impl HostRegionBuilder {
     fn transparent(&self, alignment: usize) -> Result<HostMapping, MemoryError> {
         let len = rounded(self.len, rustix::param::page_size())?;
         let page = rustix::param::page_size();
-        let mut mapping =
-            HostMapping::new(len, page, alignment.max(HUGE_PAGE_BYTES), MapFlags::empty())
-                .map_err(|source| MemoryError::Map {
-                    asked_bytes: len,
-                    source,
-                })?;
-        // SAFETY: the mapping is ours, whole, and holds nothing yet; the advice changes no content.
-        let advised = unsafe { madvise(mapping.base.as_ptr().cast(), len, Advice::LinuxHugepage) };
-        if advised.is_ok() {
+        let mut mapping = self
+            .map(len, page, alignment.max(HUGE_PAGE_BYTES), 0)
+            .map_err(|source| MemoryError::Map {
+                asked_bytes: len,
+                source,
+            })?;
+        if mapping.advise(libc::MADV_HUGEPAGE).is_ok() {
             mapping.pages = Pages::Transparent;
         }
         mapping.bind(self.numa_node)?;
@@ -200,15 +218,30 @@ impl HostRegionBuilder {
 
     fn ordinary(&self, page: usize, alignment: usize) -> Result<HostMapping, MemoryError> {
         let len = rounded(self.len, page)?;
-        let mapping =
-            HostMapping::new(len, page, alignment, MapFlags::empty()).map_err(|source| {
-                MemoryError::Map {
-                    asked_bytes: len,
-                    source,
-                }
+        let mapping = self
+            .map(len, page, alignment, 0)
+            .map_err(|source| MemoryError::Map {
+                asked_bytes: len,
+                source,
             })?;
         mapping.bind(self.numa_node)?;
         mapping.populate(self.populate)?;
+        Ok(mapping)
+    }
+}
+
+impl HostRegionBuilder {
+    fn map(
+        &self,
+        len: usize,
+        page: usize,
+        alignment: usize,
+        flags: libc::c_int,
+    ) -> io::Result<HostMapping> {
+        let mapping = HostMapping::new(len, page, alignment, flags)?;
+        if !self.inherited {
+            mapping.advise(libc::MADV_DONTFORK)?;
+        }
         Ok(mapping)
     }
 }
@@ -232,18 +265,22 @@ unsafe impl Sync for HostMapping {}
 
 impl HostMapping {
     /// Maps `len` bytes (a multiple of `page`) that start at a multiple of `alignment`: more than asked, and the ends given back.
-    fn new(len: usize, page: usize, alignment: usize, flags: MapFlags) -> io::Result<Self> {
+    fn new(len: usize, page: usize, alignment: usize, flags: libc::c_int) -> io::Result<Self> {
         let spare = alignment.saturating_sub(page);
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
         let start = unsafe {
-            mmap_anonymous(
+            libc::mmap(
                 std::ptr::null_mut(),
                 len + spare,
-                protection,
-                MapFlags::PRIVATE | flags,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
+                -1,
+                0,
             )
-        }?;
+        };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
         let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
         let head = start.addr().get().next_multiple_of(alignment) - start.addr().get();
         // SAFETY: `head <= spare`, so this stays inside of the mapping.
@@ -254,7 +291,7 @@ impl HostMapping {
             if bytes > 0 {
                 // SAFETY: whole pages at the ends of the mapping just made; nobody knows their addresses yet.
                 // On failure they stay mapped, unused.
-                let _ = unsafe { munmap(from.as_ptr().cast(), bytes) };
+                let _ = unsafe { libc::munmap(from.as_ptr().cast(), bytes) };
             }
         }
         Ok(Self {
@@ -318,15 +355,18 @@ impl HostMapping {
     }
 
     fn populate_by_kernel(&self) -> io::Result<()> {
-        // SAFETY: the mapping is ours and whole; populating for write changes no content.
-        let populated = unsafe {
-            madvise(
-                self.base.as_ptr().cast(),
-                self.len,
-                Advice::LinuxPopulateWrite,
-            )
-        };
-        populated.map_err(io::Error::from)
+        self.advise(libc::MADV_POPULATE_WRITE)
+    }
+
+    /// Advice for all of it: one of those that change no content.
+    fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the mapping is ours and whole; none of the advices that are given here changes what lies in it.
+        let rc = unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) };
+        if rc == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 
     fn touch(&self) {
@@ -342,9 +382,10 @@ impl HostMapping {
 impl Drop for HostMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, whole, and its region is gone, so nobody holds an address in it.
-        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-        if let Err(errno) = unmapped {
-            tracing::error!(%errno, len_bytes = self.len, "munmap: a host region leaked");
+        let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        if rc != 0 {
+            let error = io::Error::last_os_error();
+            tracing::error!(%error, len_bytes = self.len, "munmap: a host region leaked");
         }
     }
 }

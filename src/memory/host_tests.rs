@@ -157,3 +157,65 @@ fn smaps_counts_only_the_mappings_asked_for() {
     );
     assert_eq!(huge_bytes_in(smaps.as_bytes(), 0x6000, 0x7000).unwrap(), 0);
 }
+
+/// Whether a forked child has nothing where the mapping of that address is (`dc` in the `VmFlags` of /proc/self/smaps).
+fn is_kept_from_children(address: usize) -> bool {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut here = false;
+    for line in smaps.lines() {
+        if let Some((from, to)) = mapping_range(line) {
+            here = (from..to).contains(&address);
+        } else if let Some(flags) = line.strip_prefix("VmFlags:").filter(|_| here) {
+            return flags.split_whitespace().any(|flag| flag == "dc");
+        }
+    }
+    panic!("{address:#x} is not mapped");
+}
+
+#[test]
+fn children_have_no_copy_unless_asked_for() {
+    for (len, pages) in [
+        (1, HugePages::Never),
+        (10_000, HugePages::Try),
+        (5 << 20, HugePages::Transparent),
+        (5 << 20, HugePages::Try),
+    ] {
+        let describe = || Region::host(len).huge_pages(pages);
+        for (region, kept) in [
+            (describe().build(), true),
+            (describe().inherited(true).build(), false),
+        ] {
+            let region = region.unwrap();
+            let start = region.as_ptr().addr();
+            for address in [start, start + len - 1] {
+                assert_eq!(is_kept_from_children(address), kept, "{pages:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn errors_say_what_the_system_said() {
+    let error = Region::host(1 << 47).build().unwrap_err().to_string();
+    assert!(
+        error.starts_with("cannot map 140737488355328 bytes: ") && error.contains("os error 12"),
+        "{error}"
+    );
+    let denied = || io::Error::from_raw_os_error(libc::EACCES);
+    let node = MemoryError::NumaNode {
+        node: 7,
+        source: denied(),
+    };
+    let populate = MemoryError::Populate {
+        asked_bytes: 10,
+        source: denied(),
+    };
+    let huge = MemoryError::HugePages {
+        asked_bytes: 1 << 21,
+        pages: 1,
+        source: denied(),
+    };
+    for error in [node, populate, huge, MemoryError::Smaps(denied())] {
+        assert!(error.to_string().contains("os error 13"), "{error}");
+    }
+}

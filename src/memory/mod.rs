@@ -27,6 +27,7 @@ mod dlpack;
 mod error;
 #[cfg(test)]
 pub(crate) mod fake;
+mod held;
 mod host;
 mod path;
 mod region;
@@ -41,6 +42,7 @@ pub use path::{DevicePaths, DirectBy, Path};
 pub use region::{Purpose, Region};
 
 pub(crate) use device::DeviceRange;
+pub(crate) use held::HeldRegistration;
 pub(crate) use region::Claim;
 pub(crate) use registration::{MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
 

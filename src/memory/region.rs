@@ -13,7 +13,7 @@ use super::MemoryError;
 use super::device::{Allocated, Pin, RegionKind};
 use super::host::{HostMapping, HostRegionBuilder, Pages};
 use super::path::Path;
-use super::registration::{Registrar, RegistrationTable, Scope};
+use super::registration::{RawRegistration, Registrar, RegistrationTable, Scope};
 use crate::cuda::DeviceAllocation;
 use crate::fabric::Domain;
 use crate::memory::RegisterError;
@@ -127,6 +127,67 @@ impl Region {
     /// A region over memory that a DMA engine, a driver or another library owns.
     ///
     /// `keep_alive` is dropped when the region and everything made from it is gone and deregistered; give it whatever unmaps the memory.
+    /// What lies there is sent by [`slice`](Self::slice), or, where the engine writes round and round, by a
+    /// [`RingRegion`](crate::buffer::RingRegion): its reservations say by [`ranges`](crate::buffer::Reservation::ranges) where the engine is to
+    /// write, and its fragments are sent.
+    ///
+    /// ```
+    /// use std::ptr::NonNull;
+    /// use std::time::{Duration, Instant};
+    /// use fabricast::buffer::{HeaderSlotConfig, ZeroCopyBufferManager};
+    /// use fabricast::endpoint::{ReceiveConfig, SendConfig};
+    /// use fabricast::{Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy};
+    ///
+    /// /// What a card's driver gives: memory that it maps, writes to, and unmaps in `drop`.
+    /// struct Card(NonNull<u8>);
+    /// # impl Card {
+    /// #     fn map() -> Self {
+    /// #         Self(NonNull::from(Box::leak(Box::new([7u8; 8192]))).cast())
+    /// #     }
+    /// # }
+    /// # impl Drop for Card {
+    /// #     fn drop(&mut self) {
+    /// #         drop(unsafe { Box::from_raw(self.0.cast::<[u8; 8192]>().as_ptr()) });
+    /// #     }
+    /// # }
+    /// // SAFETY: whoever has it only unmaps it.
+    /// unsafe impl Send for Card {}
+    /// unsafe impl Sync for Card {}
+    ///
+    /// let card = Card::map();
+    /// // SAFETY: 8 KiB are mapped until the card is dropped, and nobody here has a reference to them.
+    /// let region = unsafe { Region::external(card.0, 8192, Box::new(card)) }?;
+    ///
+    /// let domain = Fabric::builder().provider("tcp").node("127.0.0.1").open()?.open_domain()?;
+    /// let mut receiver = ReceiveEndpoint::listen(&domain, "127.0.0.1:0".parse()?, ReceiveConfig::default())?;
+    /// # let address = receiver.local_addr();
+    /// # let receiving = std::thread::spawn(move || -> Result<Vec<u8>, fabricast::Error> {
+    /// #     let (mut events, mut got) = (Vec::new(), Vec::new());
+    /// #     loop {
+    /// #         receiver.poll(&mut events)?;
+    /// #         for event in events.drain(..) {
+    /// #             match event {
+    /// #                 ReceiveEvent::Message(m) => got = m.payload().to_vec(),
+    /// #                 ReceiveEvent::Disconnected { .. } => return Ok(got),
+    /// #                 _ => {}
+    /// #             }
+    /// #         }
+    /// #         receiver.wait(Duration::from_millis(100))?;
+    /// #     }
+    /// # });
+    /// // The endpoint registers the memory.
+    /// let buffers = ZeroCopyBufferManager::new(region.clone(), HeaderSlotConfig::default())?;
+    /// let mut sender = SendEndpointZeroCopy::connect(&domain, address, SendConfig::default().buffers(&buffers))?;
+    /// sender.wait_connected()?;
+    /// // The card has written 1,000 bytes at 4,096.
+    /// sender.send_data(region.slice(4096..5096)?, b"event 7", 42)?;
+    /// sender.close(Instant::now() + Duration::from_secs(5))?;
+    /// # assert_eq!(receiving.join().unwrap()?, [7; 1000]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// Whether a forked child gets a copy is the owner's business: with `madvise(MADV_DONTFORK)` it does not, and what is registered survives a fork on
+    /// any kernel, as memory of our own does ([`HostRegionBuilder::inherited`]).
     ///
     /// # Errors
     /// [`MemoryError::Empty`] for 0 bytes, [`MemoryError::TooLarge`] when `len` is above `isize::MAX` or wraps around the address space.
@@ -173,7 +234,9 @@ impl Region {
         false
     }
 
-    /// Registers the region with a domain, so that endpoints of that domain can send from it. Again is fine, and does nothing.
+    /// Registers the region with a domain, so that endpoints of that domain can send from it, until [`deregister`](Self::deregister) or
+    /// until the region goes. Again is fine, and does nothing. An endpoint that was given the region in a
+    /// [`ZeroCopyBufferManager`](crate::buffer::ZeroCopyBufferManager) does it by itself, for as long as it lives.
     ///
     /// # Errors
     /// [`RegisterError`]: the domain's limit, the limit of lockable memory, or what the provider answers.
@@ -181,8 +244,8 @@ impl Region {
         self.register_with(domain)
     }
 
-    /// Ends the registration with a domain. New sends are refused at once; operations in flight keep it open until they are done.
-    /// Without a registration, it does nothing.
+    /// Ends the registration with a domain, also one that an endpoint made by itself. New sends are refused at once; operations in flight
+    /// keep it open until they are done. Without a registration, it does nothing.
     pub fn deregister(&self, domain: &Domain) {
         self.deregister_from(domain.scope());
     }
@@ -224,11 +287,26 @@ impl Region {
     /// Registers the region with a domain or an endpoint; again is no change. Blocks while the kernel locks the pages.
     pub(crate) fn register_with(&self, registrar: &dyn Registrar) -> Result<(), RegisterError> {
         self.registrations
-            .register(registrar.scope(), || match self.device_range() {
-                // The address of a device's memory never gets into a call for the host's.
-                Some(range) => registrar.register_device(&range, None),
-                None => registrar.register(self.base, self.len),
-            })
+            .register(registrar.scope(), || self.ask(registrar))
+    }
+
+    /// As [`register_with`](Self::register_with), for somebody who needs it until [`let_go`](Self::let_go), which each call has one of.
+    pub(super) fn hold(&self, registrar: &dyn Registrar) -> Result<(), RegisterError> {
+        self.registrations
+            .hold(registrar.scope(), || self.ask(registrar))
+    }
+
+    /// Deregisters when this was the last who [holds](Self::hold) it, unless the application has registered it, too.
+    pub(super) fn let_go(&self, scope: Scope) {
+        self.registrations.let_go(scope);
+    }
+
+    fn ask(&self, registrar: &dyn Registrar) -> Result<RawRegistration, RegisterError> {
+        match self.device_range() {
+            // The address of a device's memory never gets into a call for the host's.
+            Some(range) => registrar.register_device(&range, None),
+            None => registrar.register(self.base, self.len),
+        }
     }
 
     /// Which way the bytes go between the region and that domain's network; `None` where it is not registered with it.

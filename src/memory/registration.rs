@@ -344,18 +344,27 @@ fn is_leasable(state: u32) -> bool {
     state & (REGISTERED | CLOSING | STAGED) == REGISTERED
 }
 
+/// Who wants a scope's registration. When nobody does any more, it ends.
+#[derive(Clone, Copy, Default)]
+struct Wanted {
+    /// The application: it called for it, and did not take that back.
+    called: bool,
+    /// Those that need it while they live.
+    holders: u32,
+}
+
 /// The registrations of a region.
 pub(super) struct RegistrationTable {
     entries: Box<[Entry]>,
     /// Held while registering and while deciding to deregister; never by `lease` and `release`.
-    control: Mutex<()>,
+    control: Mutex<Box<[Wanted]>>,
 }
 
 impl RegistrationTable {
     pub(super) fn new() -> Self {
         Self {
             entries: (0..MAX_SCOPES).map(|_| Entry::new()).collect(),
-            control: Mutex::new(()),
+            control: Mutex::new(vec![Wanted::default(); MAX_SCOPES].into_boxed_slice()),
         }
     }
 
@@ -364,8 +373,36 @@ impl RegistrationTable {
         scope: Scope,
         register: impl FnOnce() -> Result<RawRegistration, RegisterError>,
     ) -> Result<(), RegisterError> {
-        let _control = lock(&self.control);
-        self.entries[scope.index()].register(register)
+        let mut wanted = lock(&self.control);
+        self.entries[scope.index()].register(register)?;
+        wanted[scope.index()].called = true;
+        Ok(())
+    }
+
+    /// Registers for somebody who needs it until [`let_go`](Self::let_go), which each call has one of.
+    pub(super) fn hold(
+        &self,
+        scope: Scope,
+        register: impl FnOnce() -> Result<RawRegistration, RegisterError>,
+    ) -> Result<(), RegisterError> {
+        let mut wanted = lock(&self.control);
+        self.entries[scope.index()].register(register)?;
+        wanted[scope.index()].holders += 1;
+        Ok(())
+    }
+
+    pub(super) fn let_go(&self, scope: Scope) {
+        let registration = {
+            let mut wanted = lock(&self.control);
+            let wanted = &mut wanted[scope.index()];
+            debug_assert!(wanted.holders > 0, "let go more often than held");
+            wanted.holders = wanted.holders.saturating_sub(1);
+            match (wanted.called, wanted.holders) {
+                (false, 0) => self.entries[scope.index()].deregister(),
+                _ => None,
+            }
+        };
+        drop(registration);
     }
 
     pub(super) fn path(&self, scope: Scope) -> Option<Path> {
@@ -380,7 +417,8 @@ impl RegistrationTable {
 
     pub(super) fn deregister(&self, scope: Scope) {
         let registration = {
-            let _control = lock(&self.control);
+            let mut wanted = lock(&self.control);
+            wanted[scope.index()].called = false;
             self.entries[scope.index()].deregister()
         };
         drop(registration);

@@ -8,6 +8,7 @@
 mod entry;
 mod on_ring;
 mod on_threads;
+mod still;
 
 use std::collections::VecDeque;
 use std::fmt;

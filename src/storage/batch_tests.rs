@@ -1,7 +1,8 @@
 use super::*;
 use crate::buffer::{BufferMut, SharedBufferConfig};
 use crate::memory::Region;
-use crate::storage::rig::{byte_at, bytes_of, directories, file_of, soon};
+use crate::storage::contained::contained;
+use crate::storage::rig::{Panics, byte_at, bytes_of, directories, file_of, refusing, soon};
 use crate::storage::{FileErrorKind, OpenOptions};
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -500,5 +501,46 @@ proptest! {
         for options in options() {
             run(options, depth, direct, &steps);
         }
+    }
+}
+
+/// The kernel refuses O_DIRECT, which is told to a subscriber that panics.
+#[test]
+fn a_subscriber_that_panics_costs_no_buffer() {
+    if let Err(reason) = probe() {
+        println!("SKIPPED: io_uring: {reason}");
+        return;
+    }
+    let (from, to) = rustix::pipe::pipe().expect("two descriptors");
+    let file = FileHandle::new(refusing(&directories()[0], from));
+    let pool = aligned_pool(2, 4096);
+    let options = BatchOptions {
+        direct: Some(DirectIo::On),
+        ..BatchOptions::default()
+    };
+    let mut batch = Batch::new(2, options).expect("a batch");
+    for cookie in 0..2 {
+        let buffer = pool.try_acquire().expect("two slots");
+        let entry = BatchEntry::read(&file, buffer, 0);
+        batch.submit(entry, cookie).expect("room");
+    }
+    assert_eq!(rustix::io::write(&to, &[7; 8192]), Ok(8192));
+    let (mut events, mut panics) = (Vec::new(), 0);
+    let dispatch = tracing::Dispatch::new(Panics);
+    while batch.pending() > 0 {
+        let wait = || batch.status(usize::MAX, usize::MAX, soon(), &mut events);
+        match contained(|| tracing::dispatcher::with_default(&dispatch, wait)) {
+            Ok(count) => assert!(count.expect("no error") > 0, "nothing in time"),
+            Err(said) => {
+                assert_eq!(said, "the log is gone");
+                panics += 1;
+            }
+        }
+    }
+    assert_eq!(panics, 1, "a file is refused once");
+    assert_eq!(events.len(), 2, "each has its outcome");
+    for event in events {
+        assert_eq!(event.result.expect("it was read").bytes, 4096);
+        assert_eq!(event.buffer[..], [7; 4096]);
     }
 }

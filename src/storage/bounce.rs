@@ -12,7 +12,7 @@ use crate::buffer::{BufferMut, SharedBufferConfig, SharedBufferManager};
 use crate::memory::{HugePages, MemoryError, Region, round_up};
 use crate::process::Owner;
 
-use super::Defaults;
+use super::{Defaults, pinned_buffers_clear};
 
 /// Buffers begin at multiples of this, in bytes: the strictest alignment that is believed of a file.
 const ALIGNMENT: usize = 1 << 20;
@@ -170,14 +170,16 @@ impl Drop for BounceBuffer {
     }
 }
 
-/// Unmaps the bounce buffers that are not in use, and says how many bytes that were. Others are kept when they come back.
+/// Gives the bounce buffers back that are not in use, and says how many bytes that were: those of the host's memory, and the pinned ones of staged
+/// transfers of GPU memory ([`pinned_buffers_clear`]). Others are kept when they come back.
 pub fn bounce_buffers_clear() -> usize {
     let pool = pool();
     if !pool.owner.is_here() {
         return 0;
     }
     let free = std::mem::take(&mut pool.lock().free);
-    free.iter().map(|buffer| buffer.len()).sum()
+    let unmapped: usize = free.iter().map(|buffer| buffer.len()).sum();
+    unmapped + pinned_buffers_clear()
 }
 
 #[cfg(all(test, not(loom)))]

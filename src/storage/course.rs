@@ -35,6 +35,16 @@ pub(crate) struct Course {
 }
 
 impl Course {
+    /// Whether it is a transfer of GPU memory that is so short that the thread that asks for it does it, staged, before the call returns: another thread
+    /// would take longer to wake up.
+    pub(crate) fn is_done_at_once(file: &File, memory: RawMemory, options: &IoOptions) -> bool {
+        let choice = options.back_end.unwrap_or_else(|| file.used().back_end);
+        let threshold = options.gds_threshold;
+        matches!(memory.place(), Place::Device { .. })
+            && choice != BackEndChoice::CuFile
+            && memory.len() < threshold.unwrap_or_else(|| Defaults::get().gds_threshold)
+    }
+
     /// For a transfer that `threads` may work on; 1: it is not to be cut, unless that is for overlapping copies.
     pub(crate) fn new(
         file: &File,

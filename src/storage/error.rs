@@ -83,7 +83,9 @@ pub enum FileErrorKind {
         reason: &'static str,
     },
     /// The handle was opened for the other direction only.
-    #[error("the handle was not opened for {wanted} (flags of `open`: r, w, r+, w+, a, a+)")]
+    #[error(
+        "the handle was not opened for {wanted} (flags of `open`: r, w, a, x for one direction, r+, w+, a+, x+ for both)"
+    )]
     NotOpenFor {
         /// "reading" or "writing".
         wanted: &'static str,
@@ -102,13 +104,17 @@ pub enum FileErrorKind {
     #[error("offset and length together are more than a file may have (2^63 - 1 bytes)")]
     TooLarge,
     /// A write took no byte, and no error came with it.
-    #[error("the system took no byte of a write and gave no reason")]
+    #[error(
+        "the system took no byte of a write and gave no reason: look for a full device or a quota, then write what is missing"
+    )]
     WriteZero,
     /// The handle was closed.
-    #[error("the handle is closed")]
+    #[error("the handle is closed: open the file again")]
     Closed,
     /// The handle was made by the process that this one was forked from. Open the file here.
-    #[error("the handle was made by process {made_by}, which this process was forked from")]
+    #[error(
+        "the handle was made by process {made_by}, which this process was forked from: open the file again here"
+    )]
     Forked {
         /// The process that made it.
         made_by: u32,
@@ -130,8 +136,10 @@ pub enum FileErrorKind {
     /// A setting, of the process or of its environment, is out of its range.
     #[error("setting {0}")]
     Setting(#[from] SettingError),
-    /// It was cancelled before it was done.
-    #[error("it was cancelled")]
+    /// It was cancelled before it was done, by [`Batch::cancel`](super::Batch::cancel) or because what it belonged to ended.
+    #[error(
+        "it was cancelled before it was done: what was moved before is counted, submit the rest again"
+    )]
     Cancelled,
     /// A bug: the code that moves the bytes panicked. What it moved before is counted.
     #[error("the transfer panicked: {0}")]
@@ -141,6 +149,15 @@ pub enum FileErrorKind {
 /// What the reader of an error can do about it, where that is known; begins with a separator.
 fn advice(errno: i32) -> &'static str {
     match errno {
+        libc::EACCES => {
+            ": look at owner and mode of the file, and of each directory on the way to it (namei -l)"
+        }
+        libc::ENOENT => {
+            ": look at the path; the flags \"w\" and \"a\" make the file, but no directory"
+        }
+        libc::EINVAL => {
+            ": an argument, or the alignment that O_DIRECT asks for here; `DirectIo::Off` does without it"
+        }
         libc::EMFILE => {
             ": raise it with `ulimit -n` or LimitNOFILE= (a file takes two descriptors)"
         }
@@ -294,7 +311,31 @@ mod tests {
             assert!(text.contains(part), "{part:?} in {text:?}");
         }
         let closed = FileError::new(FileOperation::Sync, Path::new("x"), FileErrorKind::Closed);
-        assert_eq!(closed.to_string(), "sync, x: the handle is closed");
+        assert_eq!(
+            closed.to_string(),
+            "sync, x: the handle is closed: open the file again"
+        );
+    }
+
+    #[test]
+    fn the_most_frequent_errors_say_what_to_do() {
+        let os = |errno| FileErrorKind::Os { errno };
+        for (kind, word) in [
+            (os(libc::EACCES), "owner and mode"),
+            (os(libc::ENOENT), "look at the path"),
+            (os(libc::EINVAL), "DirectIo::Off"),
+            (os(libc::EROFS), "flag \"r\""),
+            (FileErrorKind::Closed, "open the file again"),
+            (
+                FileErrorKind::Forked { made_by: 7 },
+                "open the file again here",
+            ),
+            (FileErrorKind::Cancelled, "submit the rest again"),
+            (FileErrorKind::WriteZero, "full device or a quota"),
+            (FileErrorKind::NotOpenFor { wanted: "writing" }, "x+"),
+        ] {
+            assert!(kind.to_string().contains(word), "{kind}");
+        }
     }
 
     #[test]

@@ -294,6 +294,20 @@ impl File {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+impl File {
+    /// With other descriptors than those of the file, as if O_DIRECT were to be had.
+    pub(crate) fn with_descriptors(self, buffered: OwnedFd, direct: OwnedFd) -> Self {
+        Self {
+            buffered,
+            direct: Some(direct),
+            refused: OnceLock::new(),
+            alignment: DirectAlignment::page(),
+            ..self
+        }
+    }
+}
+
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("File")

@@ -249,6 +249,8 @@ impl FileHandle {
 
     /// Reads into a range of a buffer that the operation owns, cut in tasks for the threads of a pool, and returns at once.
     ///
+    /// GPU memory of fewer bytes than [`IoOptions::gds_threshold`] is read by this thread, and the future is ready when this returns.
+    ///
     /// What is wrong with the arguments, and a pool that is full ([`FileErrorKind::QueueFull`]), the outcome says, which is there at once then.
     pub fn pread<B: IoBufMut>(
         &self,
@@ -264,7 +266,7 @@ impl FileHandle {
 
     /// Writes a range of a buffer that the operation owns, cut in tasks for the threads of a pool, and returns at once.
     ///
-    /// As [`pread`](Self::pread), the outcome says what is wrong.
+    /// As with [`pread`](Self::pread), little GPU memory is written by this thread, and the outcome says what is wrong.
     pub fn pwrite<B: IoBuf>(
         &self,
         buffer: B,
@@ -429,8 +431,12 @@ impl FileHandle {
             let part = self.part(operation, memory, range, offset)?;
             let subject = self.subject(operation, offset, part.len())?;
             let failed = |kind| subject.error(part.len(), kind);
-            let pool = self.pool(options).map_err(failed)?;
-            let threads = pool.threads().max(1);
+            let pool = if Course::is_done_at_once(&subject.file, part, options) {
+                None
+            } else {
+                Some(self.pool(options).map_err(failed)?)
+            };
+            let threads = pool.as_ref().map_or(1, |pool| pool.threads().max(1));
             let course = Course::new(
                 &subject.file,
                 subject.direction,
@@ -453,6 +459,10 @@ impl FileHandle {
         let place = |buffer: &mut B| RawMemory::new(place(buffer)).part(start, len);
         // SAFETY: the caller's promise.
         let operation = unsafe { Operation::new(subject, course, buffer, place) };
+        let Some(pool) = pool else {
+            // By this thread, and nobody else has heard of it.
+            return IoFuture::over(operation.wait());
+        };
         match operation.submit(&pool) {
             Ok(()) => IoFuture::running(operation),
             Err(outcome) => IoFuture::over(outcome),

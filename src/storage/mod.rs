@@ -22,6 +22,7 @@ mod block;
 pub mod block_device;
 mod bounce;
 mod compat;
+mod contained;
 mod course;
 pub mod cufile;
 mod defaults;

@@ -13,12 +13,12 @@
 
 #![allow(unsafe_code)]
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::time::Instant;
 
+use super::contained::contained;
 use super::course::Course;
 use super::engine::{Task, TaskOutcome};
 use super::file::File;
@@ -120,11 +120,7 @@ impl Transfer {
         };
         // SAFETY: a part of the memory that `new` was promised, which no other task has (`Tasks`), and this task has not ended.
         let run = || unsafe { self.course.engine.run(&task) };
-        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
-            let said = panic.downcast_ref::<&str>().map(ToString::to_string);
-            let said = said.or_else(|| panic.downcast_ref::<String>().cloned());
-            TaskOutcome::failed(FileErrorKind::Panicked(said.unwrap_or_default()))
-        })
+        contained(run).unwrap_or_else(|said| TaskOutcome::failed(FileErrorKind::Panicked(said)))
     }
 
     fn add(&self, start: usize, len: usize, outcome: TaskOutcome) {
@@ -512,11 +508,12 @@ pub fn callback_panics() -> u64 {
 }
 
 pub(super) fn call<B>(on_done: impl FnOnce(IoOutcome<B>), outcome: IoOutcome<B>) {
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| on_done(outcome))) {
+    if let Err(said) = contained(|| on_done(outcome)) {
         CALLBACK_PANICS.fetch_add(1, Ordering::Relaxed);
-        tracing::error!("a function that was given to IoFuture::on_done panicked");
-        // What a panic carries may panic again when it is dropped.
-        std::mem::forget(panic);
+        tracing::error!(
+            said,
+            "a function that was given to IoFuture::on_done panicked"
+        );
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::storage::contained::Spiteful;
 use crate::storage::engine::Engine;
 use crate::storage::file::FileUse;
 use crate::storage::plan::Tasks;
@@ -18,6 +19,8 @@ enum Act {
     /// So many bytes, then an error.
     Fail(usize, i32),
     Panic,
+    /// A panic whose payload panics when it is dropped.
+    PanicTwice,
 }
 
 /// An engine that plays parts: tasks of 100 bytes, of which the n-th does the n-th act.
@@ -44,6 +47,7 @@ impl Engine for Played {
             Act::Short(bytes) => (bytes, None),
             Act::Fail(bytes, errno) => (bytes, Some(FileErrorKind::Os { errno })),
             Act::Panic => panic!("a part that was played"),
+            Act::PanicTwice => std::panic::panic_any(Spiteful),
         };
         fill(moved);
         TaskOutcome {
@@ -109,6 +113,9 @@ fn expected(acts: &[Act]) -> (usize, Option<FileErrorKind>) {
                 let said = "a part that was played".to_owned();
                 return (100 * index, Some(FileErrorKind::Panicked(said)));
             }
+            Act::PanicTwice => {
+                return (100 * index, Some(FileErrorKind::Panicked(String::new())));
+            }
         }
     }
     (100 * acts.len(), None)
@@ -156,7 +163,7 @@ proptest! {
 fn a_task_that_panics_is_an_error_and_the_buffer_comes_back() {
     let pool = ThreadPool::new(2, 8).unwrap();
     let acts = [Act::Whole, Act::Whole, Act::Panic, Act::Whole];
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let outcome = begin(&acts, &pool).wait_until(deadline).unwrap();
     check(&acts, &outcome.result, &outcome.buffer);
     let mut bytes = vec![0; 400];
@@ -168,11 +175,27 @@ fn a_task_that_panics_is_an_error_and_the_buffer_comes_back() {
 }
 
 #[test]
+fn what_a_panic_carries_costs_neither_the_outcome_nor_the_thread() {
+    let pool = ThreadPool::new(2, 8).unwrap();
+    let acts = [Act::Whole, Act::PanicTwice, Act::Whole];
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let outcome = begin(&acts, &pool).wait_until(deadline);
+    let outcome = outcome.expect("it ends");
+    check(&acts, &outcome.result, &outcome.buffer);
+    let mut bytes = vec![0; 300];
+    let memory = RawMemory::of_mut(&mut bytes);
+    // SAFETY: borrowed for us alone.
+    let result = unsafe { transfer(subject(), memory, course(&acts), Some(&pool)) };
+    check(&acts, &result, &bytes);
+    assert_eq!((pool.stats().panics, pool.threads()), (0, 2));
+}
+
+#[test]
 fn what_has_not_begun_behind_an_error_is_left_out() {
     let pool = ThreadPool::new(1, 8).unwrap();
     let mut acts = vec![Act::Whole; 50];
     acts[1] = Act::Fail(10, libc::EIO);
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(120);
     let outcome = begin(&acts, &pool).wait_until(deadline).unwrap();
     check(&acts, &outcome.result, &outcome.buffer);
     assert!(
@@ -207,7 +230,7 @@ fn a_buffer_is_dropped_once_and_only_when_its_operation_is_over() {
         "tasks are queued that know where it is"
     );
     pool.resume();
-    told.recv_timeout(Duration::from_secs(30)).unwrap();
+    told.recv_timeout(Duration::from_secs(120)).unwrap();
     assert!(
         told.recv_timeout(Duration::from_millis(20)).is_err(),
         "once"

@@ -43,8 +43,13 @@ pub enum BackEndChoice {
 #[derive(Debug, Clone, Default)]
 pub struct IoOptions {
     /// Bytes of one task, at least 1; rounded up to pages, since tasks begin at pages of the file. Default: the setting `task_size`.
+    ///
+    /// What one thread does best as a whole is cut less: a task of GPU memory that is staged has `bounce_buffer_size` bytes at least (the setting; 16 MiB),
+    /// and a transfer by io_uring is one task. A transfer through bounce buffers of the host's memory is cut more, down to 512 KiB.
     pub task_size: Option<usize>,
-    /// GPU memory: below this many bytes, the transfer is staged by the calling thread. Default: the setting `gds_threshold`.
+    /// GPU memory: below this many bytes, the transfer is staged by the calling thread, also in [`pread`](super::FileHandle::pread) and
+    /// [`pwrite`](super::FileHandle::pwrite), whose future is ready then; unless [`BackEndChoice::CuFile`] was asked for. Default: the setting
+    /// `gds_threshold`.
     pub gds_threshold: Option<usize>,
     /// The threads that do it. Default: the pool of the process, or of the file's block device where the settings say so.
     pub pool: Option<ThreadPool>,

@@ -1,9 +1,13 @@
-//! What the tests of this module share: directories on disk and in memory, files whose bytes tell their place.
+//! What the tests of this module share: directories on disk and in memory, files whose bytes tell their place, and what goes wrong on purpose.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use super::file::{File, FileUse};
+use super::{BackEndChoice, CompatMode, DirectIo};
 
 /// A file system in memory, without direct I/O.
 const TMPFS: &str = "/dev/shm";
@@ -37,4 +41,46 @@ pub(super) fn file_of(directory: &TempDir, len: u64) -> PathBuf {
 /// A deadline that only a hang reaches.
 pub(super) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
+}
+
+/// A subscriber of `tracing` that panics at each event, as one that writes to a log that is gone may.
+pub(super) struct Panics;
+
+impl tracing::Subscriber for Panics {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("the log is gone");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// A file whose direct descriptor refuses each transfer (EINVAL: a name space has no bytes), and whose buffered one is a pipe.
+pub(super) fn refusing(directory: &TempDir, pipe: OwnedFd) -> File {
+    let path = file_of(directory, 10);
+    let fd = std::fs::File::open(&path).expect("it is there");
+    let used = FileUse {
+        readable: true,
+        writable: false,
+        direct: DirectIo::Off,
+        back_end: BackEndChoice::IoUring,
+        compat_mode: CompatMode::On,
+        cufile_refuses: None,
+    };
+    let file = File::new(path.as_path().into(), fd.into(), used).expect("a file");
+    let no_bytes = std::fs::File::open("/proc/self/ns/uts").expect("every process is in one");
+    file.with_descriptors(pipe, no_bytes.into())
 }

@@ -41,13 +41,16 @@ pub struct Settings {
     pub compat_mode: CompatMode,
     /// Threads of the pool of the process, and of each block device's.
     pub num_threads: usize,
-    /// Into how many bytes a task an operation is cut, for the threads.
+    /// Into how many bytes a task an operation is cut, for the threads; see [`IoOptions::task_size`](super::IoOptions::task_size) for what is cut
+    /// otherwise.
     pub task_size: usize,
     /// Transfers to or from GPU memory that are shorter are done by the calling thread, without cuFile.
     pub gds_threshold: usize,
-    /// The longest bounce buffer.
+    /// The longest bounce buffer. Also of GPU memory that is staged: a task goes through two pieces of pinned memory, of a quarter of this each, and is
+    /// as long as this at least.
     pub bounce_buffer_size: usize,
-    /// What all bounce buffers together may take; beyond it, tasks wait for one another's.
+    /// What all bounce buffers of the host's memory together may take; beyond it, tasks wait for one another's. Of pinned memory, no more than this is kept
+    /// for the next transfer.
     pub bounce_pool_size: usize,
     /// Whether reads go around the page cache (O_DIRECT) where the handle and the call leave the choice open.
     pub auto_direct_io_read: bool,

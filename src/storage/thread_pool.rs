@@ -16,11 +16,12 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::Error;
 use crate::process::Owner;
+
+use super::contained::contained;
 
 /// The most threads that a pool may have.
 pub(super) const THREADS_MAX: usize = 1024;
@@ -394,8 +395,8 @@ impl Shared {
 /// Runs one task; whether it came back.
 fn run(job: Arc<dyn Run>, task: u32) -> bool {
     let kept = Arc::clone(&job);
-    let came_back = contained(|| job.run(task));
-    contained(|| {
+    let came_back = contained(|| job.run(task)).is_ok();
+    let _ = contained(|| {
         if !came_back {
             Arc::clone(&kept).panicked(task);
         }
@@ -403,18 +404,6 @@ fn run(job: Arc<dyn Run>, task: u32) -> bool {
         drop(kept);
     });
     came_back
-}
-
-/// Calls; whether it came back.
-fn contained(call: impl FnOnce()) -> bool {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(()) => true,
-        Err(payload) => {
-            // What a panic carries may panic again when it is dropped.
-            std::mem::forget(payload);
-            false
-        }
-    }
 }
 
 /// Locks, also after a panic: what our locks guard is whole between any two statements.

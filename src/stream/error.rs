@@ -233,12 +233,38 @@ pub enum StreamError {
         /// What of it.
         what: String,
     },
+    /// Nothing moved for as long as may be, though both sides were there.
+    #[error("nothing moved for {after:.1?}: {waits}")]
+    Stalled {
+        /// How long nothing moved.
+        after: std::time::Duration,
+        /// What this side waited for, and how it stood, in words.
+        waits: String,
+    },
     /// It took longer than it may.
     #[error("not done in time: {what}")]
     Deadline {
         /// What took so long.
         what: &'static str,
     },
+}
+
+impl StreamError {
+    /// What the peer says of a stream that stood still, and beside it what this side was waiting for.
+    pub(super) fn with_this_side(self, waits: impl FnOnce() -> String) -> Self {
+        match self {
+            Self::Failed {
+                code: code @ RefusalCode::STALLED,
+                block,
+                reason,
+            } => Self::Failed {
+                code,
+                block,
+                reason: format!("{reason}; {}", waits()),
+            },
+            other => other,
+        }
+    }
 }
 
 /// A code, and what the peer adds to it.

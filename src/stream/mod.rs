@@ -28,6 +28,8 @@ mod simulation;
 mod sink;
 mod slots;
 mod source;
+#[cfg(test)]
+mod stall_tests;
 mod sums;
 mod through_gpu;
 pub(crate) mod wire;

@@ -20,6 +20,25 @@ const WAITING_MAX: usize = 4096;
 pub(super) struct Outbox {
     waiting: VecDeque<Packed>,
     overflown: bool,
+    #[cfg(test)]
+    swallow: Option<Swallow>,
+}
+
+/// Messages that are never sent, for tests: so many of this kind.
+#[cfg(test)]
+#[derive(Debug, Clone)]
+pub(super) struct Swallow {
+    pub(super) kind: super::wire::Kind,
+    pub(super) left: std::sync::Arc<std::sync::atomic::AtomicU32>,
+}
+
+#[cfg(test)]
+impl Swallow {
+    fn takes(&self, message: &Message<'_>) -> bool {
+        use std::sync::atomic::Ordering::Relaxed;
+        let less = |left: u32| left.checked_sub(1);
+        message.kind() == self.kind && self.left.fetch_update(Relaxed, Relaxed, less).is_ok()
+    }
 }
 
 #[derive(Debug)]
@@ -40,7 +59,19 @@ pub(super) enum Pumped {
 }
 
 impl Outbox {
+    #[cfg(test)]
+    pub(super) fn swallowing(swallow: Option<Swallow>) -> Self {
+        Self {
+            swallow,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn push(&mut self, message: &Message<'_>) {
+        #[cfg(test)]
+        if self.swallow.as_ref().is_some_and(|it| it.takes(message)) {
+            return;
+        }
         if self.waiting.len() >= WAITING_MAX {
             self.overflown = true;
             return;

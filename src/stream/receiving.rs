@@ -228,6 +228,8 @@ pub(crate) struct Intake {
     is_credit_stale: bool,
     written_said: u64,
     wants_progress: bool,
+    /// The sender is told once more how far it is, so that it hears that the sink works.
+    is_word_due: bool,
     is_verdict_unsaid: bool,
     refusal: Option<Refusal>,
     failure: Option<(RefusalCode, Option<u64>, String)>,
@@ -283,6 +285,7 @@ impl Intake {
             is_credit_stale: false,
             written_said: 0,
             wants_progress: false,
+            is_word_due: false,
             is_verdict_unsaid: false,
             refusal: None,
             failure: None,
@@ -781,6 +784,11 @@ impl Intake {
         self.wants_progress = true;
     }
 
+    /// The sender is to hear that the sink works, though there is nothing new to say.
+    pub(crate) fn say_that_it_works(&mut self) {
+        self.is_word_due = true;
+    }
+
     /// The next message for the sender. It is the same, or a newer one, until [`on_said`](Self::on_said) says that it went out.
     pub(crate) fn next_to_say(&mut self) -> Option<Message<'_>> {
         self.saying = self.choose();
@@ -847,6 +855,10 @@ impl Intake {
                 Saying::Failed
             });
         }
+        let blocks = self.have.count();
+        if matches!(self.state, State::Deciding | State::Whole) {
+            return self.is_word_due.then_some(Saying::Written(blocks));
+        }
         if self.state != State::Receiving {
             return None;
         }
@@ -866,8 +878,7 @@ impl Intake {
         if !self.damaged.is_empty() {
             return Some(Saying::Damaged);
         }
-        let blocks = self.have.count();
-        let is_due = self.wants_progress && blocks != self.written_said;
+        let is_due = self.is_word_due || self.wants_progress && blocks != self.written_said;
         is_due.then_some(Saying::Written(blocks))
     }
 
@@ -904,6 +915,7 @@ impl Intake {
             Saying::Written(blocks) => {
                 self.written_said = blocks;
                 self.wants_progress = false;
+                self.is_word_due = false;
             }
             Saying::Damaged => {
                 self.damaged.pop_front();
@@ -937,6 +949,49 @@ impl Intake {
     /// Whether the sender said that it pauses.
     pub(crate) fn is_paused(&self) -> bool {
         self.is_paused
+    }
+
+    /// How it is, in words for whoever looks for the reason why it does not go on.
+    pub(crate) fn describe(&self) -> String {
+        let rails = self.rails.iter().enumerate();
+        let rails = rails.map(|(number, rail)| {
+            let Rail {
+                arrived,
+                said,
+                finished,
+                ..
+            } = rail;
+            format!("{number}: {arrived} arrived of {said} said, finished {finished:?}")
+        });
+        format!(
+            "{}; lap {}{}{}{}; {} of {} blocks here, {} being written; {} arrived, {} lost, {} granted; home {:?}; rails: {}{}",
+            self.state.text(),
+            self.lap,
+            if self.finish.is_some() {
+                ", finished by the sender"
+            } else {
+                ""
+            },
+            if self.is_accept_unsaid {
+                ", Accept unsaid"
+            } else {
+                ""
+            },
+            if self.is_verdict_unsaid {
+                ", verdict unsaid"
+            } else {
+                ""
+            },
+            self.have.count(),
+            self.plan.blocks(),
+            self.taken.count(),
+            self.arrived,
+            self.lost,
+            self.granted,
+            self.home,
+            rails.collect::<Vec<_>>().join("; "),
+            if self.is_paused { "; paused" } else { "" },
+        )
     }
 
     /// What is checked and written.

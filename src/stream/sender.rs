@@ -180,6 +180,15 @@ impl StreamSender {
         }
     }
 
+    /// What each transfer is doing and waiting for, in words, for whoever looks for the reason why something does not go on. The words are not part of
+    /// the interface. `None`: its thread did not answer within that time.
+    pub fn describe(&self, timeout: Duration) -> Option<String> {
+        let (way, words) = std::sync::mpsc::sync_channel(1);
+        let _ = self.commands.send(Command::Describe(way));
+        self.waker.wake();
+        words.recv_timeout(timeout).ok()
+    }
+
     fn begin_stop(&self, deadline: Instant) {
         let _ = self.commands.send(Command::Stop(deadline));
         self.waker.wake();

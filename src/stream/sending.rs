@@ -113,6 +113,8 @@ pub(crate) struct Outlay {
     blake3: Option<[u8; HASH_LEN]>,
     is_paused: bool,
     pause_said: bool,
+    /// The peer is told once more whether it is paused, so that it hears that this side works.
+    is_word_due: bool,
     saying: Option<Saying>,
     part: Vec<u8>,
     farewell: Option<(RefusalCode, String)>,
@@ -157,6 +159,7 @@ impl Outlay {
             blake3: None,
             is_paused: false,
             pause_said: false,
+            is_word_due: false,
             saying: None,
             part: Vec::new(),
             farewell: None,
@@ -389,7 +392,7 @@ impl Outlay {
     }
 
     fn choose_sending(&self, rail: u16) -> Option<Saying> {
-        if self.is_paused != self.pause_said {
+        if self.is_paused != self.pause_said || self.is_word_due {
             return Some(Saying::Pause(self.is_paused));
         }
         let lost = self.rails.iter().position(|it| {
@@ -431,7 +434,10 @@ impl Outlay {
             Saying::RailLost(lost) => {
                 self.rails[usize::from(lost)].lost_said_on = Some(rail);
             }
-            Saying::Pause(on) => self.pause_said = on,
+            Saying::Pause(on) => {
+                self.pause_said = on;
+                self.is_word_due = false;
+            }
             Saying::Cancel => self.farewell = None,
         }
     }
@@ -720,6 +726,11 @@ impl Outlay {
         self.is_paused = on;
     }
 
+    /// The peer is to hear that this side works, though it has no block for it now.
+    pub(crate) fn say_that_it_works(&mut self) {
+        self.is_word_due = self.state == State::Sending && !self.is_sealed;
+    }
+
     /// How it ended, if it did: what the receiver has checked, or why it has not.
     pub(crate) fn outcome(&self) -> Option<&Result<Complete, StreamError>> {
         self.outcome.as_ref()
@@ -733,6 +744,32 @@ impl Outlay {
     /// Blocks and bytes that the peer's sink had when it last said so.
     pub(crate) fn written(&self) -> (u64, u64) {
         self.written
+    }
+
+    /// How it is, in words for whoever looks for the reason why it does not go on.
+    pub(crate) fn describe(&self) -> String {
+        let rails = self.rails.iter().enumerate();
+        let rails = rails.map(|(number, rail)| {
+            let Rail { sent, finished, .. } = rail;
+            let state = if rail.is_live { "live" } else { "gone" };
+            format!("{number} {state}, {sent} sent, finished {finished:?}")
+        });
+        format!(
+            "{}; lap {}{}{}{}; {} of {} blocks wanted, {} taken; {} sent of {} granted; {} written there; rails: {}{}",
+            self.state.text(),
+            self.lap,
+            if self.may_finish { ", may finish" } else { "" },
+            if self.is_cut_short { ", cut short" } else { "" },
+            if self.is_sealed { ", sealed" } else { "" },
+            self.wanted.count(),
+            self.plan.blocks(),
+            self.taken.count(),
+            self.sent,
+            self.granted,
+            self.written.0,
+            rails.collect::<Vec<_>>().join("; "),
+            if self.is_paused { "; paused" } else { "" },
+        )
     }
 
     /// Blocks that came damaged, as the peer says.

@@ -124,6 +124,11 @@ impl SlotBook {
         Ok(())
     }
 
+    /// How many have been granted, and how many can be taken.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.slots.len(), self.free.len())
+    }
+
     /// Whether one can be taken.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()

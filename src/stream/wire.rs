@@ -149,6 +149,8 @@ bitflags::bitflags! {
         const RAILS = 1 << 3;
         /// The receiver keeps what it has of a stream that was cut.
         const RESUME = 1 << 4;
+        /// The receiver says so while its sink works.
+        const WORKING = 1 << 5;
     }
 }
 

@@ -1,5 +1,12 @@
 //! One test of this program, alone in a process: what is loaded once in a process and never again is loaded there.
 
+#[path = "names.rs"]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "whoever needs it has it; programs take these files one by one"
+)]
+mod names;
+
 use std::io::Read;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,7 +20,12 @@ pub(crate) fn is_child(mark: &str, test: &str) -> bool {
 pub(crate) fn child(mark: &str, test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command
-        .args([test, "--exact", "--nocapture", "--test-threads=1"])
+        .args([
+            names::full_name(test),
+            "--exact",
+            "--nocapture",
+            "--test-threads=1",
+        ])
         .env(mark, test)
         .stdin(Stdio::null());
     command

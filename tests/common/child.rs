@@ -5,6 +5,13 @@
 
 #![allow(unsafe_code)]
 
+#[path = "names.rs"]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "whoever needs it has it; programs take these files one by one"
+)]
+mod names;
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -90,7 +97,12 @@ impl Child {
         env: &[(&str, &str)],
     ) -> Self {
         command
-            .args([test, "--exact", "--nocapture", "--test-threads=1"])
+            .args([
+                names::full_name(test),
+                "--exact",
+                "--nocapture",
+                "--test-threads=1",
+            ])
             .env(ROLE, role)
             .env(ARGUMENT, argument.to_string())
             .stdin(Stdio::piped())

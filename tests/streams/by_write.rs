@@ -4,11 +4,11 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fabricast::Domain;
 use fabricast::stream::{
-    DirectorySink, DiscardSink, FileSource, RefusalCode, SendOptions, StreamError, StreamNews,
-    StreamSender, Transport,
+    DirectorySink, DiscardSink, FileSource, MemorySink, RefusalCode, SendOptions, StreamError,
+    StreamNews, StreamSender, Transport,
 };
+use fabricast::{Domain, Region};
 
 use crate::world::*;
 
@@ -152,5 +152,43 @@ fn a_receiver_that_ends_while_blocks_are_written_is_a_lost_connection() {
         let pool = sender.pool().clone();
         sender.stop(by());
         assert_eq!(pool.free_count(), pool.slots(), "nothing is held");
+    });
+}
+
+/// libfabric 1.17 does not guard its table of keys when a registration of a domain of `net` is closed: two threads in it at once tore it, and
+/// searched it for ever, or met what the other had freed. Two threads come and go here, and a third has its keys looked up by writes.
+#[test]
+fn memory_is_registered_and_given_back_by_several_threads_beside_writes() {
+    const ROUNDS: usize = 80;
+    const AT_ONCE: usize = 200;
+    over_both(|domain| {
+        let (over, ends) = std::sync::mpsc::channel();
+        for _ in 0..3 {
+            let (domain, over) = (domain.clone(), over.clone());
+            std::thread::spawn(move || {
+                for _ in 0..ROUNDS {
+                    let regions = std::iter::repeat_with(|| {
+                        let region = Region::host(4096).build().unwrap();
+                        region.register(&domain).unwrap();
+                        region
+                    });
+                    drop(regions.take(AT_ONCE).collect::<Vec<_>>());
+                }
+                over.send(()).unwrap();
+            });
+        }
+        let sink = MemorySink::new(1 << 22);
+        let receiver = listen(domain, receiver_config(sink.clone()).windows(16));
+        for _ in 0..5 {
+            let (_dir, source) = file(1_000_001);
+            let outcomes = send(domain, source, &[receiver.local_addr()], by_write());
+            outcomes[0].result.clone().unwrap();
+            assert!(sink.take()[0].bytes == content(1_000_001, 12));
+        }
+        for _ in 0..3 {
+            let end = ends.recv_timeout(PATIENCE);
+            end.expect("a thread that registers memory comes to an end");
+        }
+        receiver.stop(by());
     });
 }

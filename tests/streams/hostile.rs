@@ -8,8 +8,8 @@ use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager};
 use fabricast::endpoint::{ConnectionlessConfig, ConnectionlessEvent, HeaderMode, SendConfig};
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    DirectorySink, FileSource, RefusalCode, SendOptions, StreamError, StreamNews, StreamReceiver,
-    StreamSender,
+    DirectorySink, DiscardSink, FileSource, RefusalCode, SendOptions, StreamError, StreamNews,
+    StreamReceiver, StreamSender,
 };
 use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr, SendEndpointZeroCopy, SendEvent};
 
@@ -91,8 +91,11 @@ fn nonsense_ends_its_own_connection_and_no_other() {
     over_both(|domain| {
         let to = tempfile::tempdir().unwrap();
         let config = receiver_config(DirectorySink::new(to.path()).unwrap());
-        let receiver = listen(domain, config.handshake_timeout(Duration::from_millis(300)));
+        let receiver = listen(domain, config);
         let addr = receiver.local_addr();
+        // One of little patience, for those who say nothing: whoever is to be served in time comes to the other one.
+        let hasty = receiver_config(DiscardSink).handshake_timeout(Duration::from_millis(300));
+        let hasty = listen(domain, hasty);
         let mut open = Vec::new();
         for number in [1_u64, 30, u64::MAX / 2, u64::MAX / 2] {
             open.extend_from_slice(&number.to_le_bytes());
@@ -130,7 +133,6 @@ fn nonsense_ends_its_own_connection_and_no_other() {
                 vec![hello(1), (message(5, 1, 1, &[]), vec![0])],
                 None,
             ),
-            ("nothing", vec![], None),
         ];
         for (what, messages, code) in cases {
             println!("{what}");
@@ -142,7 +144,13 @@ fn nonsense_ends_its_own_connection_and_no_other() {
                 }
             }
         }
-        while receiver.next(Duration::from_millis(50)).is_some() {}
+        println!("nothing");
+        say(domain, hasty.local_addr(), vec![]);
+        match next_end(&hasty) {
+            StreamNews::Refused { code, .. } => assert_eq!(code, RefusalCode::DEADLINE),
+            other => panic!("{other:?}"),
+        }
+        hasty.stop(by());
         assert_serves(domain, &receiver);
         assert_eq!(names(to.path()), ["file"]);
         receiver.stop(by());
@@ -199,27 +207,23 @@ fn a_receiver_that_lies_or_stalls_ends_in_a_clear_error() {
     };
     let from = tempfile::tempdir().unwrap();
     fs::write(from.path().join("file"), content(1_000_000, 4)).unwrap();
-    let attempt = |addr: PeerAddr, options: SendOptions| {
-        let config = sender_config().connect_timeout(Duration::from_millis(500));
+    let attempt = |addr: PeerAddr, timeout: Duration, deadline: Option<Duration>| {
+        let config = sender_config().connect_timeout(timeout);
         let sender = StreamSender::open(&domain, config).unwrap();
         let source = FileSource::file(from.path().join("file")).unwrap();
-        let began = Instant::now();
+        let options = SendOptions::default().reconnects(0).deadline(deadline);
         let transfer = sender.send(source, [addr], options).unwrap();
         let outcome = transfer.wait(by()).unwrap().pop().unwrap();
         sender.stop(by());
-        (outcome.result.unwrap_err(), began.elapsed())
+        outcome.result.unwrap_err()
     };
-    let options = || {
-        let short = Duration::from_millis(300);
-        SendOptions::default().reconnects(0).stalled_after(short)
-    };
+    let (short, long) = (Duration::from_millis(300), 10 * PATIENCE);
     // Never answers the hello.
-    let (error, took) = attempt(liar(&domain, |_| vec![]), options());
+    let error = attempt(liar(&domain, |_| vec![]), short, None);
     assert!(matches!(error, StreamError::Deadline { .. }), "{error:?}");
-    assert!(took < Duration::from_secs(5), "{took:?}");
     // Answers with nonsense.
     let nonsense = |_| vec![([0x11; 64], vec![])];
-    let (error, _) = attempt(liar(&domain, nonsense), options());
+    let error = attempt(liar(&domain, nonsense), long, None);
     assert!(matches!(error, StreamError::Violation(_)), "{error:?}");
     // Answers with another session's hello.
     let mut ack = Vec::new();
@@ -231,16 +235,11 @@ fn a_receiver_that_lies_or_stalls_ends_in_a_clear_error() {
         1 => vec![(message(17, 0, 32, &ack), vec![2; 32])],
         _ => vec![],
     };
-    let (error, _) = attempt(liar(&domain, other), options());
+    let error = attempt(liar(&domain, other), long, None);
     assert!(matches!(error, StreamError::Violation(_)), "{error:?}");
     // A deadline for all of it holds, whatever the peer does.
-    let deadline = Duration::from_millis(200);
-    let (error, took) = attempt(
-        liar(&domain, |_| vec![]),
-        options().deadline(Some(deadline)),
-    );
+    let error = attempt(liar(&domain, |_| vec![]), long, Some(short));
     assert!(matches!(error, StreamError::Deadline { .. }), "{error:?}");
-    assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@ use fabricast::stream::{
 };
 
 use crate::common::child::{self, tell};
-use crate::common::rounds;
+use crate::common::{rounds, soak};
 use crate::namespaces::{FAR, NEAR, in_two_namespaces, ip, join_far, start_far};
 use crate::world::*;
 
@@ -108,8 +108,8 @@ fn near(test: &str) {
         println!("{kind:?}: {took:?} after the link was down: {error}");
         let is_clear = matches!(error, StreamError::Lost(_) | StreamError::Deadline { .. });
         assert!(is_clear, "{error:?}");
-        // The silence, and two attempts with a rest before each.
-        assert!(took < 10 * LOST_AFTER, "{took:?}");
+        // The silence, and two attempts with a rest before each: for a machine that has nothing else to do.
+        assert!(!soak() || took < 10 * LOST_AFTER, "{took:?}");
         assert!(!to.join(path.file_name().expect("a name")).exists());
         ip("link set fbnear0 up");
         sender.stop(by());

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use fabricast::Domain;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    DirectorySink, FileSource, PeerOutcome, RefusalCode, SendOptions, SourceError, StreamError,
-    StreamNews, StreamReceiver, StreamSender, Transport,
+    BlockSource, DirectorySink, FileSource, Manifest, PeerOutcome, RefusalCode, SendOptions,
+    SourceError, StreamError, StreamNews, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::common::child::{Child, argument, role, tell};
@@ -27,13 +27,37 @@ fn work_dir(to: &Path) -> PathBuf {
     to.join(name.expect("what is kept of the stream"))
 }
 
-/// Sends at 16 MB/s until some of it is written, and then drops the sender.
+/// A source of whose second half nothing can be read before the gate is open.
+#[derive(Debug)]
+struct Gated(FileSource, Arc<Gate>);
+
+impl BlockSource for Gated {
+    fn manifest(&self) -> &Manifest {
+        self.0.manifest()
+    }
+
+    fn stamp(&self) -> [u8; 16] {
+        self.0.stamp()
+    }
+
+    fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        if offset >= SIZE as u64 / 2 {
+            self.1.pass();
+        }
+        self.0.read(entry, offset, into)
+    }
+
+    fn check_unchanged(&self) -> Result<(), SourceError> {
+        self.0.check_unchanged()
+    }
+}
+
+/// Sends until some of it is written, and then drops the sender: it can't be done before, since half of it can't be read.
 fn cut(domain: &Arc<Domain>, path: &Path, receiver: &StreamReceiver, transport: Transport) {
     let sender = StreamSender::open(domain, sender_config()).unwrap();
-    let options = SendOptions::default()
-        .rate(Some(16_000_000))
-        .transport(transport);
-    let source = FileSource::file(path).unwrap();
+    let options = SendOptions::default().transport(transport);
+    let gate = Arc::new(Gate::default());
+    let source = Gated(FileSource::file(path).unwrap(), Arc::clone(&gate));
     let transfer = sender
         .send(source, [receiver.local_addr()], options)
         .unwrap();
@@ -44,6 +68,7 @@ fn cut(domain: &Arc<Domain>, path: &Path, receiver: &StreamReceiver, transport: 
     }
     drop(sender);
     let outcome = transfer.wait(by).unwrap().pop().unwrap();
+    gate.open();
     outcome.result.expect_err("it was cut");
     match next_end(receiver) {
         StreamNews::Cut(..) => {}

@@ -24,10 +24,13 @@ fn a_file_arrives_whatever_its_size() {
             fs::write(&path, content(size, size as u64)).unwrap();
             fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
             let source = FileSource::file(&path).unwrap();
-            let peers = [receiver.local_addr()];
             let options = SendOptions::default().transport(transport);
-            let mut outcomes = send(domain, source, &peers, options);
-            let outcome = outcomes.pop().unwrap();
+            let outcome = send_to(domain, source, &receiver, options);
+            let report = &outcome.report;
+            println!(
+                "{name}: {:?}, {} new attempts",
+                report.took, report.reconnects
+            );
             outcome
                 .result
                 .unwrap_or_else(|error| panic!("{name}: {error}"));

@@ -3,13 +3,13 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
     BlockSource, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, SinkFactory, StreamNews,
-    StreamReceiver, StreamSender, Transport,
+    StreamReceiver, StreamSender, Transfer, Transport,
 };
 use fabricast::{Domain, Fabric, PeerAddr};
 
@@ -99,9 +99,66 @@ pub(crate) fn send(
 ) -> Vec<PeerOutcome> {
     let sender = StreamSender::open(domain, sender_config()).expect("a sender");
     let transfer = sender.send(source, peers.to_vec(), options).expect("begun");
-    let outcomes = transfer.wait(by()).expect("over in time");
+    let outcomes = transfer.wait(by());
+    let outcomes = outcomes.unwrap_or_else(|| panic!("not over in time: {}", of_sender(&sender)));
     sender.stop(by());
     outcomes
+}
+
+/// Waits for a transfer; if that is not over in time, both sides say what they wait for.
+pub(crate) fn over(
+    transfer: &Transfer,
+    sender: &StreamSender,
+    receiver: &StreamReceiver,
+) -> Vec<PeerOutcome> {
+    let outcomes = transfer.wait(by());
+    outcomes.unwrap_or_else(|| {
+        let (ours, theirs) = (of_sender(sender), of_receiver(receiver));
+        panic!("not over in time: {ours}\n{theirs}")
+    })
+}
+
+/// One transfer to one receiver, with a sender of its own.
+pub(crate) fn send_to(
+    domain: &Arc<Domain>,
+    source: impl BlockSource,
+    receiver: &StreamReceiver,
+    options: SendOptions,
+) -> PeerOutcome {
+    let sender = StreamSender::open(domain, sender_config()).expect("a sender");
+    let transfer = sender.send(source, [receiver.local_addr()], options);
+    let mut outcomes = over(&transfer.expect("begun"), &sender, receiver);
+    sender.stop(by());
+    outcomes.pop().expect("of one peer")
+}
+
+/// What a sender says of itself.
+pub(crate) fn of_sender(sender: &StreamSender) -> String {
+    let words = sender.describe(Duration::from_secs(5));
+    words.unwrap_or_else(|| "the sender does not answer".to_owned())
+}
+
+/// What a receiver says of itself.
+pub(crate) fn of_receiver(receiver: &StreamReceiver) -> String {
+    let words = receiver.describe(Duration::from_secs(5));
+    words.unwrap_or_else(|| "the receiver does not answer".to_owned())
+}
+
+/// Where threads wait until it is opened, for good.
+#[derive(Debug, Default)]
+pub(crate) struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    pub(crate) fn open(&self) {
+        *self.0.lock().expect("no panic") = true;
+        self.1.notify_all();
+    }
+
+    pub(crate) fn pass(&self) {
+        let is_open = self.0.lock().expect("no panic");
+        let passed = self.1.wait_while(is_open, |is_open| !*is_open);
+        drop(passed.expect("no panic"));
+    }
 }
 
 /// Waits for the next end of a stream.
@@ -109,7 +166,8 @@ pub(crate) fn next_end(receiver: &StreamReceiver) -> StreamNews {
     let by = by();
     loop {
         let left = by.saturating_duration_since(Instant::now());
-        match receiver.next(left).expect("news in time") {
+        let news = receiver.next(left);
+        match news.unwrap_or_else(|| panic!("no news in time: {}", of_receiver(receiver))) {
             StreamNews::Began(_) => {}
             other => return other,
         }

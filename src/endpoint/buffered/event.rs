@@ -128,7 +128,9 @@ pub enum PushError {
     #[error("would block: {0}")]
     WouldBlock(Blocked),
     /// It does not fit an empty buffer. Send it through a [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy), or take larger buffers.
-    #[error("a small message of {len} bytes, {whose} {max} with its tag and status")]
+    #[error(
+        "a small message of {len} bytes, {whose} {max} with its tag and status: take larger buffers, or send it through a SendEndpointZeroCopy"
+    )]
     TooLong {
         /// Bytes given.
         len: usize,
@@ -144,13 +146,17 @@ pub enum PushError {
         segment: usize,
     },
     /// One of the two sides is saying goodbye: nothing new is taken.
-    #[error("the connection is closing")]
+    #[error(
+        "the connection is closing: one of the two sides said goodbye; what is to be sent after that needs a new endpoint"
+    )]
     Closing,
     /// The connection is closed.
-    #[error("the connection is closed: {0}")]
+    #[error("the connection is closed: {0}; what is to be sent needs a new endpoint")]
     Closed(CloseReason),
     /// The endpoint belongs to the process that this one was forked from.
-    #[error("the endpoint was made by process {made_by}; a forked child can't use it")]
+    #[error(
+        "this endpoint was made by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+    )]
     Forked {
         /// The process that made it.
         made_by: u32,

@@ -126,7 +126,7 @@ impl BufferedConfig {
     }
 
     /// Called for each buffer, and for what is packed and not sent, when the endpoint is dropped before their outcome is known; from within the
-    /// drop: it must not panic.
+    /// drop: a panic of it is logged, and goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(Carried) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));
@@ -573,5 +573,43 @@ impl fmt::Debug for MessageSlot<'_> {
         f.debug_struct("MessageSlot")
             .field("len", &self.placed.range().len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<BufferedConfig>] = &[
+            Setting {
+                name: "buffers",
+                get: |c| c.buffers.into(),
+                set: |c, v| c.buffers(v.count()),
+            },
+            Setting {
+                name: "buffer_size",
+                get: |c| c.buffer_size.into(),
+                set: |c, v| c.buffer_size(v.bytes()),
+            },
+            Setting {
+                name: "flush_interval",
+                get: |c| c.flush_interval.into(),
+                set: |c, v| c.flush_interval(v.limit()),
+            },
+            Setting {
+                name: "waiting",
+                get: |c| c.waiting.into(),
+                set: |c, v| c.waiting(v.count()),
+            },
+        ];
+        compare(
+            include_str!("mod.rs"),
+            "BufferedConfig",
+            settings,
+            BufferedConfig::check,
+        );
     }
 }

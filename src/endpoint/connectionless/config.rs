@@ -1,10 +1,13 @@
 //! The settings of a connectionless endpoint.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::Error;
-use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
+use crate::buffer::{
+    HeaderSlotConfig, HeaderSlotManager, SharedBufferManager, ZeroCopyBufferManager,
+};
 use crate::endpoint::connectionless::event::PeerId;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::delivery::DeviceDelivery;
@@ -17,6 +20,7 @@ use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::staging::StagingRing;
 use crate::fabric::EndpointSettings;
+use crate::memory::Region;
 
 /// Most peers: two connections with each, if both sides begin at once.
 const PEERS_MAX: u32 = CONNECTIONS_MAX / 2;
@@ -33,7 +37,8 @@ const PEERS_MAX: u32 = CONNECTIONS_MAX / 2;
 /// | `receive_depth` | messages granted to each peer at once | 32 | 1 to 65,536 |
 /// | `depth` | sends in flight to one peer | 64 | 1 to 65,536 |
 /// | `total_depth` | sends in flight to all of them | 256 | 1 to 65,536 |
-/// | `header_slots` | see [`HeaderSlotConfig`] | 256 of 64 bytes | |
+/// | `header_slots` | slots and bytes | 256 of 64 B | see [`HeaderSlotConfig`] |
+/// | `buffers` | | none | in the place of `header_slots`: see [`ZeroCopyBufferManager`] |
 /// | `header_mode` | how this side's headers are told from payloads | `Prefixed` | |
 /// | `level` | what a completion says | `Sent` | |
 /// | `send_deadline` | time | 30 s | 1 ms to 24 h, or none |
@@ -56,6 +61,7 @@ pub struct ConnectionlessConfig {
     pub(super) receive_depth: u32,
     pub(super) depth: u32,
     pub(super) total_depth: u32,
+    pub(super) data: Option<Arc<Region>>,
     pub(super) headers: HeaderSource,
     pub(super) header_mode: HeaderMode,
     pub(super) level: Level,
@@ -84,6 +90,7 @@ impl Default for ConnectionlessConfig {
             receive_depth: 32,
             depth: 64,
             total_depth: 256,
+            data: None,
             headers: HeaderSource::Own(HeaderSlotConfig::default()),
             header_mode: HeaderMode::Prefixed,
             level: Level::Sent,
@@ -178,6 +185,14 @@ impl ConnectionlessConfig {
         self
     }
 
+    /// Data and header slots in one: the endpoint registers the data with its domain as it opens, for as long as it lives, and takes its
+    /// header slots from there. Both are shared with the other endpoints that use it.
+    #[must_use]
+    pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
+        self.data = Some(Arc::clone(buffers.region()));
+        self.shared_headers(buffers.headers())
+    }
+
     /// Sends payloads that lie in a GPU's memory by way of this ring, where the fabric takes none; endpoints may share one. Without it such a
     /// payload is refused.
     #[must_use]
@@ -258,7 +273,8 @@ impl ConnectionlessConfig {
         self
     }
 
-    /// Called with each key that has no outcome yet when the endpoint is dropped, from within the drop: it must not panic.
+    /// Called with each key that has no outcome yet when the endpoint is dropped, from within the drop: a panic of it is logged, and
+    /// goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(PeerId, u64) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));
@@ -312,5 +328,78 @@ impl fmt::Debug for ConnectionlessConfig {
             .field("depth", &self.depth)
             .field("receive_depth", &self.receive_depth)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<ConnectionlessConfig>] = &[
+            Setting {
+                name: "max_peers",
+                get: |c| c.max_peers.into(),
+                set: |c, v| c.slots(1 << 20).max_peers(v.count()),
+            },
+            Setting {
+                name: "max_message",
+                get: |c| c.max_message.into(),
+                set: |c, v| c.max_message(v.bytes()),
+            },
+            Setting {
+                name: "slots",
+                get: |c| c.pool_slots().into(),
+                set: |c, v| c.slots(v.count()),
+            },
+            Setting {
+                name: "receive_depth",
+                get: |c| c.receive_depth.into(),
+                set: |c, v| c.receive_depth(v.count()),
+            },
+            Setting {
+                name: "depth",
+                get: |c| c.depth.into(),
+                set: |c, v| c.depth(v.count()),
+            },
+            Setting {
+                name: "total_depth",
+                get: |c| c.total_depth.into(),
+                set: |c, v| c.total_depth(v.count()),
+            },
+            Setting {
+                name: "send_deadline",
+                get: |c| c.send_deadline.into(),
+                set: |c, v| c.send_deadline(v.limit()),
+            },
+            Setting {
+                name: "connect_timeout",
+                get: |c| c.connect_timeout.into(),
+                set: |c, v| c.connect_timeout(v.time()),
+            },
+            Setting {
+                name: "close_timeout",
+                get: |c| c.close_timeout.into(),
+                set: |c, v| c.close_timeout(v.time()),
+            },
+            Setting {
+                name: "unresponsive_after",
+                get: |c| c.patience.unresponsive.into(),
+                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
+            },
+            Setting {
+                name: "lost_after",
+                get: |c| c.patience.lost.into(),
+                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
+            },
+        ];
+        compare(
+            include_str!("config.rs"),
+            "ConnectionlessConfig",
+            settings,
+            |config| config.check(4),
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! `ConnTable`: the connections of one endpoint, found by their ids without a search.
 
-use std::collections::VecDeque;
+use slab::Slab;
 
 use crate::endpoint::id::ConnectionId;
 
@@ -15,11 +15,11 @@ pub(crate) const CONNECTIONS_MAX: u32 = 1 << PLACE_BITS;
 
 /// Connections, each at the place that its id names.
 ///
-/// A place is first reserved, so that the application can be asked about a connection that is not made yet. Free places take turns.
+/// A place is first reserved, so that the application can be asked about a connection that is not made yet. Places are used again, ids never:
+/// an old one finds nothing at its place, or another id.
 #[derive(Debug)]
 pub(crate) struct ConnTable<T> {
-    places: Vec<Place<T>>,
-    free: VecDeque<u32>,
+    places: Slab<Place<T>>,
     len: usize,
     /// Places looked at, so that a test can say that none is looked at in vain.
     #[cfg(test)]
@@ -29,7 +29,6 @@ pub(crate) struct ConnTable<T> {
 /// Boxed: a connection is taken out and put back without being moved.
 #[derive(Debug)]
 struct Place<T> {
-    /// [`NOBODY`] in a free place.
     id: ConnectionId,
     conn: Option<Box<T>>,
 }
@@ -37,8 +36,7 @@ struct Place<T> {
 impl<T> ConnTable<T> {
     pub(crate) fn new() -> Self {
         Self {
-            places: Vec::new(),
-            free: VecDeque::new(),
+            places: Slab::new(),
             len: 0,
             #[cfg(test)]
             looks: std::cell::Cell::default(),
@@ -61,19 +59,13 @@ impl<T> ConnTable<T> {
 
     /// An id that nothing in this process had before, and its place; `None` when all are taken.
     pub(crate) fn reserve(&mut self) -> Option<ConnectionId> {
-        let place = match self.free.pop_front() {
-            Some(place) => place,
-            None if self.places.len() < CONNECTIONS_MAX as usize => {
-                self.places.push(Place {
-                    id: NOBODY,
-                    conn: None,
-                });
-                self.places.len() as u32 - 1
-            }
-            None => return None,
-        };
-        let id = ConnectionId(crate::endpoint::next_connection() << PLACE_BITS | u64::from(place));
-        self.places[place as usize].id = id;
+        let place = self.places.vacant_entry();
+        let index = place.key() as u64;
+        if index >= u64::from(CONNECTIONS_MAX) {
+            return None;
+        }
+        let id = ConnectionId(crate::endpoint::next_connection() << PLACE_BITS | index);
+        place.insert(Place { id, conn: None });
         Some(id)
     }
 
@@ -96,18 +88,16 @@ impl<T> ConnTable<T> {
 
     /// Takes a connection out, if there is one, and ends the reservation.
     pub(crate) fn remove(&mut self, id: ConnectionId) -> Option<Box<T>> {
-        let conn = self.take(id);
-        if let Some(place) = self.place_mut(id) {
-            place.id = NOBODY;
-            self.free.push_back(place_of(id));
-        }
+        self.place_mut(id)?;
+        let conn = self.places.remove(place_of(id)).conn;
+        self.len -= usize::from(conn.is_some());
         conn
     }
 
     #[inline]
     pub(crate) fn get(&self, id: ConnectionId) -> Option<&T> {
         self.look();
-        let place = self.places.get(place_of(id) as usize)?;
+        let place = self.places.get(place_of(id))?;
         place.conn.as_deref().filter(|_| place.id == id)
     }
 
@@ -119,8 +109,8 @@ impl<T> ConnTable<T> {
     #[inline]
     fn place_mut(&mut self, id: ConnectionId) -> Option<&mut Place<T>> {
         self.look();
-        let place = self.places.get_mut(place_of(id) as usize)?;
-        (place.id == id && id != NOBODY).then_some(place)
+        let place = self.places.get_mut(place_of(id))?;
+        (place.id == id).then_some(place)
     }
 
     /// Connections, reserved places not counted.
@@ -128,6 +118,7 @@ impl<T> ConnTable<T> {
         self.len
     }
 
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -136,7 +127,7 @@ impl<T> ConnTable<T> {
         self.places
             .iter()
             .inspect(|_| self.look())
-            .filter_map(|place| Some((place.id, place.conn.as_deref()?)))
+            .filter_map(|(_, place)| Some((place.id, place.conn.as_deref()?)))
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut T)> {
@@ -144,7 +135,7 @@ impl<T> ConnTable<T> {
         self.looks.set(self.looks.get() + self.places.len() as u64);
         self.places
             .iter_mut()
-            .filter_map(|place| Some((place.id, place.conn.as_deref_mut()?)))
+            .filter_map(|(_, place)| Some((place.id, place.conn.as_deref_mut()?)))
     }
 
     pub(crate) fn ids(&self) -> Vec<ConnectionId> {
@@ -152,12 +143,14 @@ impl<T> ConnTable<T> {
     }
 }
 
-fn place_of(id: ConnectionId) -> u32 {
-    id.0 as u32 & (CONNECTIONS_MAX - 1)
+fn place_of(id: ConnectionId) -> usize {
+    (id.0 as u32 & (CONNECTIONS_MAX - 1)) as usize
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -198,6 +191,61 @@ mod tests {
         }
         assert_eq!(table.remove(a).as_deref(), Some(&7));
         assert!(table.remove(b).is_none(), "a reservation can be given up");
-        assert_eq!(table.free.len(), 2);
+        assert!(table.places.is_empty(), "both places are free");
+    }
+
+    #[test]
+    fn nobody_is_found_nowhere_and_no_more_than_the_limit_are_reserved() {
+        let mut table = ConnTable::<u8>::new();
+        let ids: Vec<_> = (0..CONNECTIONS_MAX)
+            .map(|_| table.reserve().expect("a place"))
+            .collect();
+        assert!(table.get(NOBODY).is_none() && table.remove(NOBODY).is_none());
+        assert_eq!(table.reserve(), None);
+        table.remove(ids[7]);
+        let again = table.reserve().expect("one place is free again");
+        assert_eq!((place_of(again), table.reserve()), (7, None));
+        assert!(again > ids[CONNECTIONS_MAX as usize - 1], "ids go up");
+    }
+
+    /// What a table of connections is: a map whose ids are never used again.
+    #[test]
+    fn it_is_a_map_whatever_comes_and_goes() {
+        let steps = proptest::collection::vec((0..4u8, any::<usize>()), 0..200);
+        proptest!(|(steps in steps)| {
+            let mut table = ConnTable::new();
+            let mut model = std::collections::BTreeMap::new();
+            let mut ids = Vec::new();
+            for (step, n) in steps {
+                let known = ids.get(n % ids.len().max(1)).copied().unwrap_or(NOBODY);
+                match step {
+                    0 => {
+                        let id = table.reserve().expect("few are out");
+                        prop_assert!(!ids.contains(&id));
+                        ids.push(id);
+                        model.insert(id, None);
+                    }
+                    1 => {
+                        if model.get(&known) == Some(&None) {
+                            model.insert(known, Some(n));
+                            table.put(known, Box::new(n));
+                        }
+                    }
+                    2 => {
+                        let had = model.get_mut(&known).and_then(Option::take);
+                        prop_assert_eq!(table.take(known).map(|conn| *conn), had);
+                    }
+                    _ => {
+                        let had = model.remove(&known).flatten();
+                        prop_assert_eq!(table.remove(known).map(|conn| *conn), had);
+                    }
+                }
+                for id in &ids {
+                    prop_assert_eq!(table.get(*id).copied(), model.get(id).copied().flatten());
+                }
+                prop_assert_eq!(table.len(), model.values().flatten().count());
+                prop_assert!(table.iter().all(|(id, conn)| model[&id] == Some(*conn)));
+            }
+        });
     }
 }

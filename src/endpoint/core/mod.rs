@@ -1,5 +1,7 @@
 //! What endpoints do, over any link: `send` for one connection that this side makes, `receive` for many that it accepts.
 
+#[cfg(all(test, not(loom)))]
+mod bounds_tests;
 pub(crate) mod conn_table;
 pub(crate) mod control;
 #[cfg(all(test, not(loom)))]
@@ -19,6 +21,7 @@ mod hubs;
 pub(crate) mod jiffies;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
+mod marks;
 pub(crate) mod outgoing;
 pub(crate) mod pair;
 pub(crate) mod receive;

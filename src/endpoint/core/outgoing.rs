@@ -371,7 +371,8 @@ impl Outgoing {
 
     #[inline]
     fn check_header(&self, len: usize) -> Result<(), SendErrorKind> {
-        let max = self.headers.slot_size() - self.mode.overhead();
+        let slot = self.headers.slot_size();
+        let max = slot.saturating_sub(self.mode.overhead());
         match self.mode {
             HeaderMode::Fixed(fixed) if len != usize::from(fixed) => {
                 Err(SendErrorKind::HeaderLength {

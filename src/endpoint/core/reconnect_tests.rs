@@ -336,7 +336,7 @@ fn a_receiver_that_does_not_poll_is_silent_then_lost_and_its_keys_come_back() {
         if rig.silent {
             unresponsive.get_or_insert_with(|| stopped.elapsed());
         }
-        assert!(stopped.elapsed() < Duration::from_secs(5));
+        assert!(stopped.elapsed() < Duration::from_secs(60));
         std::thread::sleep(ms(1));
     }
     assert_eq!(rig.ended, Some(CloseReason::PeerSilent { silence: t2 }));

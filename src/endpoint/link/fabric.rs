@@ -32,6 +32,9 @@ use crate::memory::Registrar;
 /// The most events that are looked through when a link is dropped; bounds the drop.
 const REQUESTS_AT_CLOSE_MAX: usize = 4096;
 
+/// The most events that are kept while those of a closed endpoint are looked for: requests come as fast as peers like.
+const EVENTS_KEPT_MAX: usize = 1024;
+
 /// The most sockets that are taken out of the provider's backlog then.
 const BACKLOG_AT_CLOSE_MAX: usize = 256;
 
@@ -46,6 +49,8 @@ pub(crate) struct FabricLink {
     queue_sizes: (usize, usize),
     /// Events read while looking for stale ones, not yet handed out.
     events: VecDeque<RawEvent>,
+    /// Closed endpoints that may have events further back in the event queue, until that was seen empty.
+    stale: Vec<ConnKey>,
     listener: Option<Listener>,
     cq: Arc<Cq>,
     eq: Arc<Eq>,
@@ -79,6 +84,7 @@ impl FabricLink {
             settings: *settings,
             queue_sizes: settings.queue_sizes((tx, rx)),
             events: VecDeque::new(),
+            stale: Vec::new(),
             listener: None,
             cq,
             eq,
@@ -137,15 +143,39 @@ impl FabricLink {
     }
 
     fn open_ep(&self, info: &mut Info) -> Result<Ep, Error> {
-        Ep::open(&self.domain, info, self.queue_sizes, &self.cq, &self.eq)
+        let ep = Ep::open(&self.domain, info, self.queue_sizes, &self.cq, &self.eq)?;
+        if self.stale.contains(&(ep.as_ptr() as ConnKey)) {
+            // What is still to come of the endpoint that was here before would be taken for this one's.
+            return Err(Error::fabric("fi_endpoint", libc::EAGAIN));
+        }
+        Ok(ep)
     }
 
-    /// Takes events of a closed endpoint out of the event queue: its address may be the next endpoint's.
+    /// Takes events of a closed endpoint out of the event queue: its address may be the next endpoint's. Those that lie too far back are
+    /// passed over when they are read (`stale`).
     fn forget_events_of(&mut self, key: ConnKey) {
         self.events.retain(|event| event.fid != key);
-        while let Ok(Some(event)) = self.eq.read() {
-            if event.fid != key {
-                self.events.push_back(event);
+        for _ in self.events.len()..EVENTS_KEPT_MAX {
+            match self.next_event() {
+                Ok(Some(event)) if event.fid != key => self.events.push_back(event),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => return,
+            }
+        }
+        self.stale.push(key);
+    }
+
+    /// The next one in the event queue that is not of a closed endpoint.
+    fn next_event(&mut self) -> Result<Option<RawEvent>, Error> {
+        loop {
+            match self.eq.read()? {
+                // They end: nothing more is said of a closed endpoint.
+                Some(event) if self.stale.contains(&event.fid) => {}
+                Some(event) => return Ok(Some(event)),
+                None => {
+                    self.stale.clear();
+                    return Ok(None);
+                }
             }
         }
     }
@@ -473,7 +503,7 @@ impl Link for FabricLink {
         loop {
             let event = match self.events.pop_front() {
                 Some(event) => event,
-                None => match self.eq.read()? {
+                None => match self.next_event()? {
                     Some(event) => event,
                     None => return Ok(None),
                 },
@@ -547,6 +577,7 @@ impl LinkWait for FabricWait {
         if self.cq.fd().is_none() {
             return Ok(true);
         }
+        let _guard = fabric.keys().look();
         // SAFETY: the fabric and both queues are open (held by `self`), and `fids` has two entries.
         let rc = unsafe { sys::fi_trywait(fabric.as_ptr(), fids.as_mut_ptr(), 2) };
         match rc {

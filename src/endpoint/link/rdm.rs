@@ -715,6 +715,7 @@ impl LinkWait for RdmWait {
             return Ok(true);
         }
         let mut fids = [self.cq.fid()];
+        let _guard = self.domain.fabric().keys().look();
         // SAFETY: the fabric and the queue are open (held by `self`), and `fids` has one entry.
         let rc = unsafe { sys::fi_trywait(self.domain.fabric().as_ptr(), fids.as_mut_ptr(), 1) };
         match rc {

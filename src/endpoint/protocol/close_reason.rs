@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::credit::CreditError;
 use super::wire::{Refusal, WireError};
-use crate::errno::FabricErrno;
+use crate::errno::{Advised, FabricErrno};
 
 /// What a peer did that no peer of ours does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -52,10 +52,10 @@ pub enum CloseReason {
     #[error("refused by this side: {0}")]
     RefusedPeer(Refusal),
     /// There is no such peer, or it refused without a reason.
-    #[error("could not connect: {0}")]
+    #[error("could not connect: {}", Advised::of(.0))]
     ConnectFailed(FabricErrno),
     /// Nothing answered in time.
-    #[error("no answer within the connect timeout")]
+    #[error("no answer within the connect timeout (setting `connect_timeout`)")]
     ConnectTimedOut,
     /// The peer asked for a connection and then did not complete it in time.
     #[error("the peer did not complete the handshake in time")]
@@ -112,6 +112,10 @@ pub enum CloseReason {
     /// The peer did not confirm in time that it does not use a revoked window any more.
     #[error("the peer did not confirm a revoked window before the deadline")]
     RevokeDeadline,
+    /// The peer was granted memory for a long message, and was not done with it before the deadline of
+    /// [`LongMessages`](crate::endpoint::LongMessages).
+    #[error("the peer was not done with a long message before the deadline")]
+    LongDeadline,
     /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.
     #[error("the endpoint failed: {0}")]
     EndpointFailed(&'static str),

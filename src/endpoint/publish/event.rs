@@ -124,7 +124,8 @@ pub enum PublishErrorKind {
     WouldBlock(Blocked),
     /// The header does not fit its slot, behind the 16 bytes of the publication, or the header mode.
     #[error(
-        "header of {len} bytes, the limit is {max} (setting `header_slots`, or the header mode)"
+        "header of {len} bytes, the limit is {max}: `HeaderSlotConfig::slot_size` (`PublishConfig::header_slots`) less what a publication puts in front, or what \
+         `HeaderMode::Fixed` says"
     )]
     HeaderLength {
         /// Bytes given.

@@ -17,7 +17,7 @@ use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
-use crate::endpoint::header_source::HeaderSource;
+use crate::endpoint::header_source::{HeaderSource, hold};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{
     PATIENCE, check_count, check_deadline, check_patience, check_timeout, config, moment_in,
@@ -36,6 +36,7 @@ use crate::endpoint::staging::StagingRing;
 use crate::error::SendErrorKind;
 use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
+use crate::memory::{HeldRegistration, Region};
 use crate::process::Here;
 use crate::stats::PublishStats;
 
@@ -52,6 +53,7 @@ const SPARE_BUFFERS: u32 = 32;
 /// | `send_deadline` | time on the way to one subscriber | 30 s | 1 ms to 24 h, or none |
 /// | `deadline_policy` | | `FailConnection` | |
 /// | `header_slots` | slots and bytes | 256 of 128 B | see [`HeaderSlotConfig`]; at least 18 B |
+/// | `buffers` | | none | in the place of `header_slots`: see [`ZeroCopyBufferManager`] |
 /// | `header_mode` | | `Prefixed` | |
 /// | `level` | | `Sent` | |
 /// | `subscriptions` | subscriptions of all connections together | 65,536 | 1 to 1,048,576 |
@@ -75,6 +77,7 @@ pub struct PublishConfig {
     slow: SlowPolicy,
     send_deadline: Option<Duration>,
     deadline_policy: DeadlinePolicy,
+    data: Option<Arc<Region>>,
     headers: HeaderSource,
     header_mode: HeaderMode,
     level: Level,
@@ -99,6 +102,7 @@ impl Default for PublishConfig {
             slow: SlowPolicy::Drop,
             send_deadline: Some(Duration::from_secs(30)),
             deadline_policy: DeadlinePolicy::FailConnection,
+            data: None,
             headers: HeaderSource::Own(HeaderSlotConfig {
                 slots: 256,
                 slot_size: 128,
@@ -175,9 +179,11 @@ impl PublishConfig {
         self
     }
 
-    /// The header slots of a bundle, shared with the other endpoints that use it.
+    /// Data and header slots in one: the endpoint registers the data with its domain as it opens, for as long as it lives, and takes its
+    /// header slots from there. Both are shared with the other endpoints that use it.
     #[must_use]
-    pub fn buffers(self, buffers: &ZeroCopyBufferManager) -> Self {
+    pub fn buffers(mut self, buffers: &ZeroCopyBufferManager) -> Self {
+        self.data = Some(Arc::clone(buffers.region()));
         self.shared_headers(buffers.headers())
     }
 
@@ -289,7 +295,8 @@ impl PublishConfig {
         self
     }
 
-    /// Called with the key of each publication that is not over when the endpoint is dropped, from within the drop: it must not panic.
+    /// Called with the key of each publication that is not over when the endpoint is dropped, from within the drop: a panic of it is logged, and
+    /// goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));
@@ -450,6 +457,8 @@ impl std::fmt::Debug for PublishConfig {
 pub struct PublishEndpoint {
     core: Here<PublishCore<ProviderLink>>,
     local: PeerAddr,
+    /// The region of [`PublishConfig::buffers`].
+    _data: Option<Here<HeldRegistration>>,
 }
 
 impl PublishEndpoint {
@@ -460,7 +469,7 @@ impl PublishEndpoint {
     ///
     /// [`Error::Config`] for a setting out of its range, [`Error::Address`] for one that is not local or in use,
     /// [`Error::TooFewDescriptors`] when the process may not open two for each of `max_connections`, [`Error::Memory`] and
-    /// [`Error::Register`] for the control buffers and header slots.
+    /// [`Error::Register`] for the control buffers, the header slots and the region of [`PublishConfig::buffers`].
     pub fn listen(
         domain: &Arc<Domain>,
         addr: PeerAddr,
@@ -478,6 +487,7 @@ impl PublishEndpoint {
         if let Some(ring) = &config.staging {
             ring.register(domain)?;
         }
+        let data = hold(config.data.as_ref(), domain)?;
         let settings = config.settings(headers.clone())?;
         let receives = settings.receives(form).max;
         let slots = receives * config.max_connections + SPARE_BUFFERS;
@@ -506,6 +516,7 @@ impl PublishEndpoint {
         Ok(Self {
             core: Here::new(PublishCore::new(core, settings)),
             local,
+            _data: data,
         })
     }
 
@@ -642,5 +653,78 @@ impl PublishEndpoint {
 impl Waitable for PublishEndpoint {
     fn wait_handle(&self) -> WaitHandle {
         WaitHandle::new(self.core.core().wait())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<PublishConfig>] = &[
+            Setting {
+                name: "publications",
+                get: |c| c.publications.into(),
+                set: |c, v| c.publications(v.count()),
+            },
+            Setting {
+                name: "depth",
+                get: |c| c.depth.into(),
+                set: |c, v| c.max_connections(1).depth(v.count()),
+            },
+            Setting {
+                name: "send_deadline",
+                get: |c| c.send_deadline.into(),
+                set: |c, v| c.send_deadline(v.limit()),
+            },
+            Setting {
+                name: "subscriptions",
+                get: |c| c.limits.in_all.into(),
+                set: |c, v| c.subscriptions(v.count()),
+            },
+            Setting {
+                name: "subscriptions_per_connection",
+                get: |c| c.limits.per_connection.into(),
+                set: |c, v| c.subscriptions_per_connection(v.count()),
+            },
+            Setting {
+                name: "max_connections",
+                get: |c| c.max_connections.into(),
+                set: |c, v| c.depth(1).max_connections(v.count()),
+            },
+            Setting {
+                name: "handshake_timeout",
+                get: |c| c.handshake_timeout.into(),
+                set: |c, v| c.handshake_timeout(v.time()),
+            },
+            Setting {
+                name: "close_timeout",
+                get: |c| c.close_timeout.into(),
+                set: |c, v| c.close_timeout(v.time()),
+            },
+            Setting {
+                name: "unresponsive_after",
+                get: |c| c.patience.unresponsive.into(),
+                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
+            },
+            Setting {
+                name: "lost_after",
+                get: |c| c.patience.lost.into(),
+                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
+            },
+            Setting {
+                name: "tcp_user_timeout",
+                get: |c| c.watch.user_timeout.into(),
+                set: |c, v| c.tcp_user_timeout(v.limit()),
+            },
+        ];
+        compare(
+            include_str!("publisher.rs"),
+            "PublishConfig",
+            settings,
+            PublishConfig::check,
+        );
     }
 }

@@ -430,3 +430,71 @@ impl Waitable for SubscribeEndpoint {
         WaitHandle::new(self.core.core().wait())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<SubscribeConfig>] = &[
+            Setting {
+                name: "max_message",
+                get: |c| c.max_message.into(),
+                set: |c, v| c.max_message(v.bytes()),
+            },
+            Setting {
+                name: "slots",
+                get: |c| c.slots.into(),
+                set: |c, v| c.slots(v.count()),
+            },
+            Setting {
+                name: "depth",
+                get: |c| c.depth.into(),
+                set: |c, v| c.depth(v.count()),
+            },
+            Setting {
+                name: "max_publishers",
+                get: |c| c.max_publishers.into(),
+                set: |c, v| c.slots(1 << 20).max_publishers(v.count()),
+            },
+            Setting {
+                name: "subscriptions",
+                get: |c| c.subscriptions.into(),
+                set: |c, v| c.subscriptions(v.count()),
+            },
+            Setting {
+                name: "connect_timeout",
+                get: |c| c.connect_timeout.into(),
+                set: |c, v| c.connect_timeout(v.time()),
+            },
+            Setting {
+                name: "close_timeout",
+                get: |c| c.close_timeout.into(),
+                set: |c, v| c.close_timeout(v.time()),
+            },
+            Setting {
+                name: "unresponsive_after",
+                get: |c| c.patience.unresponsive.into(),
+                set: |c, v| c.lost_after(None).unresponsive_after(v.limit()),
+            },
+            Setting {
+                name: "lost_after",
+                get: |c| c.patience.lost.into(),
+                set: |c, v| c.unresponsive_after(None).lost_after(v.limit()),
+            },
+            Setting {
+                name: "tcp_user_timeout",
+                get: |c| c.watch.user_timeout.into(),
+                set: |c, v| c.tcp_user_timeout(v.limit()),
+            },
+        ];
+        compare(
+            include_str!("subscriber.rs"),
+            "SubscribeConfig",
+            settings,
+            SubscribeConfig::check,
+        );
+    }
+}

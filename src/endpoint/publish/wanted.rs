@@ -37,7 +37,9 @@ pub enum SubscribeError {
         limit: u32,
     },
     /// The endpoint was made by the process that this one was forked from.
-    #[error("this endpoint was made by process {made_by}, which this process was forked from")]
+    #[error(
+        "this endpoint was made by process {made_by}, which this process was forked from: open a fabric of its own in the child"
+    )]
     Forked {
         /// The process that made it.
         made_by: u32,

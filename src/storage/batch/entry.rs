@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::BatchEvent;
+use super::still::Still;
 use crate::storage::file::File;
 use crate::storage::io_buffer::{IoBuf, IoBufMut, RawMemory, checked_range, ends_of};
 use crate::storage::plan::{How, PIECE_MAX, Piece, Plan, Rules};
@@ -27,7 +28,7 @@ pub struct BatchEntry<B> {
     /// Boxed: an entry moves, and an error is longer than all the rest.
     file: Result<Arc<File>, Box<FileError>>,
     direction: Direction,
-    buffer: B,
+    buffer: Still<B>,
     place: Place,
     /// Of the buffer; unchecked.
     range: Range<usize>,
@@ -47,13 +48,14 @@ impl<B: IoBuf> BatchEntry<B> {
     #[inline]
     pub(in crate::storage) fn read_of(
         file: Result<Arc<File>, FileError>,
-        mut buffer: B,
+        buffer: B,
         offset: u64,
     ) -> Self
     where
         B: IoBufMut,
     {
-        let place = buffer.place_mut();
+        let mut buffer = Still::new(buffer);
+        let place = buffer.get_mut().place_mut();
         Self::new(file, Direction::Read, buffer, place, offset)
     }
 
@@ -69,7 +71,8 @@ impl<B: IoBuf> BatchEntry<B> {
         buffer: B,
         offset: u64,
     ) -> Self {
-        let place = buffer.place();
+        let mut buffer = Still::new(buffer);
+        let place = buffer.get_mut().place();
         Self::new(file, Direction::Write, buffer, place, offset)
     }
 
@@ -77,7 +80,7 @@ impl<B: IoBuf> BatchEntry<B> {
     fn new(
         file: Result<Arc<File>, FileError>,
         direction: Direction,
-        buffer: B,
+        buffer: Still<B>,
         place: Place,
         offset: u64,
     ) -> Self {
@@ -100,7 +103,7 @@ impl<B: IoBuf> BatchEntry<B> {
 
     /// Gives the buffer back, undone.
     pub fn into_buffer(self) -> B {
-        self.buffer
+        self.buffer.into_inner()
     }
 
     /// Checks it, and says how it is to be done. `goes_direct`: whether it is to go around the page cache, where that can be.
@@ -260,7 +263,7 @@ pub(super) struct Entry<B> {
     pub(super) memory: RawMemory,
     pub(super) offset: u64,
     pub(super) direct: bool,
-    buffer: Option<B>,
+    buffer: Option<Still<B>>,
     moved: usize,
     direct_bytes: usize,
     cancelled: bool,
@@ -297,14 +300,11 @@ impl<B: IoBuf> Entry<B> {
         }
     }
 
-    /// Takes in what became of a piece; with a result, the transfer is over.
+    /// Takes in what became of a piece; with a result, the transfer is over. Whether it was refused as a direct one is for the caller to tell the file.
     #[inline]
     pub(super) fn advance(&mut self, moved: Moved) -> Option<Result<(), FileErrorKind>> {
         self.moved += moved.bytes;
         self.direct_bytes += moved.direct_bytes;
-        if moved.direct_refused {
-            self.refuse_direct();
-        }
         match moved.stop {
             Some(Stop::EndOfFile) => Some(Ok(())),
             Some(Stop::Cancelled) => Some(Err(FileErrorKind::Cancelled)),
@@ -313,13 +313,6 @@ impl<B: IoBuf> Entry<B> {
             None if self.cancelled => Some(Err(FileErrorKind::Cancelled)),
             None => None,
         }
-    }
-
-    #[cold]
-    fn refuse_direct(&self) {
-        let errno = std::io::Error::from_raw_os_error(libc::EINVAL);
-        let reason = format!("a direct {} was refused: {errno}", self.direction);
-        self.file().refuse_direct(reason);
     }
 
     /// What is to be counted of it.
@@ -380,7 +373,7 @@ impl<B: IoBuf> Entry<B> {
     #[inline(always)]
     fn take_buffer(&mut self) -> B {
         match self.buffer.take() {
-            Some(buffer) => buffer,
+            Some(buffer) => buffer.into_inner(),
             None => unreachable!("an entry has one outcome"),
         }
     }

@@ -177,8 +177,12 @@ impl<B: IoBuf> OnRing<B> {
             ..
         } = self;
         let mut watch = Watch::default();
-        ring.wait_each(*missing, Some(deadline), |mut ended, moved| {
+        let mut refused = None;
+        let waited = ring.wait_each(*missing, Some(deadline), |mut ended, moved| {
             let Some(entry) = ended.owner() else { return };
+            if moved.direct_refused {
+                refused = Some((Arc::clone(entry.file()), entry.direction));
+            }
             let Some(result) = entry.advance(moved) else {
                 between.extend(ended.into_owner());
                 return;
@@ -187,7 +191,12 @@ impl<B: IoBuf> OnRing<B> {
             let elapsed = watch.since(entry.begun);
             give(entry, result, elapsed, gathered, outlet);
             ended.clear_away();
-        })
+        });
+        // Of each file, it is found out again; and not before all outcomes are safe, as a subscriber of `tracing` hears of it, which may panic.
+        if let Some((file, direction)) = refused {
+            refuse_direct(&file, direction);
+        }
+        waited
     }
 
     /// Entries with more than one piece go on with the next.
@@ -215,6 +224,13 @@ impl<B: IoBuf> OnRing<B> {
             is_wanted
         });
     }
+}
+
+/// The kernel answered EINVAL to a direct transfer that was aligned as the file asks.
+#[cold]
+fn refuse_direct(file: &File, direction: Direction) {
+    let errno = io::Error::from_raw_os_error(libc::EINVAL);
+    file.refuse_direct(format!("a direct {direction} was refused: {errno}"));
 }
 
 /// Counts an entry that is over, and gives its outcome away.

@@ -3,12 +3,12 @@
 #![allow(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::entry::{BatchEntry, Entry, Way};
 use super::{BatchEvent, Outlet};
+use crate::storage::contained::contained;
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::io_buffer::IoBuf;
 use crate::storage::posix::Posix;
@@ -193,8 +193,8 @@ impl<B: IoBuf> Run for Job<B> {
         };
         // SAFETY: the entry owns the buffer, whose bytes stay where they are (`IoBuf`) and which nobody else touches.
         let run = || unsafe { Posix.run(&task) };
-        let outcome = catch_unwind(AssertUnwindSafe(run))
-            .unwrap_or_else(|_| TaskOutcome::failed(FileErrorKind::Panicked(String::new())));
+        let outcome = contained(run)
+            .unwrap_or_else(|said| TaskOutcome::failed(FileErrorKind::Panicked(said)));
         let is_end = outcome.moved < entry.memory.len();
         let result = entry.advance(Moved {
             bytes: outcome.moved,

@@ -375,11 +375,16 @@ impl<K> Batch<K> {
             )
         };
         check("cuFileBatchIOGetStatus", answer)?;
-        let before = into.len();
+        let (before, strays) = (into.len(), self.strays);
         let count = (count as usize).min(self.events.len());
         for index in 0..count {
             let event = self.events[index];
             into.extend(self.heard(event));
+        }
+        if self.strays > strays {
+            // Behind the outcomes: a subscriber that panics costs none.
+            let reports = self.strays - strays;
+            tracing::warn!(reports, "cuFile reports entries that are not in the batch");
         }
         Ok(into.len() - before)
     }
@@ -391,11 +396,6 @@ impl<K> Batch<K> {
         let place = self.places.get_mut(index);
         let Some(place) = place.filter(|place| place.uses == uses && place.entry.is_some()) else {
             self.strays += 1;
-            tracing::warn!(
-                index,
-                ?status,
-                "cuFile reports an entry that is not in the batch"
-            );
             return None;
         };
         if !status.intersects(BatchStatus::OVER) {
@@ -504,8 +504,9 @@ impl<K> Drop for Batch<K> {
     fn drop(&mut self) {
         let cufile = self.driver.cufile();
         if self.outstanding > 0 {
-            count_leak("entry of a batch", self.outstanding);
+            // Before anything is said of it: a subscriber of `tracing` may panic, and would free what cuFile may use.
             mem::forget(mem::take(&mut self.places));
+            count_leak("entry of a batch", self.outstanding);
         }
         let here = cufile.owner.is_here();
         if let Some(batches) = cufile.library.batches.as_ref()

@@ -417,8 +417,10 @@ impl Drop for Shared {
         let left = mem::take(&mut lock(&self.state).dropped);
         let registered = lock(&self.registered).is_some();
         if !left.is_empty() {
-            count_leak("operation on a stream", left.len());
+            let count = left.len();
+            // Before anything is said of it: a subscriber of `tracing` may panic, and would free what the stream may use.
             mem::forget(left);
+            count_leak("operation on a stream", count);
         }
         if !registered || !here {
             return;
@@ -429,8 +431,8 @@ impl Drop for Shared {
                 tracing::error!(%error, "the stream stays registered with cuFile");
             }
         } else {
-            count_leak("registration of a stream", 1);
             mem::forget(self.driver.clone());
+            count_leak("registration of a stream", 1);
         }
     }
 }

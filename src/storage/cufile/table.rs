@@ -20,7 +20,8 @@ use super::lock;
 use super::version::Version;
 use crate::shared_object::{Missing, find, open_first};
 
-/// The environment variable that names the libcufile to load instead of the system's: a path.
+/// The environment variable that names the libcufile to load instead of the system's: a path. Who sets it vouches for the file, as for what
+/// `LD_LIBRARY_PATH` leads to.
 pub const FABRICAST_CUFILE: &str = "FABRICAST_CUFILE";
 
 /// What is loaded where the variable is not set, in this order. The name is the same for CUDA 12 and 13.
@@ -307,7 +308,8 @@ impl Library {
         if let Some((_, why)) = failed.as_ref().filter(|(before, _)| *before == named) {
             return Err(why.clone());
         }
-        let opened = open_first(FABRICAST_CUFILE, &NAMES);
+        // SAFETY: the names are those of NVIDIA's library, trusted as one that is linked.
+        let opened = unsafe { open_first(FABRICAST_CUFILE, &NAMES) };
         let opened = opened.map_err(|tried| Unavailable::Library { tried });
         match opened.and_then(|(object, path)| Self::find(object, path)) {
             Ok(library) => Ok(LOADED.get_or_init(|| Box::leak(Box::new(library)))),

@@ -6,12 +6,12 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::slice;
 use std::sync::Arc;
 
 use super::abi::{FsOps, RawRdmaInfo};
+use crate::storage::contained::contained;
 
 /// A file of a file system of the application's own, `CUfileFSOps_t`. Called by threads of cuFile's own, several at a
 /// time. A panic becomes the error EIO.
@@ -153,11 +153,11 @@ unsafe extern "C" fn device_priority(
     }
     // SAFETY: not null, so an address of cuFile's, of the size of one at least.
     let device = unsafe { from_c(&*address) };
-    let asked = AssertUnwindSafe(|| {
+    let asked = || {
         let offset = u64::try_from(offset).ok()?;
         callbacks.fs.rdma_device_priority(len, offset, device?)
-    });
-    let priority = catch_unwind(asked).ok().flatten();
+    };
+    let priority = contained(asked).ok().flatten();
     priority.map_or(-1, |it| c_int::try_from(it).unwrap_or(c_int::MAX))
 }
 
@@ -223,7 +223,7 @@ unsafe fn serve(
         offset,
         rdma,
     };
-    match catch_unwind(AssertUnwindSafe(|| call(&*callbacks.fs, &request))) {
+    match contained(|| call(&*callbacks.fs, &request)) {
         Ok(Ok(done)) if done <= len && done <= isize::MAX as usize => done as isize,
         Ok(Err(error)) => refuse(error.raw_os_error().unwrap_or(libc::EIO)),
         Ok(Ok(_)) | Err(_) => refuse(libc::EIO),

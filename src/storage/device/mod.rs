@@ -15,14 +15,17 @@ mod route;
 mod staged;
 mod stream_io;
 
-/// Frees the pinned memory of the host that is kept for the next transfers of GPU memory, and says how many bytes that were.
+/// Frees the pinned memory of the host that is kept for the next staged transfers of GPU memory, and says how many bytes that were.
+/// [`bounce_buffers_clear`](super::bounce_buffers_clear) does this and more.
+///
+/// A staged transfer has two pieces of pinned memory at a time, of a quarter of the setting `bounce_buffer_size` each. At most 32 of them, and no more
+/// bytes than `bounce_pool_size`, are kept: 128 MiB with the default settings. Those of another size are freed at the first transfer after the setting
+/// was changed.
 pub fn pinned_buffers_clear() -> usize {
-    Cuda::ready().map_or(0, lane::clear)
+    lane::clear()
 }
 
 pub(crate) use engine::{engine_for, prepare};
 pub use memory::DeviceMemory;
 pub(crate) use route::Route;
 pub use stream_io::{StreamFuture, StreamIoOutcome};
-
-use crate::cuda::Cuda;

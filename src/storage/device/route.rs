@@ -118,6 +118,16 @@ impl FileHandle {
             .map_or("on: the handle is closed", |compat| &compat.reason)
     }
 
+    /// The file as it is registered with cuFile, for calls that this handle has not: batches and stream-ordered transfers of
+    /// [`cufile`](crate::storage::cufile). `None` in compatibility mode (why, [`compat_reason`](Self::compat_reason) says), and when the handle is closed.
+    ///
+    /// It is the registration that this handle uses itself, of a descriptor of its own, which stays open as long as a clone of the handle lives: also
+    /// after [`close`](Self::close). As with the questions above, the first call opens cuFile's driver.
+    pub fn cufile_handle(&self) -> Option<Handle> {
+        let file = self.file(FileOperation::Stat).ok()?;
+        file.route().ok()?.handle.clone()
+    }
+
     /// With the mode `Off`, the file was not opened where nothing was found.
     fn compat(&self) -> Option<&Compat> {
         let route = self.file(FileOperation::Stat).ok()?.route().ok()?;

@@ -4,16 +4,13 @@
 #![allow(unsafe_code)]
 
 use super::engine::{enter, failed};
-use super::lane::{LANE_BYTES, Lane};
+use super::lane::{Lane, lane_bytes};
 use crate::cuda::{Cuda, CudaError, Current};
 
 use crate::storage::engine::{Engine, Task, TaskOutcome};
 use crate::storage::io_buffer::RawMemory;
 use crate::storage::posix::Posix;
 use crate::storage::{BackEnd, Defaults, Direction, FileErrorKind, Place};
-
-/// A task is this long at least, so that there is something to overlap, in bytes.
-const TASK_MIN: usize = 4 * LANE_BYTES;
 
 /// The back end for GPU memory that needs no cuFile.
 #[derive(Debug)]
@@ -50,8 +47,9 @@ impl Engine for Staged {
         run.outcome
     }
 
+    /// A bounce buffer's at least, four lanes: so that there is something to overlap.
     fn task_size(&self, asked: usize, _len: usize) -> usize {
-        asked.max(TASK_MIN)
+        asked.max(Defaults::get().bounce_buffer_size)
     }
 }
 
@@ -82,16 +80,17 @@ impl Run<'_> {
         (left > 0).then(|| Part {
             at,
             skew,
-            len: left.min(LANE_BYTES - skew),
+            len: left.min(lane_bytes(self.task.bounce) - skew),
         })
     }
 
     fn lanes(&self) -> Result<(Current, [Lane; 2]), CudaError> {
         let cuda = Cuda::ready()?;
         let current = enter(self.task.memory, self.address)?;
+        let len = lane_bytes(self.task.bounce);
         let lanes = [
-            Lane::acquire(cuda, &current)?,
-            Lane::acquire(cuda, &current)?,
+            Lane::acquire(cuda, &current, len)?,
+            Lane::acquire(cuda, &current, len)?,
         ];
         Ok((current, lanes))
     }

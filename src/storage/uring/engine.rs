@@ -7,7 +7,8 @@
 //! ```
 //!
 //! # Safety
-//! The task's memory and its file are borrowed until `run` returns, and it returns when nothing is in flight any more, whatever happened.
+//! The task's memory and its file are borrowed until `run` returns or unwinds. Either way nothing is in flight any more then, whatever happened: the drop
+//! of a [`Run`] sees to it, before its bounce buffer and the caller's memory go back.
 
 #![allow(unsafe_code)]
 
@@ -191,7 +192,7 @@ impl<'a> Run<'a> {
             self.take_in(&mut completed);
         }
         self.outcome.moved = self.stop;
-        self.outcome
+        std::mem::take(&mut self.outcome)
     }
 
     /// Puts pieces into the ring, as many as there is room for.
@@ -360,6 +361,25 @@ impl<'a> Run<'a> {
             std::process::abort();
         }
         std::thread::sleep(REFUSED_PAUSE);
+    }
+}
+
+impl Drop for Run<'_> {
+    /// Of a run that came to its end, nothing is in flight. One that panics in between (a subscriber of `tracing` may) cancels what the kernel still has,
+    /// and waits for it: the panic is caught further up, and the memory goes back to its owner then. The ring is this thread's, and these are its
+    /// only requests.
+    fn drop(&mut self) {
+        if self.ring.in_flight() == 0 {
+            return;
+        }
+        self.ring.cancel_where(|_| true);
+        let mut refusals = 0;
+        while self.ring.in_flight() > 0 {
+            match self.ring.wait_each(1, None, |ended, _| drop(ended)) {
+                Ok(()) => refusals = 0,
+                Err(error) => self.refused(&error, &mut refusals),
+            }
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 use super::*;
 use crate::memory::Region;
-use crate::storage::rig::{byte_at, bytes_of, directories, file_of};
-use crate::storage::{BackEndChoice, DirectIo, FileHandle, IoOptions, OpenOptions};
+use crate::storage::contained::contained;
+use crate::storage::io_buffer::RawMemory;
+use crate::storage::rig::{Panics, byte_at, bytes_of, directories, file_of, refusing};
+use crate::storage::{BackEndChoice, DirectIo, FileHandle, IoOptions, OpenOptions, Place};
 use proptest::prelude::*;
 
 /// Whether there is something to test here.
@@ -168,5 +170,85 @@ proptest! {
                 prop_assert_eq!(file.nbytes().expect("open"), model.len() as u64);
             }
         }
+    }
+}
+
+/// Writes so many bytes to a pipe, as its reader takes them; less when it is told to stop.
+fn feed(to: &std::os::fd::OwnedFd, mut len: usize, stop: &AtomicBool) {
+    rustix::fs::fcntl_setfl(to, rustix::fs::OFlags::NONBLOCK).expect("a flag");
+    let bytes = [7; 16_384];
+    while len > 0 && !stop.load(Ordering::SeqCst) {
+        match rustix::io::write(to, &bytes[..len.min(bytes.len())]) {
+            Ok(written) => len -= written,
+            Err(rustix::io::Errno::AGAIN) => std::thread::yield_now(),
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+}
+
+/// The first piece that is over says that O_DIRECT was refused, and that panics; the other piece still waits for bytes then.
+#[test]
+fn a_panic_between_submit_and_reap_leaves_nothing_in_flight() {
+    if !allowed() {
+        return;
+    }
+    // The second one is not aligned: it is bounced.
+    for shift in [0, 16] {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let (from, to) = rustix::pipe::pipe().expect("two descriptors");
+        let file = refusing(&directory, from);
+        let len = 2 * PIECE_BYTES;
+        let region = Region::host(len + 4096).build().expect("memory");
+        // SAFETY: within the region.
+        let start = unsafe { region.as_ptr().add(shift) };
+        let task = Task {
+            file: &file,
+            direction: Direction::Read,
+            memory: RawMemory::new(Place::Host {
+                ptr: NonNull::new(start).expect("mapped"),
+                len,
+            }),
+            offset: 0,
+            direct: true,
+            bounce: 4 * PIECE_BYTES,
+            unwanted: None,
+        };
+        let dispatch = tracing::Dispatch::new(Panics);
+        let stop = AtomicBool::new(false);
+        let said = std::thread::scope(|scope| {
+            // One byte is missing: of two pieces, one has all of its bytes in the end, and the other has not.
+            scope.spawn(|| feed(&to, len - 1, &stop));
+            // SAFETY: nobody else uses the region.
+            let run = || unsafe { Uring.run(&task) };
+            let said = contained(|| tracing::dispatcher::with_default(&dispatch, run));
+            stop.store(true, Ordering::SeqCst);
+            said.expect_err("the subscriber panics")
+        });
+        assert_eq!(said, "the log is gone");
+        let in_flight = RING.with_borrow(|ring| ring.as_ref().map(Ring::in_flight));
+        assert_eq!(in_flight, Some(0), "the memory goes back now");
+
+        // SAFETY: nothing is in flight.
+        let memory = unsafe { std::slice::from_raw_parts(start, len) };
+        let before = memory.to_vec();
+        let unread = || rustix::io::ioctl_fionread(file.buffered()).expect("a number");
+        let more = unread() + rustix::io::write(&to, &[8; 100]).unwrap_or(0) as u64;
+        // Into the kernel and out again, with whatever it has left to do for this thread.
+        with_ring(|ring| ring.wait(0, None, &mut Vec::new()))
+            .and_then(|waited| waited)
+            .expect("the ring is fine");
+        assert_eq!(unread(), more, "nobody reads any more");
+        assert!(memory == before, "nobody writes any more");
+
+        // And the ring is as good as new.
+        let path = file_of(&directory, 3 * PIECE_BYTES as u64);
+        let mut bytes = vec![0; 3 * PIECE_BYTES];
+        let moved = open(&path, "r", DirectIo::Off).read(&mut bytes, 0);
+        let moved = moved.expect("it reads");
+        assert_eq!(
+            (moved.bytes, moved.back_end),
+            (bytes.len(), BackEnd::IoUring)
+        );
+        assert!(bytes == bytes_of(0..bytes.len() as u64));
     }
 }

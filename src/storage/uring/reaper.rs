@@ -84,7 +84,44 @@ fn reap() {
 
 fn leak(orphan: Box<dyn Orphan>, error: &io::Error) {
     let requests = orphan.in_flight();
+    // Before anything is said of it: a subscriber of `tracing` may panic, and would free what the kernel may write to.
+    std::mem::forget(orphan);
     LEAKED.fetch_add(requests as u64, Ordering::Relaxed);
     tracing::error!(%error, requests, "io_uring: a ring with requests in flight leaked");
-    std::mem::forget(orphan);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::storage::contained::contained;
+    use crate::storage::rig::Panics;
+
+    /// Whose memory the kernel never gives back.
+    struct Stuck<'a>(&'a AtomicU64);
+
+    impl Orphan for Stuck<'_> {
+        fn in_flight(&self) -> usize {
+            0
+        }
+
+        fn reap_until(&mut self, _: Instant) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Drop for Stuck<'_> {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_subscriber_that_panics_frees_nothing_that_is_leaked() {
+        static FREED: AtomicU64 = AtomicU64::new(0);
+        let dispatch = tracing::Dispatch::new(Panics);
+        let leak = || leak(Box::new(Stuck(&FREED)), &io::ErrorKind::TimedOut.into());
+        let said = contained(|| tracing::dispatcher::with_default(&dispatch, leak));
+        assert_eq!(said, Err("the log is gone".to_owned()));
+        assert_eq!(FREED.load(Ordering::Relaxed), 0);
+    }
 }

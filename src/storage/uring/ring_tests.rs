@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
-const SECOND: Duration = Duration::from_secs(10);
+const SECOND: Duration = Duration::from_secs(60);
 
 fn config(depth: u32) -> RingConfig {
     RingConfig {

@@ -49,6 +49,8 @@ pub struct ReceiverConfig {
     pub(super) pinned: bool,
     pub(super) limits: Limits,
     pub(super) key: Option<PresharedKey>,
+    #[cfg(test)]
+    pub(in crate::stream) swallow: Option<crate::stream::outbox::Swallow>,
 }
 
 impl ReceiverConfig {
@@ -69,6 +71,8 @@ impl ReceiverConfig {
             pinned: false,
             limits: Limits::default(),
             key: None,
+            #[cfg(test)]
+            swallow: None,
         }
     }
 
@@ -123,7 +127,9 @@ impl ReceiverConfig {
         self
     }
 
-    /// A stream of which nothing has come for so long, and which is not paused, is cut.
+    /// A stream that waits for its sender, and of which nothing has come for so long, is cut, with [`StreamError::Stalled`]; not while it is paused. A
+    /// sender whose source works, or that keeps to a rate, says so. The sink has ten times this time for each block, and for what it does before
+    /// the stream is accepted and at its end.
     #[must_use]
     pub fn stalled_after(mut self, silence: Duration) -> Self {
         self.stalled_after = silence;

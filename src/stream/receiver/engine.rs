@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::config::ReceiverConfig;
@@ -36,6 +36,8 @@ const LAST_WRITES: Duration = Duration::from_secs(30);
 pub(super) enum Command {
     /// No new streams; those that are not over by then are cut.
     Stop(Instant),
+    /// How everything is, in words.
+    Describe(SyncSender<String>),
 }
 
 pub(super) struct Port {
@@ -204,6 +206,8 @@ impl Engine {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Stop(by)) => self.stop = Some(self.stop.map_or(by, |old| old.min(by))),
+                // Whoever asked may have given up.
+                Ok(Command::Describe(to)) => drop(to.try_send(self.describe())),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
                     self.stop.get_or_insert(self.tools.now);
@@ -222,6 +226,24 @@ impl Engine {
         self.pump();
         self.forget();
         work
+    }
+
+    fn describe(&self) -> String {
+        let now = self.tools.now;
+        let mut lines = vec!["receiver:".to_owned()];
+        for (at, port) in self.tools.ports.iter().enumerate() {
+            let connections = port.endpoint.connections();
+            let failed = if port.failed { ", failed" } else { "" };
+            lines.push(format!("port {at}: {connections} connections{failed}"));
+        }
+        if let Some(pool) = &self.tools.landings {
+            let (free, slots) = (pool.free_count(), pool.slots());
+            lines.push(format!("{free} of {slots} slots of windows free"));
+        }
+        let guests = self.guests.iter();
+        lines.extend(guests.map(|(connection, guest)| guest.describe(*connection, now)));
+        lines.extend(self.sessions.values().map(|session| session.describe(now)));
+        lines.join("\n")
     }
 
     // ---- events --------------------------------------------------------------------------------------------------

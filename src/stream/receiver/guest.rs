@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::engine::{Tools, Who};
-use crate::endpoint::Message as Arrived;
+use crate::endpoint::{ConnectionId, Message as Arrived};
 use crate::stream::StreamError;
 use crate::stream::auth;
 use crate::stream::handshake::{AnswerSettings, Answering, Step, Then};
@@ -44,6 +44,10 @@ impl Guest {
             nonce: auth::nonce()?,
             deadline: tools.now + config.handshake_timeout,
         });
+        #[cfg(not(test))]
+        let outbox = Outbox::default();
+        #[cfg(test)]
+        let outbox = Outbox::swallowing(config.swallow.clone());
         Ok(Self {
             port,
             peer,
@@ -51,11 +55,30 @@ impl Guest {
             session: None,
             rail: 0,
             rails: 1,
-            outbox: Outbox::default(),
+            outbox,
             last_heard: tools.now,
             leave_by: None,
             leaving: false,
         })
+    }
+
+    /// How it is, in words.
+    pub(super) fn describe(&self, connection: ConnectionId, now: Instant) -> String {
+        let silent = now.saturating_duration_since(self.last_heard);
+        let session = match self.session {
+            Some(session) => format!("rail {} of session {session}", self.rail),
+            None => "in its handshake".to_owned(),
+        };
+        format!(
+            "connection {connection} (port {}): {session}, heard of {silent:.1?} ago, {} messages wait for room{}",
+            self.port,
+            self.outbox.len(),
+            if self.leave_by.is_some() {
+                ", is left"
+            } else {
+                ""
+            },
+        )
     }
 
     /// Answers; what is left to do is in the answer.

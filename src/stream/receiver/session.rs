@@ -21,11 +21,14 @@ use crate::stream::wire::{
 use crate::stream::workers::{Theirs, guarded};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
-/// What the sink does at the end may take so many times as long as the rest.
+/// What the sink does may take so many times as long as what the sender does.
 const LONG_WORK: u32 = 10;
 
 /// Why a stream is left that its sender does not go on with.
 const PAUSED: &str = "its sender has paused it for longer than may be (ReceiverConfig::paused_for)";
+
+/// How often a sender is told that the sink works, though there is nothing new to say.
+const WORD_EVERY: Duration = Duration::from_millis(200);
 
 /// Control messages that wait on a connection at once.
 const WAITING: usize = 8;
@@ -74,6 +77,8 @@ pub(super) struct Session {
     /// Since when its sender has paused it, and no block has come.
     paused_since: Option<Instant>,
     told_at: Instant,
+    /// When the sender was told last that the sink works.
+    word_at: Instant,
     stalls: StallClock,
     report: StreamReport,
     /// Why it was cut: what the application is told once the sink is done.
@@ -100,6 +105,7 @@ impl Session {
             last_moved: now,
             paused_since: None,
             told_at: now,
+            word_at: now,
             stalls: StallClock::new(now),
             report: StreamReport::default(),
             cut: None,
@@ -200,7 +206,7 @@ impl Session {
         }
         let outcome = self.intake.as_ref().and_then(Intake::outcome);
         let Some(Err(error)) = outcome else { return };
-        let error = error.clone();
+        let error = error.clone().with_this_side(|| self.describe_wait());
         self.say(guests);
         self.say_goodbye(guests, tools.now);
         match (self.stage, &error) {
@@ -761,22 +767,32 @@ impl Session {
             Stage::Opening => config.handshake_timeout.max(config.stalled_after),
             // A pause has a limit of its own.
             Stage::Receiving if paused => Duration::MAX,
-            Stage::Receiving => config.stalled_after,
-            Stage::Proving | Stage::Finishing => config.stalled_after.saturating_mul(LONG_WORK),
+            Stage::Receiving if self.jobs == 0 => config.stalled_after,
+            // It is the sink that works: it has its time, and the sender hears of it.
+            Stage::Receiving | Stage::Proving | Stage::Finishing => {
+                config.stalled_after.saturating_mul(LONG_WORK)
+            }
             Stage::Leaving | Stage::Over => return,
         };
         let pause = self
             .paused_since
             .filter(|_| paused && self.stage == Stage::Receiving)
             .map(|since| tools.now.saturating_duration_since(since));
-        let too_long = match pause {
-            Some(pause) if pause > config.paused_for => Some(PAUSED),
-            _ if silent > limit => Some("nothing came of the stream"),
-            _ => None,
-        };
-        if let Some(what) = too_long {
-            let error = StreamError::Deadline { what };
-            self.fail((RefusalCode::STALLED, what), None, error, guests, tools);
+        if pause.is_some_and(|pause| pause > config.paused_for) {
+            let error = StreamError::Deadline { what: PAUSED };
+            self.fail((RefusalCode::STALLED, PAUSED), None, error, guests, tools);
+        } else if silent > limit {
+            let waits = self.describe_wait();
+            let code = match self.jobs {
+                0 => RefusalCode::STALLED,
+                _ => RefusalCode::SINK,
+            };
+            let told = waits.clone();
+            let error = StreamError::Stalled {
+                after: silent,
+                waits,
+            };
+            self.fail((code, &told), None, error, guests, tools);
         }
         let stall = match self.stage {
             Stage::Receiving if self.jobs == 0 => Stall::Wire,
@@ -786,13 +802,49 @@ impl Session {
         self.stalls.turn(stall, tools.now);
     }
 
+    /// What it waits for and how it stands, for an error.
+    fn describe_wait(&self) -> String {
+        let what = match self.stage {
+            Stage::Opening => "the sender to open the stream",
+            _ if self.jobs > 0 => "its sink",
+            _ => "blocks, or the sender to say that it has sent all",
+        };
+        let intake = self.intake.as_ref().map(Intake::describe);
+        let intake = intake.unwrap_or_else(|| "no stream is open".to_owned());
+        format!("the receiver waited for {what} ({intake})")
+    }
+
+    /// How it is, in words.
+    pub(super) fn describe(&self, now: Instant) -> String {
+        let silent = now.saturating_duration_since(self.last_moved);
+        let intake = self.intake.as_ref().map(Intake::describe);
+        format!(
+            "session {}: {:?}, nothing moved for {silent:.1?}; {} jobs of its sink; rails {:?}; {}",
+            self.id,
+            self.stage,
+            self.jobs,
+            self.rails
+                .iter()
+                .map(|(_, number)| *number)
+                .collect::<Vec<_>>(),
+            intake.unwrap_or_else(|| "no stream".to_owned()),
+        )
+    }
+
     /// Tells the sender what it is to hear.
     pub(super) fn speak(&mut self, guests: &mut HashMap<ConnectionId, Guest>, now: Instant) {
         let Some(intake) = &mut self.intake else {
             return;
         };
-        if !matches!(self.stage, Stage::Receiving | Stage::Finishing) {
+        if !matches!(
+            self.stage,
+            Stage::Proving | Stage::Receiving | Stage::Finishing
+        ) {
             return;
+        }
+        if self.jobs > 0 && now.saturating_duration_since(self.word_at) >= WORD_EVERY {
+            self.word_at = now;
+            intake.say_that_it_works();
         }
         if now.saturating_duration_since(self.told_at) >= TOLD_EVERY {
             self.told_at = now;
@@ -815,10 +867,10 @@ impl Session {
 
     /// No thread is left that would tell the sink.
     pub(super) fn abandon_now(&self) {
-        if let Some(sink) = self.sink.as_ref().filter(|_| self.stage != Stage::Over) {
-            if let Err(text) = guarded(|| sink.abandon()) {
-                tracing::warn!(%text, "a sink panicked");
-            }
+        if let Some(sink) = self.sink.as_ref().filter(|_| self.stage != Stage::Over)
+            && let Err(text) = guarded(|| sink.abandon())
+        {
+            tracing::warn!(%text, "a sink panicked");
         }
     }
 }

@@ -36,6 +36,8 @@ pub struct SenderConfig {
     /// What becomes of the blocks that it sends.
     #[cfg(test)]
     pub(super) faults: Option<FaultConfig>,
+    #[cfg(test)]
+    pub(in crate::stream) swallow: Option<crate::stream::outbox::Swallow>,
 }
 
 impl Default for SenderConfig {
@@ -52,6 +54,8 @@ impl Default for SenderConfig {
             key: None,
             #[cfg(test)]
             faults: None,
+            #[cfg(test)]
+            swallow: None,
         }
     }
 }
@@ -199,7 +203,7 @@ impl Default for SlowPeer {
 /// | `restart` | no: what the receiver has of an earlier, cut stream is thrown away |
 /// | `slow` | [`SlowPeer::Wait`] 30 s; a time is 10 ms to 24 h |
 /// | `reconnects` | 8 attempts for each peer, in a row without a block between them |
-/// | `stalled_after` | 60 s, 10 ms to 24 h: a peer of which nothing has moved for so long is given up |
+/// | `stalled_after` | 60 s, 10 ms to 24 h: an attempt at which nothing has moved for so long is over |
 /// | `deadline` | none, or 1 ms to 3,650 days: all of it must be done by then |
 /// | `rate` | none: bytes a second, all peers together |
 /// | `priority` | 0: of two transfers that could send, the one with the higher number does |
@@ -300,8 +304,12 @@ impl SendOptions {
         self
     }
 
-    /// A peer of which nothing has moved for so long is given up. What the receiver does before it accepts (reading what it has) and at the end
-    /// (syncing, reading back) may take ten times as long.
+    /// For how long nothing may move while this side waits for a peer: no block is taken, granted or answered, and the peer does not say that its
+    /// sink works. The peer is told what is waited for, and a new attempt is made, as after a lost connection; so many times as
+    /// [`reconnects`](Self::reconnects) says, in a row without a byte written between them, then the peer's outcome is [`StreamError::Stalled`].
+    ///
+    /// A pause, a rate, and other transfers that come first take as long as they do. A source that gives nothing has ten times this time, and so has
+    /// a receiver of an older version before it accepts (reading what it has) and at the end (syncing, reading back).
     #[must_use]
     pub fn stalled_after(mut self, silence: Duration) -> Self {
         self.stalled_after = silence;

@@ -366,6 +366,34 @@ impl Delivery {
             && self.lanes.iter().any(waits)
     }
 
+    /// How it is, in words.
+    pub(super) fn describe(&self, now: Instant) -> String {
+        let shipment = &self.shipment;
+        let mut lines = vec![format!(
+            "transfer {}: {} reads under way{}{}{}{}",
+            shipment.id,
+            self.reading,
+            if self.checking {
+                ", the source is being checked"
+            } else {
+                ""
+            },
+            if shipment.checked {
+                ", the source is checked"
+            } else {
+                ""
+            },
+            if shipment.plan.is_none() {
+                ", no plan yet"
+            } else {
+                ""
+            },
+            if shipment.paused { ", paused" } else { "" },
+        )];
+        lines.extend(self.lanes.iter().map(|lane| lane.describe(now)));
+        lines.join("\n")
+    }
+
     // ---- sending -------------------------------------------------------------------------------------------------
 
     /// Sends what can be sent now; whether that was anything.

@@ -43,6 +43,8 @@ pub(super) enum Command {
     Priority(u64, u8),
     Rate(u64, Option<u64>),
     Stop(Instant),
+    /// How everything is, in words.
+    Describe(SyncSender<String>),
 }
 
 /// A transfer that is to begin.
@@ -377,8 +379,27 @@ impl Engine {
                     delivery(self, id, &|it, tools| it.set_rate(rate, tools.now))
                 }
                 Command::Stop(by) => self.stop = Some(self.stop.map_or(by, |old| old.min(by))),
+                // Whoever asked may have given up.
+                Command::Describe(to) => drop(to.try_send(self.describe())),
             }
         }
+    }
+
+    fn describe(&self) -> String {
+        let mut lines = vec![format!(
+            "sender: {} reads under way, {} of {} buffers free",
+            self.reading,
+            self.pool.free_count(),
+            self.pool.slots(),
+        )];
+        for (at, port) in &self.tools.ports {
+            let connections = port.endpoint.connections();
+            let failed = if port.failed { ", failed" } else { "" };
+            lines.push(format!("port {at}: {connections} connections{failed}"));
+        }
+        let deliveries = self.deliveries.values();
+        lines.extend(deliveries.map(|delivery| delivery.describe(self.tools.now)));
+        lines.join("\n")
     }
 
     fn poll_ports(&mut self, ready: &[Token]) -> bool {

@@ -19,7 +19,7 @@ use crate::stream::{
 const BLOCK: usize = 8192;
 
 fn by() -> Instant {
-    Instant::now() + Duration::from_secs(30)
+    Instant::now() + Duration::from_secs(120)
 }
 
 /// Says what it is told to, over one connection.

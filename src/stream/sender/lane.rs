@@ -35,8 +35,12 @@ const INQUIRE_AFTER: Duration = Duration::from_secs(1);
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 
-/// What a receiver does before it accepts and at the end may take so many times as long as the rest.
+/// What the source does, and what a receiver does before it accepts and at the end that does not say that it works, may take so many times as
+/// long as the rest.
 const LONG_WORK: u32 = 10;
+
+/// How often a peer is told that this side works, though it has no block for it.
+const WORD_EVERY: Duration = Duration::from_millis(200);
 
 /// A block that was read, and waits.
 #[derive(Debug, Clone)]
@@ -64,6 +68,17 @@ enum Stage {
     Over,
 }
 
+/// Who has to do something before it goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The peer, or the way to it: this.
+    Peer(&'static str),
+    /// The source, which is being read or checked.
+    Source,
+    /// This side: a pause, a rate, other transfers' turns.
+    Own,
+}
+
 /// One peer of a transfer.
 pub(super) struct Lane {
     peer: Peer,
@@ -86,6 +101,14 @@ pub(super) struct Lane {
     failures: u32,
     failed_once: bool,
     last_moved: Instant,
+    /// When the peer said last that its sink works, though nothing has moved.
+    peer_works: Instant,
+    /// Since when the source has worked and given nothing.
+    source_since: Option<Instant>,
+    /// When the peer was told last that this side works.
+    told_at: Instant,
+    /// Stalls in a row with nothing written between them, and what was written at the last one.
+    stalled: (u32, u64),
     /// Since when it has held blocks and taken none.
     stalls: StallClock,
     report: StreamReport,
@@ -110,6 +133,10 @@ impl Lane {
             failures: 0,
             failed_once: false,
             last_moved: now,
+            peer_works: now,
+            source_since: None,
+            told_at: now,
+            stalled: (0, 0),
             stalls: StallClock::new(now),
             report: StreamReport::default(),
             sent_bytes: 0,
@@ -167,6 +194,7 @@ impl Lane {
     }
 
     pub(super) fn on_read(&mut self, ready: Ready, took: Duration, hash_time: Duration) {
+        self.source_since = None;
         if self.assigned.remove(&ready.block.index) {
             self.report.read_time += took;
             self.report.hash_time += hash_time;
@@ -290,7 +318,9 @@ impl Lane {
             }
         );
         self.no_windows |= self.by_write && busy;
-        self.leave_rails(false, tools);
+        // A peer that was told why hears it before the end.
+        let is_told = matches!(error, StreamError::Stalled { .. });
+        self.leave_rails(is_told, tools);
         if self.failures >= shipment.options.reconnects || !is_worth_a_retry(&error) {
             return self.end(Err(error), shipment, tools);
         }
@@ -308,15 +338,19 @@ impl Lane {
         if self.is_over() {
             return;
         }
+        self.tell_why(&error, shipment, tools);
+        self.end(Err(error), shipment, tools);
+    }
+
+    fn tell_why(&mut self, error: &StreamError, shipment: &Shipment, tools: &mut Tools) {
         if let Some(outlay) = &mut self.outlay {
-            let (code, text) = told(&error);
+            let (code, text) = told(error);
             outlay.give_up(code, &text);
             self.speak(shipment);
             for rail in &mut self.rails {
                 rail.pump(tools);
             }
         }
-        self.end(Err(error), shipment, tools);
     }
 
     /// Its connections end, and nothing else is done.
@@ -471,8 +505,8 @@ impl Lane {
         shipment: &Shipment,
         tools: &mut Tools,
     ) -> Result<(), StreamError> {
-        self.last_moved = tools.now;
         if !self.rails[rail].is_ready() {
+            self.last_moved = tools.now;
             if self.rails[rail].on_handshake(arrived, tools.now)? {
                 let number = self.rails[rail].number;
                 match &mut self.outlay {
@@ -489,7 +523,12 @@ impl Lane {
             let state = "no stream is open";
             return Err(StreamViolation::Unexpected { kind, state }.into());
         };
+        let written = outlay.written();
         outlay.on_message(&message)?;
+        match &message {
+            Message::Written(_) if outlay.written() == written => self.peer_works = tools.now,
+            _ => self.last_moved = tools.now,
+        }
         match &message {
             Message::Window(_) | Message::Freed(_) => {
                 return self.on_slots(rail, &message, shipment, tools);
@@ -552,7 +591,10 @@ impl Lane {
                 self.report.blake3_compared = complete.blake3.is_some() && outlay.has_blake3();
                 self.end(Ok(()), shipment, tools);
             }
-            Some(Err(error)) => return Err(error.clone()),
+            Some(Err(error)) => {
+                let error = error.clone();
+                return Err(error.with_this_side(|| self.describe_wait(shipment, tools.now)));
+            }
             // Something is missing: another lap.
             None if self.stage == Stage::Finishing && !outlay.is_finishing() => {
                 self.stage = Stage::Sending;
@@ -578,8 +620,8 @@ impl Lane {
                 break;
             }
         }
-        let stalled = shipment.options.stalled_after;
-        let silent = now.saturating_duration_since(self.last_moved);
+        let moved = self.last_moved.max(self.peer_works);
+        let silent = now.saturating_duration_since(moved);
         if silent > INQUIRE_AFTER
             && let Some(outlay) = &mut self.outlay
         {
@@ -587,28 +629,116 @@ impl Lane {
         }
         match self.stage {
             Stage::Resting { until } if now >= until => self.connect(shipment, tools),
-            Stage::Resting { .. } | Stage::Over | Stage::Ready => {}
+            Stage::Resting { .. } | Stage::Over => {}
             // The endpoint has its own timeout; this is that of the handshake behind it.
             Stage::Connecting if silent > 2 * tools.config.connect_timeout => {
                 let what = "the handshake";
                 self.on_lost(StreamError::Deadline { what }, shipment, tools);
             }
             Stage::Connecting => {}
-            Stage::Opening | Stage::Finishing if silent > stalled.saturating_mul(LONG_WORK) => {
-                let what = "the peer's answer";
-                self.give_up(StreamError::Deadline { what }, shipment, tools);
+            Stage::Ready | Stage::Opening | Stage::Sending | Stage::Finishing => {
+                self.watch(silent, shipment, tools);
             }
-            Stage::Opening | Stage::Finishing => {}
-            Stage::Sending if shipment.paused || self.held() == self.assigned.len() => {
-                // It is not the peer that is waited for.
-                self.last_moved = now;
-            }
-            Stage::Sending if silent > stalled => {
-                let what = "the peer takes no blocks";
-                self.on_lost(StreamError::Deadline { what }, shipment, tools);
-            }
-            Stage::Sending => {}
         }
+    }
+
+    /// What it waits for, now.
+    fn wait(&self, shipment: &Shipment, now: Instant) -> Wait {
+        let unplaced: usize = self.rails.iter().map(Rail::unplaced).sum();
+        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
+        match self.stage {
+            Stage::Ready => Wait::Peer("the peers' handshakes"),
+            Stage::Opening => Wait::Peer("the peer to accept the stream"),
+            Stage::Finishing => Wait::Peer("the peer to say that all is there, or what is missing"),
+            Stage::Sending if shipment.paused => Wait::Own,
+            Stage::Sending if in_flight > 0 => {
+                Wait::Peer("the network to take the blocks in flight")
+            }
+            Stage::Sending if unplaced > 0 => {
+                Wait::Peer("room to tell of blocks that were written")
+            }
+            Stage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
+                // Its turn, a buffer, or the check of the source.
+                true if !self.waits_for_check() => Wait::Own,
+                _ => Wait::Source,
+            },
+            Stage::Sending if !shipment.rate.may(now) => Wait::Own,
+            Stage::Sending if self.by_write && !self.rails.iter().any(Rail::has_slot) => {
+                Wait::Peer("a slot to write into (window, freed)")
+            }
+            Stage::Sending => Wait::Peer("blocks to be granted (credit)"),
+            Stage::Connecting | Stage::Resting { .. } | Stage::Over => Wait::Own,
+        }
+    }
+
+    /// What it waits for and how it stands, for an error.
+    fn describe_wait(&self, shipment: &Shipment, now: Instant) -> String {
+        let what = match self.wait(shipment, now) {
+            Wait::Peer(what) => what,
+            Wait::Source => "its source",
+            Wait::Own => "its turn, a limit or the end of a pause",
+        };
+        let outlay = self.outlay.as_ref().map(Outlay::describe);
+        let rails: Vec<_> = self.rails.iter().map(Rail::describe).collect();
+        let outlay = outlay.unwrap_or_else(|| "no stream is open".to_owned());
+        let rails = rails.join("; ");
+        format!("the sender waited for {what} ({outlay}; {rails})")
+    }
+
+    /// Ends what does not move any more: this side, the peer and the source each have their time.
+    fn watch(&mut self, silent: Duration, shipment: &Shipment, tools: &mut Tools) {
+        let now = tools.now;
+        let stalled = shipment.options.stalled_after;
+        let wait = self.wait(shipment, now);
+        match wait {
+            Wait::Own => self.source_since = None,
+            Wait::Source => {
+                let since = *self.source_since.get_or_insert(now);
+                let after = now.saturating_duration_since(since);
+                if after > stalled.saturating_mul(LONG_WORK) {
+                    let waits = self.describe_wait(shipment, now);
+                    return self.give_up(StreamError::Stalled { after, waits }, shipment, tools);
+                }
+            }
+            Wait::Peer(_) => {
+                self.source_since = None;
+                let is_told = self.rails.iter().any(Rail::hears_of_work);
+                let is_long = matches!(self.stage, Stage::Opening | Stage::Finishing) && !is_told;
+                let limit = if is_long {
+                    stalled.saturating_mul(LONG_WORK)
+                } else {
+                    stalled
+                };
+                if silent > limit {
+                    self.on_stalled(silent, shipment, tools);
+                }
+                return;
+            }
+        }
+        // It is not the peer that is waited for, and it hears so.
+        self.last_moved = now;
+        if now.saturating_duration_since(self.told_at) >= WORD_EVERY {
+            self.told_at = now;
+            if let Some(outlay) = &mut self.outlay {
+                outlay.say_that_it_works();
+            }
+        }
+    }
+
+    /// Nothing moves though the peer is there: it is told what is waited for, and another attempt is made, if there is one left.
+    fn on_stalled(&mut self, after: Duration, shipment: &Shipment, tools: &mut Tools) {
+        let waits = self.describe_wait(shipment, tools.now);
+        tracing::warn!(peer = %self.peer, ?after, %waits, "a stream stands still");
+        let error = StreamError::Stalled { after, waits };
+        let written = self.written_bytes();
+        let (times, before) = self.stalled;
+        let times = if written > before { 1 } else { times + 1 };
+        self.stalled = (times, written.max(before));
+        if times > shipment.options.reconnects {
+            return self.give_up(error, shipment, tools);
+        }
+        self.tell_why(&error, shipment, tools);
+        self.on_lost(error, shipment, tools);
     }
 
     // ---- sending -------------------------------------------------------------------------------------------------
@@ -801,6 +931,27 @@ impl Lane {
         }
     }
 
+    /// How it is, in words.
+    pub(super) fn describe(&self, now: Instant) -> String {
+        let silent = now.saturating_duration_since(self.last_moved);
+        let outlay = self.outlay.as_ref().map(Outlay::describe);
+        let mut lines = vec![format!(
+            "  peer {}: {:?}, nothing moved for {silent:.1?}; {} blocks being read, {} wait to be sent; {} failures; {}",
+            self.peer,
+            self.stage,
+            self.assigned.len(),
+            self.queue.len(),
+            self.failures,
+            outlay.unwrap_or_else(|| "no stream".to_owned()),
+        )];
+        lines.extend(
+            self.rails
+                .iter()
+                .map(|rail| format!("    {}", rail.describe())),
+        );
+        lines.join("\n")
+    }
+
     /// What it waits for, from now on.
     fn account(&mut self, shipment: &Shipment, now: Instant) {
         let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
@@ -823,10 +974,13 @@ impl Lane {
 /// Whether another attempt may go better.
 fn is_worth_a_retry(error: &StreamError) -> bool {
     match error {
-        StreamError::Lost(_) | StreamError::Endpoint(_) | StreamError::Deadline { .. } => true,
+        StreamError::Lost(_)
+        | StreamError::Endpoint(_)
+        | StreamError::Stalled { .. }
+        | StreamError::Deadline { .. } => true,
         StreamError::Refused { code, .. } | StreamError::Failed { code, .. } => matches!(
             *code,
-            RefusalCode::BUSY | RefusalCode::ALREADY | RefusalCode::LOST
+            RefusalCode::BUSY | RefusalCode::ALREADY | RefusalCode::LOST | RefusalCode::STALLED
         ),
         _ => false,
     }
@@ -838,6 +992,7 @@ fn told(error: &StreamError) -> (RefusalCode, String) {
         StreamError::GivenUp { code, reason } => (*code, reason.clone()),
         StreamError::SourceChanged { .. } => (RefusalCode::SOURCE_CHANGED, error.to_string()),
         StreamError::Deadline { .. } => (RefusalCode::DEADLINE, error.to_string()),
+        StreamError::Stalled { waits, .. } => (RefusalCode::STALLED, waits.clone()),
         StreamError::File(_) => (RefusalCode::SOURCE, error.to_string()),
         StreamError::Violation(_) => (RefusalCode::MALFORMED, error.to_string()),
         _ => (RefusalCode::CANCELLED, error.to_string()),

@@ -102,6 +102,15 @@ impl Placing {
         }
     }
 
+    /// How it is, in words.
+    pub(super) fn describe(&self) -> String {
+        let (slots, free) = self.slots.counts();
+        let (writing, written) = (self.writing.len(), self.written.len());
+        format!(
+            "{free} of {slots} slots free, {writing} being written, {written} written that the peer was not told of"
+        )
+    }
+
     /// Blocks that the peer was not told of.
     pub(super) fn unplaced(&self) -> usize {
         self.writing.len() + self.written.len()

@@ -57,6 +57,10 @@ impl Rail {
             nonce: auth::nonce()?,
             deadline: tools.now + tools.config.connect_timeout,
         });
+        #[cfg(not(test))]
+        let outbox = Outbox::default();
+        #[cfg(test)]
+        let outbox = Outbox::swallowing(tools.config.swallow.clone());
         Ok(Self {
             port,
             connection: Some(connection),
@@ -65,7 +69,7 @@ impl Rail {
             handshake,
             hello,
             agreed: None,
-            outbox: Outbox::default(),
+            outbox,
             in_flight: 0,
             placing: None,
             blocked: false,
@@ -107,6 +111,12 @@ impl Rail {
         self.placing
             .as_ref()
             .map_or(0, |placing| placing.unplaced())
+    }
+
+    /// Whether the receiver says so while its sink works.
+    pub(super) fn hears_of_work(&self) -> bool {
+        let agreed = self.agreed.as_ref();
+        agreed.is_some_and(|agreed| agreed.features.contains(Features::WORKING))
     }
 
     /// Bytes that a control message may have.
@@ -157,6 +167,25 @@ impl Rail {
             Then::Over(error) => Some(error),
             _ => None,
         }
+    }
+
+    /// How it is, in words.
+    pub(super) fn describe(&self) -> String {
+        let connection = match &self.connection {
+            Some(connection) => connection.to_string(),
+            None => "gone".to_owned(),
+        };
+        let placing = self.placing.as_ref();
+        let placing = placing.map_or(String::new(), |placing| format!(", {}", placing.describe()));
+        format!(
+            "rail {} ({connection}, port {}): {:?}, {} blocks in flight, {} messages wait for room{}{placing}",
+            self.number,
+            self.port,
+            self.stage,
+            self.in_flight,
+            self.outbox.len(),
+            if self.blocked { ", blocked" } else { "" },
+        )
     }
 
     pub(super) fn pump(&mut self, tools: &mut Tools) -> Pumped {

@@ -13,6 +13,8 @@
 //!
 //! A long message uses a credit and a number, as any other. One that is refused gives both back: nothing was sent behind it.
 
+use std::time::Instant;
+
 use super::Violation;
 use crate::endpoint::protocol::wire::Control;
 
@@ -47,6 +49,8 @@ pub(super) enum LongAction {
 pub(super) struct Long {
     out: Out,
     into: Into,
+    /// Until when the peer's message must be whole, once it has a destination.
+    whole_by: Option<Instant>,
 }
 
 /// The message that this side sends.
@@ -156,6 +160,20 @@ impl Long {
         if let Into::Asked { number } = self.into {
             self.into = Into::Refuse { number, limit };
         }
+    }
+
+    /// Until when what was granted must be whole; `None`: for ever.
+    pub(super) fn bound(&mut self, deadline: Option<Instant>) {
+        self.whole_by = deadline;
+    }
+
+    /// When a destination was granted for long enough, and the peer is not done with it.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let waits = matches!(
+            self.into,
+            Into::None | Into::Offered { .. } | Into::Asked { .. } | Into::Refuse { .. }
+        );
+        self.whole_by.filter(|_| !waits)
     }
 
     /// Whether the peer may be writing.
@@ -418,5 +436,23 @@ mod tests {
         let refused = LongAction::Refused { limit: None };
         assert_eq!(long.next_action(true, true), Some(refused));
         assert!(!long.is_sending());
+    }
+
+    #[test]
+    fn a_deadline_counts_from_the_grant_until_the_message_is_whole() {
+        let by = Instant::now();
+        let mut long = Long::default();
+        long.bound(Some(by));
+        assert_eq!(long.deadline(), None, "nothing is under way");
+        long.on_control(Control::LongOffer { number: 0, len: 5 })
+            .unwrap();
+        long.next_action(true, false);
+        assert_eq!(long.deadline(), None, "it waits for a slot of this side");
+        long.grant(0, 5);
+        assert_eq!(long.deadline(), Some(by));
+        long.next_action(true, false);
+        assert_eq!(long.deadline(), Some(by), "the peer may write");
+        long.on_control(Control::LongDone { number: 0 }).unwrap();
+        assert_eq!(long.deadline(), None);
     }
 }

@@ -1,0 +1,422 @@
+//! Messages that are longer than the receive buffers, over every provider that is here: written by their sender into a pool of the
+//! receiver's, by one-sided operations.
+
+#![allow(unsafe_code)]
+
+use crate::common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::child::{self, Child};
+use common::{SOON, Watchdog, after, buffer, drive, pattern, pool, receive_ends, rounds, send_end};
+use fabricast::buffer::{Payload, SharedBufferManager};
+use fabricast::endpoint::{LongMessages, ReceiveConfig, SendConfig};
+use fabricast::error::{Blocked, SendErrorKind};
+use fabricast::fabric::EndpointKind;
+use fabricast::{
+    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy,
+    SendEvent,
+};
+
+/// Providers with their kind of endpoint. `shm` is for two processes: `conformance` has it.
+const ROWS: &[(&str, EndpointKind)] = &[
+    ("tcp", EndpointKind::Msg),
+    ("tcp", EndpointKind::Rdm),
+    ("net", EndpointKind::Rdm),
+    ("tcp;ofi_rxm", EndpointKind::Rdm),
+    ("sockets", EndpointKind::Rdm),
+    ("udp;ofi_rxd", EndpointKind::Rdm),
+];
+
+const MESSAGE: usize = 64 * 1024;
+
+fn open(provider: &str, kind: EndpointKind) -> Result<Arc<Domain>, fabricast::Error> {
+    let builder = Fabric::builder().provider(provider).endpoint_kind(kind);
+    builder.node("127.0.0.1").open()?.open_domain()
+}
+
+/// Calls `check` with two domains of each row that is here.
+fn on_each_row(mut check: impl FnMut(&Arc<Domain>, &Arc<Domain>)) {
+    let mut ran = 0;
+    for (provider, kind) in ROWS {
+        match (open(provider, *kind), open(provider, *kind)) {
+            (Ok(near), Ok(far)) => {
+                println!("{provider} {kind}");
+                check(&near, &far);
+                ran += 1;
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                let why = error.to_string();
+                println!(
+                    "SKIPPED: {provider} {kind}: {}",
+                    why.lines().next().unwrap_or("")
+                );
+            }
+        }
+    }
+    if ran == 0 {
+        println!("SKIPPED: no provider");
+    }
+}
+
+struct Two {
+    sender: SendEndpointZeroCopy,
+    receiver: ReceiveEndpoint,
+    pool: SharedBufferManager,
+    sent: Vec<SendEvent>,
+    received: Vec<ReceiveEvent>,
+}
+
+impl Two {
+    fn open(near: &Arc<Domain>, far: &Arc<Domain>, slots: u32, long: usize) -> Self {
+        let to = SharedBufferManager::allocate(slots, long).expect("memory");
+        let config = ReceiveConfig::default()
+            .max_message(MESSAGE)
+            .slots(48)
+            .depth(8)
+            .max_connections(2)
+            .long_messages(LongMessages::new(to));
+        let receiver = ReceiveEndpoint::listen(far, common::any_port(), config).expect("listens");
+        let config = SendConfig::default();
+        let sender =
+            SendEndpointZeroCopy::connect(near, receiver.local_addr(), config).expect("begins");
+        let mut two = Self {
+            sender,
+            receiver,
+            pool: pool(near, 4, long + 4096),
+            sent: Vec::new(),
+            received: Vec::new(),
+        };
+        drive("connected", SOON, || {
+            two.step();
+            two.sender.is_connected()
+        });
+        two
+    }
+
+    fn step(&mut self) {
+        self.sender.poll(&mut self.sent).expect("polls");
+        self.receiver.poll(&mut self.received).expect("polls");
+    }
+
+    fn send(&mut self, payload: impl Into<Payload>, key: u64) {
+        let mut payload = Some(payload.into());
+        drive("a send", 3 * SOON, || {
+            let p = payload.take().expect("given back");
+            match self.sender.send_data(p, &key.to_le_bytes(), key) {
+                Ok(()) => return true,
+                Err(refused) if refused.is_would_block() => payload = Some(refused.payload),
+                Err(refused) => panic!("{refused}"),
+            }
+            self.step();
+            false
+        });
+    }
+
+    /// The next message: its key, and whether its bytes are those of the key.
+    fn expect(&mut self, key: u64, bytes: &[u8]) {
+        drive("a message", 3 * SOON, || {
+            self.step();
+            let is_message = |event: &ReceiveEvent| matches!(event, ReceiveEvent::Message(_));
+            self.received.iter().any(is_message)
+        });
+        let at = self
+            .received
+            .iter()
+            .position(|event| matches!(event, ReceiveEvent::Message(_)));
+        let ReceiveEvent::Message(message) = self.received.remove(at.expect("just seen")) else {
+            unreachable!("it is one");
+        };
+        assert_eq!(message.header(), key.to_le_bytes(), "in order");
+        assert_eq!(message.payload().len(), bytes.len());
+        assert!(message.payload() == bytes, "message {key}");
+    }
+
+    fn completed(&mut self, key: u64) {
+        drive("its outcome", 3 * SOON, || {
+            self.step();
+            let mut done = false;
+            self.sent.retain(|event| match event {
+                SendEvent::Completed { key: k, .. } if *k == key => {
+                    done = true;
+                    false
+                }
+                SendEvent::Failed { error, .. } => panic!("{error}"),
+                _ => true,
+            });
+            done
+        });
+    }
+
+    fn close(mut self) {
+        self.sender.begin_close(after(SOON));
+        drive("the goodbyes", SOON, || {
+            self.step();
+            send_end(&self.sent).is_some() && !receive_ends(&self.received).is_empty()
+        });
+        assert_eq!(self.receiver.stats().quarantined, 0);
+        common::assert_balanced(&self.sender);
+    }
+}
+
+/// One byte more than a receive buffer takes, short ones before and behind it, and much longer ones of many segments.
+#[test]
+fn long_messages_keep_their_place_on_every_provider() {
+    let _dog = Watchdog::with("long_messages_keep_their_place", Duration::from_secs(150));
+    on_each_row(|near, far| {
+        let longest = 4 << 20;
+        let mut two = Two::open(near, far, 2, longest);
+        // Prefix and header belong to the message.
+        let limit = MESSAGE - 2 - 8;
+        for (round, len) in [limit, limit + 1, limit + 4097, 3 << 20]
+            .into_iter()
+            .enumerate()
+        {
+            let key = round as u64 * 10;
+            let bytes = pattern(key, len);
+            let short = pattern(key + 1, 100);
+            let before = buffer(&two.pool, &short);
+            two.send(before, key);
+            let long = buffer(&two.pool, &bytes);
+            two.send(long, key + 1);
+            let behind = buffer(&two.pool, &short);
+            if len > limit {
+                let refused = two
+                    .sender
+                    .send_data(behind.clone(), &[], 99)
+                    .expect_err("it would overtake");
+                let blocked = SendErrorKind::WouldBlock(Blocked::LongMessage);
+                assert_eq!(refused.kind, blocked);
+            }
+            two.send(behind, key + 2);
+            two.expect(key, &short);
+            two.expect(key + 1, &bytes);
+            two.expect(key + 2, &short);
+            for key in key..key + 3 {
+                two.completed(key);
+            }
+        }
+        // Many segments, of odd lengths.
+        let region = Region::host(1 << 20).build().expect("memory");
+        region.register(near).expect("registered");
+        let whole = region.slice(0..1 << 20).expect("inside");
+        let bytes = pattern(5, 1 << 20);
+        // SAFETY: nobody else has the memory yet.
+        unsafe {
+            whole
+                .as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+        let cut = |i: usize| i * 5003;
+        let parts = (0..200).map(|i| region.slice(cut(i)..cut(i + 1)).expect("inside"));
+        two.send(Payload::from_iter(parts), 500);
+        two.expect(500, &bytes[..cut(200)]);
+        two.completed(500);
+        let too_long = buffer(&two.pool, &pattern(1, longest + 1));
+        two.send(too_long, 600);
+        let mut failed = None;
+        drive("the refusal", SOON, || {
+            two.step();
+            two.sent.retain(|event| match event {
+                SendEvent::Failed {
+                    key: 600, error, ..
+                } => {
+                    failed = error.limit_bytes;
+                    false
+                }
+                _ => true,
+            });
+            failed.is_some()
+        });
+        assert_eq!(failed, Some(longest as u64));
+        two.close();
+    });
+}
+
+/// 64 MiB into a pool of its own, with buffers of a megabyte for all else.
+#[test]
+fn tens_of_megabytes() {
+    let _dog = Watchdog::with("tens_of_megabytes", Duration::from_secs(120));
+    let len = rounds(64 << 20, 512 << 20) as usize;
+    for (provider, kind) in &ROWS[..3] {
+        let (Ok(near), Ok(far)) = (open(provider, *kind), open(provider, *kind)) else {
+            println!("SKIPPED: no {provider} {kind}");
+            continue;
+        };
+        let mut two = Two::open(&near, &far, 1, len + 64);
+        let bytes = pattern(3, len);
+        let payload = buffer(&two.pool, &bytes);
+        two.send(payload, 1);
+        two.expect(1, &bytes);
+        two.completed(1);
+        two.close();
+    }
+}
+
+#[test]
+fn without_a_pool_it_is_refused_at_once_with_the_reason() {
+    let Some(domain) = common::domain() else {
+        return;
+    };
+    let mut pair = common::Pair::open(&domain);
+    let region = Region::host(1 << 20).build().expect("memory");
+    region.register(&domain).expect("registered");
+    let payload = region.slice(0..1 << 20).expect("inside");
+    let refused = pair
+        .sender()
+        .send_data(payload, &[], 1)
+        .expect_err("too long");
+    assert!(matches!(refused.kind, SendErrorKind::TooLong { .. }));
+    let text = refused.to_string();
+    assert!(text.contains("long_messages"), "{text}");
+}
+
+// ---- killed in the middle --------------------------------------------------------------------------------------------
+
+const KILLED: &str = "either_side_killed_in_the_middle";
+const HUGE: usize = 48 << 20;
+
+fn rdm() -> bool {
+    child::argument().starts_with("rdm")
+}
+
+fn killed_domain(rdm: bool) -> Option<Arc<Domain>> {
+    let first = common::domain()?;
+    if !rdm {
+        return Some(first);
+    }
+    let open = |provider: &str| open(provider, EndpointKind::Rdm);
+    open("net").or_else(|_| open("tcp")).ok()
+}
+
+fn receive_huge() {
+    let domain = killed_domain(rdm()).expect("the parent has it");
+    let to = SharedBufferManager::allocate(1, HUGE + 64).expect("memory");
+    let config = ReceiveConfig::default()
+        .slots(32)
+        .depth(4)
+        .max_connections(2)
+        .long_messages(LongMessages::new(to.clone()));
+    let mut receiver =
+        ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");
+    child::tell(format!("addr {}", receiver.local_addr()));
+    let mut events = Vec::new();
+    drive("granted", 3 * SOON, || {
+        receiver.poll(&mut events).expect("polls");
+        to.free_count() == 0
+    });
+    // Nobody drives progress any more: what fits the sockets is written, and no more.
+    std::thread::sleep(3 * SOON);
+}
+
+fn send_huge() {
+    let domain = killed_domain(rdm()).expect("the parent has it");
+    let argument = child::argument();
+    let addr: PeerAddr = argument
+        .split(' ')
+        .nth(1)
+        .and_then(|addr| addr.parse().ok())
+        .expect("an address");
+    let mut sender =
+        SendEndpointZeroCopy::connect(&domain, addr, SendConfig::default()).expect("begins");
+    sender.wait_connected().expect("connects");
+    let region = Region::host(HUGE).build().expect("memory");
+    region.register(&domain).expect("registered");
+    let payload = region.slice(0..HUGE).expect("inside");
+    sender.send_data(payload, &[], 1).expect("offered");
+    child::tell("offered");
+    let mut events = Vec::new();
+    drive("killed", 3 * SOON, || {
+        sender.poll(&mut events).expect("polls");
+        std::thread::sleep(Duration::from_micros(300));
+        send_end(&events).is_some()
+    });
+}
+
+fn kill_the_receiver(rdm: bool) {
+    let Some(domain) = killed_domain(rdm) else {
+        return println!("SKIPPED: no such provider");
+    };
+    let form = if rdm { "rdm" } else { "msg" };
+    let mut child = Child::start(KILLED, "receive", form);
+    let addr: PeerAddr = child.expect("addr", SOON).parse().expect("an address");
+    let config = SendConfig::default()
+        .unresponsive_after(Some(Duration::from_millis(500)))
+        .lost_after(Some(Duration::from_secs(2)));
+    let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
+    sender.wait_connected().expect("connects");
+    let region = Region::host(HUGE).build().expect("memory");
+    region.register(&domain).expect("registered");
+    let payload = region.slice(0..HUGE).expect("inside");
+    sender.send_data(payload, &[], 1).expect("offered");
+    let mut events = Vec::new();
+    for _ in 0..40 {
+        sender.poll(&mut events).expect("polls");
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    assert_eq!(sender.pending(), [1], "it can't be done");
+    child.kill();
+    drive("the end", 2 * SOON, || {
+        sender.poll(&mut events).expect("polls");
+        send_end(&events).is_some()
+    });
+    let failed = events.iter().filter(|event| {
+        matches!(event, SendEvent::Failed { key: 1, payload, .. } if payload.len_bytes() == HUGE)
+    });
+    assert_eq!(failed.count(), 1, "{form}: {events:?}");
+    common::assert_balanced(&sender);
+}
+
+fn kill_the_sender(rdm: bool) {
+    let Some(domain) = killed_domain(rdm) else {
+        return println!("SKIPPED: no such provider");
+    };
+    let form = if rdm { "rdm" } else { "msg" };
+    let to = SharedBufferManager::allocate(1, HUGE + 64).expect("memory");
+    let config = ReceiveConfig::default()
+        .slots(32)
+        .depth(4)
+        .max_connections(2)
+        .unresponsive_after(Some(Duration::from_millis(500)))
+        .lost_after(Some(Duration::from_secs(2)))
+        .long_messages(LongMessages::new(to.clone()));
+    let mut receiver =
+        ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");
+    let argument = format!("{form} {}", receiver.local_addr());
+    let child = Child::start(KILLED, "send", argument);
+    let mut events = Vec::new();
+    drive("granted", SOON, || {
+        receiver.poll(&mut events).expect("polls");
+        to.free_count() == 0
+    });
+    // Once, so that something is written, and not all of it.
+    receiver.poll(&mut events).expect("polls");
+    child.kill();
+    drive("the end", 2 * SOON, || {
+        receiver.poll(&mut events).expect("polls");
+        !receive_ends(&events).is_empty()
+    });
+    let whole = |event: &&ReceiveEvent| matches!(event, ReceiveEvent::Message(_));
+    assert_eq!(events.iter().filter(whole).count(), 0, "half a message");
+    // Where the endpoint goes on, so does what a lost peer may still do to it.
+    assert_eq!(to.free_count(), usize::from(!rdm));
+    assert_eq!(receiver.stats().quarantined, u64::from(rdm));
+    drop((receiver, events));
+    assert_eq!(to.free_count(), 1);
+}
+
+#[test]
+fn either_side_killed_in_the_middle() {
+    match child::role().as_deref() {
+        Some("receive") => return receive_huge(),
+        Some("send") => return send_huge(),
+        Some(other) => panic!("no role {other}"),
+        None => {}
+    }
+    let _dog = Watchdog::with(KILLED, Duration::from_secs(120));
+    for rdm in [false, true] {
+        kill_the_receiver(rdm);
+        kill_the_sender(rdm);
+    }
+}

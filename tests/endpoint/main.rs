@@ -1,0 +1,17 @@
+//! Endpoints over real providers: messages of every shape and length, connections from their beginning to their end, publishing, futures;
+//! and two versions of libfabric that talk to each other.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod connectionless;
+mod endpoints;
+mod future;
+#[cfg(feature = "tokio")]
+mod future_tokio;
+mod lifecycle;
+mod long;
+mod mixed;
+#[path = "../common/namespaces.rs"]
+mod namespaces;
+mod publish;
+mod shapes;

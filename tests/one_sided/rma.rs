@@ -1,0 +1,875 @@
+//! One-sided operations over tcp: windows on either side, every level, every refusal, revocation, and what a peer can't do.
+//!
+//! Run it under AddressSanitizer too: memory that a peer reaches after it was freed is found there.
+
+use crate::common;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use common::{Pair, SOON, Watchdog, after, domain, drive, millis, send_end, small_receiver};
+use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
+use fabricast::endpoint::{
+    Access, CloseReason, ConnectionId, Destination, LocalWindow, ReceiveConfig, RemoteWindow,
+    SendConfig, WindowDescriptor, WindowError, WindowEvent, WindowId,
+};
+use fabricast::error::SendErrorKind;
+use fabricast::{Domain, ReceiveEvent, Region, SendEvent};
+
+/// A pair whose receiver has windows, in a domain of its own.
+struct Both {
+    pair: Pair,
+    connection: ConnectionId,
+    near: Vec<WindowEvent>,
+    far: Vec<WindowEvent>,
+    ended: Option<CloseReason>,
+}
+
+fn with_windows() -> ReceiveConfig {
+    small_receiver().windows(16)
+}
+
+impl Both {
+    fn open(domain: &Arc<Domain>) -> Self {
+        Self::with(domain, SendConfig::default(), with_windows())
+    }
+
+    fn with(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
+        let mut pair = Pair::apart(domain, send, receive);
+        // A first message says which connection it is.
+        let payload = pair.buffer(b"hello");
+        pair.send(payload, b"", 0);
+        let mut connection = None;
+        pair.until("a first message", |pair| {
+            for event in pair.received.drain(..) {
+                if let ReceiveEvent::Message(message) = event {
+                    connection = Some(message.connection());
+                }
+            }
+            connection.is_some() && !pair.sent.is_empty()
+        });
+        pair.sent.clear();
+        Self {
+            pair,
+            connection: connection.expect("it is there"),
+            near: Vec::new(),
+            far: Vec::new(),
+            ended: None,
+        }
+    }
+
+    fn step(&mut self) {
+        self.pair.step();
+        for event in self.pair.sent.drain(..) {
+            match event {
+                SendEvent::Window(event) => self.near.push(event),
+                SendEvent::Disconnected(reason) => self.ended = Some(reason),
+                _ => {}
+            }
+        }
+        for event in self.pair.received.drain(..) {
+            if let ReceiveEvent::Window { event, connection } = event {
+                assert_eq!(connection, self.connection);
+                self.far.push(event);
+            }
+        }
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        drive(what, SOON, || {
+            self.step();
+            done(self)
+        });
+    }
+
+    /// A window at the receiver, and the sender's view of it.
+    fn far_window(&mut self, slice: RegionSlice, access: Access) -> (LocalWindow, RemoteWindow) {
+        let local = self
+            .pair
+            .receiver()
+            .expose(self.connection, slice, access)
+            .expect("exposed");
+        let bytes = local.descriptor().to_bytes();
+        let descriptor = WindowDescriptor::parse(&bytes).expect("ours");
+        let remote = self.pair.sender().open_window(&descriptor).expect("opened");
+        (local, remote)
+    }
+}
+
+/// A slice of memory of its own, with these bytes.
+fn memory(bytes: &[u8]) -> RegionSlice {
+    let region = Region::host(bytes.len()).build().expect("memory");
+    let slice = region.slice(0..bytes.len()).expect("inside");
+    // SAFETY: nobody else has the memory yet.
+    unsafe {
+        slice
+            .as_ptr()
+            .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+    };
+    slice
+}
+
+fn contents(slice: &RegionSlice) -> Vec<u8> {
+    // SAFETY: the memory is mapped, and no operation on it is in flight when the tests look.
+    unsafe { std::slice::from_raw_parts(slice.as_ptr(), slice.len()) }.to_vec()
+}
+
+#[test]
+fn a_write_lands_and_comes_back() {
+    let _watchdog = Watchdog::new("a_write_lands_and_comes_back");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let target = memory(&[0; 100]);
+    let (local, remote) = both.far_window(target.clone(), Access::WRITE);
+    assert_eq!(
+        (remote.len(), remote.access(), remote.id()),
+        (100, Access::WRITE, local.id())
+    );
+    let payload = both.pair.buffer(b"written");
+    both.pair
+        .sender()
+        .write(payload, remote.at(10), 7)
+        .expect("posted");
+    assert_eq!(both.pair.sender().pending(), [7]);
+    both.until("written", |both| !both.near.is_empty());
+    let Some(WindowEvent::Written { key: 7, payload }) = both.near.pop() else {
+        panic!("{:?}", both.near);
+    };
+    assert_eq!(payload.len_bytes(), 7);
+    // Delivered: it is there when the event is.
+    let mut expected = vec![0; 100];
+    expected[10..17].copy_from_slice(b"written");
+    assert_eq!(contents(&target), expected);
+    common::assert_balanced(both.pair.sender());
+    assert!(both.far.is_empty(), "{:?}", both.far);
+}
+
+#[test]
+fn a_read_brings_the_bytes_into_a_buffer_or_a_slice() {
+    let _watchdog = Watchdog::new("a_read_brings_the_bytes_into_a_buffer_or_a_slice");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let source = memory(&(0..200).collect::<Vec<u8>>());
+    let (_local, remote) = both.far_window(source, Access::READ);
+
+    let buffer = both.pair.pool.try_acquire().expect("a buffer");
+    let into = Destination::buffer(buffer, 50);
+    both.pair
+        .sender()
+        .read(into, remote.at(100), 1)
+        .expect("posted");
+    let slice = memory(&[0; 20]);
+    slice.region().register(&domain).expect("registered");
+    both.pair
+        .sender()
+        .read(slice.clone(), &remote, 2)
+        .expect("posted");
+    both.until("read", |both| both.near.len() == 2);
+    for event in both.near.drain(..) {
+        match event {
+            WindowEvent::Read { key: 1, into } => {
+                assert_eq!(into.len(), 50);
+                let buffer = into.into_buffer().expect("a buffer");
+                assert_eq!(buffer[..50], (100..150).collect::<Vec<u8>>());
+            }
+            WindowEvent::Read { key: 2, into } => {
+                let back = into.into_slice().expect("a slice");
+                assert_eq!(contents(&back), (0..20).collect::<Vec<u8>>());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    common::assert_balanced(both.pair.sender());
+}
+
+#[test]
+fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
+    let _watchdog = Watchdog::new("a_write_with_data_is_heard_of");
+    let Some(domain) = domain() else { return };
+    // Two credits: without their return, the third would never be posted.
+    let mut both = Both::with(&domain, SendConfig::default(), with_windows().depth(2));
+    let target = memory(&[0; 64]);
+    let (local, remote) = both.far_window(target.clone(), Access::WRITE);
+    for n in 0..50_u32 {
+        let mut payload = Some(Payload::from(both.pair.buffer(&n.to_le_bytes())));
+        both.until("posted", |both| {
+            let sender = both.pair.sender();
+            match sender.write_with_data(
+                payload.take().expect("here"),
+                remote.at(8),
+                n,
+                100 + u64::from(n),
+            ) {
+                Ok(()) => true,
+                Err(refused) => {
+                    assert!(refused.is_would_block(), "{refused}");
+                    payload = Some(refused.payload);
+                    false
+                }
+            }
+        });
+        both.until("heard of", |both| {
+            !both.far.is_empty() && !both.near.is_empty()
+        });
+        let Some(WindowEvent::PeerWrote { window, data }) = both.far.pop() else {
+            panic!("{:?}", both.far);
+        };
+        assert_eq!((window, data), (local.id(), n));
+        assert_eq!(contents(&target)[8..12], n.to_le_bytes());
+        assert!(
+            matches!(both.near.pop(), Some(WindowEvent::Written { key, .. }) if key == 100 + u64::from(n))
+        );
+    }
+    assert_eq!(both.pair.receiver().stats().peer_writes, 50);
+    // The goodbye counts them as messages: nothing is missing on either side.
+    let sender = both.pair.sender.take().expect("open");
+    let receiver = both.pair.receiver.take().expect("open");
+    let far = std::thread::spawn(move || {
+        let mut receiver = receiver;
+        let mut events = Vec::new();
+        drive("the goodbye", SOON, || {
+            receiver.poll(&mut events).expect("polls");
+            !common::receive_ends(&events).is_empty()
+        });
+        common::receive_ends(&events)
+    });
+    let events = sender.close(after(SOON)).expect("closes");
+    assert_eq!(send_end(&events), Some(CloseReason::Finished));
+    assert_eq!(far.join().expect("no panic")[0].1, CloseReason::Finished);
+}
+
+#[test]
+fn the_receiver_writes_and_reads_windows_of_the_sender() {
+    let _watchdog = Watchdog::new("the_receiver_writes_and_reads_windows_of_the_sender");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let (put, get) = (memory(&[0; 32]), memory(b"from the sender's memory"));
+    let put_window = both
+        .pair
+        .sender()
+        .expose(put.clone(), Access::WRITE)
+        .expect("exposed");
+    let get_window = both
+        .pair
+        .sender()
+        .expose(get, Access::READ)
+        .expect("exposed");
+    let connection = both.connection;
+    let receiver = both.pair.receiver();
+    let pool = receiver.pool().clone();
+    let put_remote = receiver
+        .open_window(connection, &put_window.descriptor())
+        .expect("opened");
+    let get_remote = receiver
+        .open_window(connection, &get_window.descriptor())
+        .expect("opened");
+    let payload = common::buffer(&pool, b"from the receiver");
+    receiver
+        .write(payload, put_remote.at(3), 1)
+        .expect("posted");
+    let into = pool.try_acquire().expect("a buffer");
+    receiver
+        .read(Destination::buffer(into, 24), &get_remote, 2)
+        .expect("posted");
+    both.until("both", |both| both.far.len() == 2);
+    for event in both.far.drain(..) {
+        match event {
+            WindowEvent::Written { key: 1, .. } => {
+                assert_eq!(contents(&put)[3..20], *b"from the receiver")
+            }
+            WindowEvent::Read { key: 2, into } => {
+                assert_eq!(
+                    into.into_buffer().expect("a buffer")[..24],
+                    *b"from the sender's memory"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    let stats = both.pair.receiver().stats();
+    assert_eq!(
+        (stats.posted, stats.completed, stats.failed, stats.in_flight),
+        (2, 2, 0, 0)
+    );
+    // The sender grants no messages, so nobody can tell it of a write by immediate data.
+    let payload = common::buffer(&pool, b"x");
+    let refused = both
+        .pair
+        .receiver()
+        .write_with_data(payload, &put_remote, 1, 3)
+        .expect_err("no credit");
+    assert!(refused.is_would_block(), "{refused}");
+
+    // Both take them back; the memory of the one that is wanted comes.
+    assert!(both.pair.sender().revoke(put_window, after(SOON)));
+    drop(get_window);
+    both.until("revoked", |both| both.pair.sender().windows() == 0);
+    let [WindowEvent::Released { memory, .. }] = &both.near[..] else {
+        panic!("{:?}", both.near);
+    };
+    assert_eq!(memory.len(), 32);
+    both.until("heard of", |both| both.far.len() == 2);
+    let payload = common::buffer(&pool, b"late");
+    let refused = both
+        .pair
+        .receiver()
+        .write(payload, &put_remote, 4)
+        .expect_err("revoked");
+    assert_eq!(refused.kind, SendErrorKind::Window(WindowError::Revoked));
+}
+
+/// A descriptor with some of its bytes changed: what a peer could do that is not ours.
+fn forged(window: &LocalWindow, change: impl FnOnce(&mut [u8; 64])) -> WindowDescriptor {
+    let mut bytes = window.descriptor().to_bytes();
+    change(&mut bytes);
+    WindowDescriptor::parse(&bytes).expect("understood")
+}
+
+/// Posts a write of 8 bytes that the far provider must refuse; what the near side hears until its connection is over.
+fn refused_write(both: &mut Both, remote: &RemoteWindow, confirmed: bool) -> Vec<WindowEvent> {
+    let payload = both.pair.buffer(b"attack!!");
+    let sender = both.pair.sender();
+    let posted = match confirmed {
+        true => sender.write(payload, remote, 9),
+        false => sender.write_unconfirmed(payload, remote, 9),
+    };
+    posted.expect("posted");
+    both.until("the end", |both| both.ended.is_some());
+    both.near.drain(..).collect()
+}
+
+/// Kinds of operations that the far provider refuses.
+const FORGERIES: [&str; 3] = ["another key", "beyond its end", "a right that it has not"];
+
+fn forge(window: &LocalWindow, kind: &str) -> WindowDescriptor {
+    forged(window, |bytes| match kind {
+        "another key" => bytes[48] ^= 0x55,
+        // The base: an offset, as tcp has it.
+        "beyond its end" => bytes[32] = 60,
+        _ => bytes[5] = 2,
+    })
+}
+
+#[test]
+fn a_refused_write_is_a_failure_unless_the_weaker_level_was_chosen() {
+    let _watchdog = Watchdog::new("a_refused_write_is_a_failure");
+    let Some(domain) = domain() else { return };
+    for kind in FORGERIES {
+        for confirmed in [true, false] {
+            let mut both = Both::open(&domain);
+            let access = if kind == "a right that it has not" {
+                Access::READ
+            } else {
+                Access::WRITE
+            };
+            let target = memory(&[0x11; 64]);
+            let (local, _) = both.far_window(target.clone(), access);
+            let descriptor = forge(&local, kind);
+            let remote = both
+                .pair
+                .sender()
+                .open_window(&descriptor)
+                .expect("this side can't know");
+            let heard = refused_write(&mut both, &remote, confirmed);
+            match &heard[..] {
+                [WindowEvent::WriteFailed { key: 9, .. }] if confirmed => {}
+                // The provider's word for "the bytes are in the kernel".
+                [WindowEvent::Written { key: 9, .. }] if !confirmed => {}
+                other => panic!("{kind}, confirmed {confirmed}: {other:?}"),
+            }
+            assert_eq!(contents(&target), [0x11; 64], "{kind}: memory changed");
+            common::assert_balanced(both.pair.sender());
+            // The bad peer has lost its own connection, and the window comes back.
+            both.until("released", |both| {
+                matches!(both.far.last(), Some(WindowEvent::Released { .. }))
+            });
+            assert!(
+                !both.pair.receiver().revoke(local, after(SOON)),
+                "it is back already"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_refused_read_is_a_failure() {
+    let _watchdog = Watchdog::new("a_refused_read_is_a_failure");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let (local, _) = both.far_window(memory(&[7; 64]), Access::READ);
+    let descriptor = forge(&local, "another key");
+    let remote = both
+        .pair
+        .sender()
+        .open_window(&descriptor)
+        .expect("this side can't know");
+    let into = both.pair.pool.try_acquire().expect("a buffer");
+    both.pair
+        .sender()
+        .read(Destination::buffer(into, 64), &remote, 5)
+        .expect("posted");
+    both.until("the end", |both| both.ended.is_some());
+    let [
+        WindowEvent::ReadFailed {
+            key: 5,
+            into: Some(into),
+            ..
+        },
+    ] = &both.near[..]
+    else {
+        panic!("{:?}", both.near);
+    };
+    assert_eq!(into.len(), 64);
+}
+
+#[test]
+fn what_this_side_knows_is_refused_before_anything_is_posted() {
+    let _watchdog = Watchdog::new("what_this_side_knows_is_refused");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let mut other = Both::open(&domain);
+    let (local, remote) = both.far_window(memory(&[0; 64]), Access::WRITE);
+    let refused = |both: &mut Both, remote: &RemoteWindow, offset: u64| {
+        let payload = both.pair.buffer(b"12345678");
+        let refused = both
+            .pair
+            .sender()
+            .write(payload, remote.at(offset), 3)
+            .expect_err("refused");
+        assert_eq!((refused.key, refused.payload.len_bytes()), (3, 8));
+        refused.kind
+    };
+    for offset in [57, 64, 65, u64::MAX - 3, u64::MAX] {
+        let range = WindowError::OutOfRange {
+            offset,
+            len: 8,
+            window_len: 64,
+        };
+        assert_eq!(
+            refused(&mut both, &remote, offset),
+            SendErrorKind::Window(range)
+        );
+    }
+    let wrong = SendErrorKind::Window(WindowError::WrongConnection);
+    assert_eq!(refused(&mut other, &remote, 0), wrong);
+    assert_eq!(
+        other.pair.sender().open_window(&local.descriptor()),
+        Err(WindowError::WrongConnection)
+    );
+    let into = both.pair.pool.try_acquire().expect("a buffer");
+    let refused_read = both
+        .pair
+        .sender()
+        .read(Destination::buffer(into, 8), &remote, 4)
+        .expect_err("refused");
+    let has = Access::WRITE;
+    let access = WindowError::Access {
+        asked: Access::READ,
+        has,
+    };
+    assert_eq!(refused_read.kind, SendErrorKind::Window(access));
+    let empty = both.pair.buffer(b"");
+    let refused_empty = both
+        .pair
+        .sender()
+        .write(empty, &remote, 4)
+        .expect_err("refused");
+    assert_eq!(
+        refused_empty.kind,
+        SendErrorKind::Window(WindowError::Empty)
+    );
+    let elsewhere = SharedBufferManager::allocate(1, 64).expect("memory");
+    let payload = common::buffer(&elsewhere, b"not registered");
+    let refused_memory = both
+        .pair
+        .sender()
+        .write(payload, &remote, 4)
+        .expect_err("refused");
+    assert_eq!(
+        refused_memory.kind,
+        SendErrorKind::NotRegistered { segment: 0 }
+    );
+    assert_eq!(both.pair.sender().stats().in_flight, 0);
+
+    // Exposing: no right, a right that shared bytes can't give, one window too many.
+    let connection = both.connection;
+    let shared = both.pair.buffer(b"others read this");
+    let kind = both
+        .pair
+        .receiver()
+        .expose(connection, shared, Access::all())
+        .expect_err("refused");
+    let access = WindowError::Access {
+        asked: Access::all(),
+        has: Access::READ,
+    };
+    assert_eq!((kind.kind, kind.memory.len()), (access, 16));
+    let kind = both
+        .pair
+        .receiver()
+        .expose(connection, memory(&[0; 8]), Access::empty())
+        .expect_err("refused");
+    assert!(matches!(kind.kind, WindowError::Access { .. }));
+    let mut windows = vec![local];
+    while windows.len() < 16 {
+        windows.push(
+            both.pair
+                .receiver()
+                .expose(connection, memory(&[0; 8]), Access::READ)
+                .expect("exposed"),
+        );
+    }
+    let kind = both
+        .pair
+        .receiver()
+        .expose(connection, memory(&[0; 8]), Access::READ)
+        .expect_err("refused");
+    assert_eq!(kind.kind, WindowError::TooManyWindows { limit: 16 });
+}
+
+#[test]
+fn a_receiver_without_windows_says_so() {
+    let _watchdog = Watchdog::new("a_receiver_without_windows_says_so");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::with(&domain, SendConfig::default(), small_receiver());
+    let connection = both.connection;
+    let refused = both
+        .pair
+        .receiver()
+        .expose(connection, memory(&[0; 8]), Access::READ)
+        .expect_err("refused");
+    assert_eq!(refused.kind, WindowError::TooManyWindows { limit: 0 });
+    let refused = both
+        .pair
+        .sender()
+        .expose(memory(&[0; 8]), Access::READ)
+        .expect_err("refused");
+    assert_eq!(refused.kind, WindowError::PeerWithoutWindows);
+}
+
+#[test]
+fn a_buffer_comes_back_with_what_the_peer_wrote() {
+    let _watchdog = Watchdog::new("a_buffer_comes_back_with_what_the_peer_wrote");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let connection = both.connection;
+    let buffer = both.pair.pool.try_acquire().expect("a buffer");
+    let index = buffer.index();
+    let local = both
+        .pair
+        .receiver()
+        .expose(connection, buffer, Access::all())
+        .expect("exposed");
+    let remote = both
+        .pair
+        .sender()
+        .open_window(&local.descriptor())
+        .expect("opened");
+    let payload = both.pair.buffer(b"a whole buffer");
+    both.pair
+        .sender()
+        .write(payload, &remote, 1)
+        .expect("posted");
+    // Revoked while the write is on its way: it lands first.
+    let id = local.id();
+    assert!(both.pair.receiver().revoke(local, after(SOON)));
+    both.until("released", |both| !both.far.is_empty());
+    let Some(WindowEvent::Released { window, memory }) = both.far.pop() else {
+        panic!("{:?}", both.far);
+    };
+    assert_eq!(window, id);
+    let buffer = memory.into_buffer_mut().expect("the buffer");
+    assert_eq!(
+        (buffer.index(), &buffer[..14]),
+        (index, &b"a whole buffer"[..])
+    );
+    both.until("heard of", |both| both.near.len() == 2);
+    assert!(
+        matches!(both.near[0], WindowEvent::Written { key: 1, .. }),
+        "{:?}",
+        both.near
+    );
+    assert!(
+        matches!(both.near[1], WindowEvent::Revoked { window } if window == id),
+        "{:?}",
+        both.near
+    );
+}
+
+#[test]
+fn hundreds_of_windows_come_and_go() {
+    let _watchdog = Watchdog::new("hundreds_of_windows_come_and_go");
+    let Some(domain) = domain() else { return };
+    let registrations = domain.registrations();
+    let mut both = Both::open(&domain);
+    let connection = both.connection;
+    let far_domain_registrations = |both: &mut Both| both.pair.receiver().windows();
+    let mut released = 0;
+    for round in 0..30_usize {
+        let mut windows = Vec::new();
+        for _ in 0..10 {
+            windows.push(
+                both.pair
+                    .receiver()
+                    .expose(connection, memory(&[0; 4096]), Access::all())
+                    .expect("exposed"),
+            );
+        }
+        for (n, window) in windows.into_iter().enumerate() {
+            if (n + round) % 3 == 0 {
+                drop(window);
+            } else {
+                released += 1;
+                assert!(both.pair.receiver().revoke(window, after(SOON)));
+            }
+        }
+        both.until("all back", |both| both.pair.receiver().windows() == 0);
+    }
+    assert_eq!(far_domain_registrations(&mut both), 0);
+    let back = |event: &&WindowEvent| matches!(event, WindowEvent::Released { .. });
+    assert_eq!(both.far.iter().filter(back).count(), released);
+    let ids: Vec<WindowId> = both
+        .near
+        .iter()
+        .map(|event| match event {
+            WindowEvent::Revoked { window } => *window,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ids.len(), 300);
+    assert!(
+        domain.registrations() <= registrations + 3,
+        "what the pair itself has"
+    );
+}
+
+/// A peer that does nothing at all: its endpoint is open, and nobody polls it.
+#[test]
+fn a_peer_that_does_not_confirm_loses_the_connection_and_the_memory_comes_back() {
+    let _watchdog = Watchdog::new("a_peer_that_does_not_confirm");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let (local, _remote) = both.far_window(memory(&[0; 64]), Access::WRITE);
+    let begin = Instant::now();
+    assert!(both.pair.receiver().revoke(local, after(millis(200))));
+    let mut events = Vec::new();
+    drive("the deadline", SOON, || {
+        both.pair.receiver().poll(&mut events).expect("polls");
+        !common::receive_ends(&events).is_empty()
+    });
+    assert!(begin.elapsed() >= millis(200));
+    let [
+        ..,
+        ReceiveEvent::Window {
+            event: WindowEvent::Released { .. },
+            ..
+        },
+        ReceiveEvent::Disconnected { reason, .. },
+    ] = &events[..]
+    else {
+        panic!("{events:?}");
+    };
+    assert_eq!(*reason, CloseReason::RevokeDeadline);
+}
+
+#[test]
+fn a_dropped_window_is_kept_until_its_connection_is_closed() {
+    let _watchdog = Watchdog::new("a_dropped_window_is_kept");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::open(&domain);
+    let target = memory(&[0; 1 << 20]);
+    let region = Arc::downgrade(target.region());
+    let (local, remote) = both.far_window(target, Access::WRITE);
+    let big = Region::host(1 << 20).build().expect("memory");
+    big.register(&domain).expect("registered");
+    let payload = big.slice(0..1 << 20).expect("inside");
+    both.pair
+        .sender()
+        .write(payload, &remote, 1)
+        .expect("posted");
+    // The write is landing; the handle is dropped; the sender, who would confirm, does nothing.
+    let mut events = Vec::new();
+    both.pair.receiver().poll(&mut events).expect("polls");
+    drop(local);
+    for _ in 0..100 {
+        both.pair.receiver().poll(&mut events).expect("polls");
+    }
+    assert!(region.upgrade().is_some(), "freed while a peer could write");
+    assert_eq!(both.pair.receiver().windows(), 1);
+    let connection = both.connection;
+    assert!(
+        both.pair
+            .receiver()
+            .close_connection(connection, after(millis(50)))
+    );
+    drive("closed", SOON, || {
+        both.pair.receiver().poll(&mut events).expect("polls");
+        !common::receive_ends(&events).is_empty()
+    });
+    assert!(
+        region.upgrade().is_none(),
+        "kept after its connection was closed"
+    );
+    let released = |event: &ReceiveEvent| {
+        matches!(
+            event,
+            ReceiveEvent::Window {
+                event: WindowEvent::Released { .. },
+                ..
+            }
+        )
+    };
+    assert!(!events.iter().any(released), "nobody wants it back");
+}
+
+#[test]
+fn everything_dropped_in_the_middle_frees_everything() {
+    let _watchdog = Watchdog::new("everything_dropped_in_the_middle");
+    let Some(domain) = domain() else { return };
+    for order in 0..6 {
+        let mut both = Both::open(&domain);
+        let target = memory(&[0; 1 << 20]);
+        let region = Arc::downgrade(target.region());
+        let (local, remote) = both.far_window(target, Access::all());
+        let own = Region::host(2 << 20).build().expect("memory");
+        own.register(&domain).expect("registered");
+        let own_region = Arc::downgrade(&own);
+        let half = |n: usize| own.slice(n << 20..(n + 1) << 20).expect("inside");
+        both.pair
+            .sender()
+            .write(half(0), &remote, 1)
+            .expect("posted");
+        both.pair
+            .sender()
+            .read(half(1), &remote, 2)
+            .expect("posted");
+        drop(own);
+        let mut events = Vec::new();
+        both.pair.receiver().poll(&mut events).expect("polls");
+        let mut local = Some(local);
+        for step in 0..3 {
+            match (order + step * (1 + order % 2)) % 3 {
+                0 => drop(local.take()),
+                1 => drop(both.pair.sender.take()),
+                _ => drop(both.pair.receiver.take()),
+            }
+        }
+        drop(both);
+        assert!(
+            region.upgrade().is_none(),
+            "order {order}: the window's memory is kept"
+        );
+        assert!(
+            own_region.upgrade().is_none(),
+            "order {order}: the operations' memory is kept"
+        );
+    }
+    assert_eq!(fabricast::stats::process().leaked, 0);
+}
+
+#[test]
+fn an_operation_that_takes_too_long_fails_the_connection_or_is_told() {
+    let _watchdog = Watchdog::new("an_operation_that_takes_too_long");
+    let Some(domain) = domain() else { return };
+    let send = SendConfig::default().send_deadline(Some(millis(100)));
+    let mut both = Both::with(&domain, send, with_windows());
+    let (_local, remote) = both.far_window(memory(&[0; 64]), Access::READ);
+    let into = both.pair.pool.try_acquire().expect("a buffer");
+    both.pair
+        .sender()
+        .read(Destination::buffer(into, 64), &remote, 5)
+        .expect("posted");
+    // The far side does not poll, so nothing answers.
+    let mut events = Vec::new();
+    drive("the deadline", SOON, || {
+        both.pair.sender().poll(&mut events).expect("polls");
+        send_end(&events).is_some()
+    });
+    assert!(matches!(
+        send_end(&events),
+        Some(CloseReason::SendDeadline { .. })
+    ));
+    let failed = |event: &SendEvent| {
+        matches!(
+            event,
+            SendEvent::Window(WindowEvent::ReadFailed {
+                key: 5,
+                into: Some(_),
+                ..
+            })
+        )
+    };
+    assert!(events.iter().any(failed), "{events:?}");
+    common::assert_balanced(both.pair.sender());
+}
+
+#[test]
+fn the_depth_bounds_operations_and_says_when_there_is_room() {
+    let _watchdog = Watchdog::new("the_depth_bounds_operations");
+    let Some(domain) = domain() else { return };
+    let mut both = Both::with(
+        &domain,
+        SendConfig::default().depth(2),
+        with_windows().operations(2),
+    );
+    let (_local, remote) = both.far_window(memory(&[0; 64]), Access::WRITE);
+    for key in 0..2 {
+        let payload = both.pair.buffer(b"x");
+        both.pair
+            .sender()
+            .write(payload, &remote, key)
+            .expect("posted");
+    }
+    let payload = both.pair.buffer(b"x");
+    let refused = both
+        .pair
+        .sender()
+        .write(payload, &remote, 2)
+        .expect_err("full");
+    assert!(refused.is_would_block(), "{refused}");
+    let mut writable = false;
+    drive("writable", SOON, || {
+        both.pair.step();
+        writable |= both
+            .pair
+            .sent
+            .iter()
+            .any(|event| matches!(event, SendEvent::Writable));
+        writable
+    });
+
+    let window = both
+        .pair
+        .sender()
+        .expose(memory(&[0; 64]), Access::WRITE)
+        .expect("exposed");
+    let connection = both.connection;
+    let remote = both
+        .pair
+        .receiver()
+        .open_window(connection, &window.descriptor())
+        .expect("opened");
+    let pool = both.pair.receiver().pool().clone();
+    for key in 0..2 {
+        both.pair
+            .receiver()
+            .write(common::buffer(&pool, b"x"), &remote, key)
+            .expect("posted");
+    }
+    let refused = both
+        .pair
+        .receiver()
+        .write(common::buffer(&pool, b"x"), &remote, 2)
+        .expect_err("full");
+    assert!(refused.is_would_block(), "{refused}");
+    let mut writable = false;
+    drive("writable", SOON, || {
+        both.pair.step();
+        writable |= both
+            .pair
+            .received
+            .iter()
+            .any(|event| matches!(event, ReceiveEvent::Writable { .. }));
+        writable
+    });
+}
