@@ -54,10 +54,9 @@ fn tell(args: &RecvArgs, news: &StreamNews) -> Option<Result<(), Failure>> {
             match args.common.json {
                 true => say(report.to_json()),
                 false => {
-                    let entries = stream.manifest.iter();
-                    let first = entries.map(|entry| entry.name.to_string()).next();
-                    let first = first.unwrap_or_default();
-                    let files = stream.manifest.len();
+                    let first = stream.manifest.as_ref().and_then(|all| all.get(0));
+                    let first = first.map_or_else(String::new, |it| it.name.to_string());
+                    let files = stream.entries;
                     say(format_args!(
                         "received {first:?} and {} more: {report}",
                         files.saturating_sub(1)

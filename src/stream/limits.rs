@@ -34,7 +34,8 @@ pub struct Limits {
     pub block_bytes: u32,
     /// Streams at a time, over all connections.
     pub streams: u32,
-    /// Bytes that the accounts of all streams take: their manifests, and what is known of their blocks.
+    /// Bytes that the accounts of all streams take: their manifests, and what is known of their blocks, and the manifests of news that nobody
+    /// has fetched; those make room for a stream that needs it.
     pub memory: u64,
     /// Blocks of a stream that may come damaged or twice, before it is given up.
     pub resent: u64,

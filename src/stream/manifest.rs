@@ -288,6 +288,12 @@ impl Manifest {
         self.records.get(index).map(|record| record.size)
     }
 
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> u64 {
+        let records = self.records.capacity() * size_of::<Record>();
+        (records + self.names.capacity()) as u64
+    }
+
     /// Puts an entry behind the others, if that is where it belongs.
     fn push(&mut self, entry: Entry<'_>) -> Result<(), ManifestError> {
         let index = self.len() as u64;

@@ -9,12 +9,13 @@ mod session;
 mod writing;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::config::{RECEIVES_BESIDE, RECEIVES_OF_WINDOWS};
 use self::engine::{Command, Engine};
+use self::news::Mailbox;
 use super::StreamError;
 use super::sender::{control_pool, pool};
 use super::wire::HEADER_LEN;
@@ -25,9 +26,6 @@ use crate::{Domain, PeerAddr, Region};
 
 pub use config::ReceiverConfig;
 pub use news::{Arrival, StreamNews};
-
-/// News that wait for the application.
-const NEWS_MAX: usize = 4096;
 
 /// Control messages in flight on a connection.
 const CONTROL_SENDS: u32 = 16;
@@ -48,7 +46,7 @@ const CONTROL_DEPTH: u32 = 4;
 /// let receiver = StreamReceiver::listen(&domain, "10.0.0.2:7471".parse()?, config)?;
 /// while let Some(news) = receiver.next(Duration::from_secs(3600)) {
 ///     if let StreamNews::Complete(stream, report) = news {
-///         println!("{} files: {report}", stream.manifest.len());
+///         println!("{} files: {report}", stream.entries);
 ///     }
 /// }
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -56,7 +54,7 @@ const CONTROL_DEPTH: u32 = 4;
 #[derive(Debug)]
 pub struct StreamReceiver {
     addrs: Vec<PeerAddr>,
-    news: std::sync::Mutex<Receiver<StreamNews>>,
+    news: Arc<Mailbox>,
     commands: Sender<Command>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
@@ -116,12 +114,12 @@ impl StreamReceiver {
                 Some(landing_pool(windows, config.block_bytes)?)
             }
         };
-        let (news_way, news) = sync_channel(NEWS_MAX);
+        let news = Arc::new(Mailbox::default());
         let (commands, queue) = channel();
         let providers = super::report::providers(domains.iter());
         let endpoints = (endpoints, providers);
         let memory = (control, landings, slots);
-        let (engine, waker) = Engine::new(config, endpoints, memory, (news_way, queue))?;
+        let (engine, waker) = Engine::new(config, endpoints, memory, (Arc::clone(&news), queue))?;
         let thread = std::thread::Builder::new().name("stream-recv".to_owned());
         let thread = thread.spawn(move || engine.run());
         let thread = thread.map_err(|error| crate::Error::Os {
@@ -130,7 +128,7 @@ impl StreamReceiver {
         })?;
         Ok(Self {
             addrs,
-            news: std::sync::Mutex::new(news),
+            news,
             commands,
             waker,
             thread: Some(thread),
@@ -159,9 +157,7 @@ impl StreamReceiver {
 
     /// What happened next; `None`: nothing within that time, or the receiver has ended.
     pub fn next(&self, timeout: Duration) -> Option<StreamNews> {
-        let news = self.news.lock();
-        let news = news.unwrap_or_else(std::sync::PoisonError::into_inner);
-        news.recv_timeout(timeout).ok()
+        self.news.next(timeout)
     }
 
     /// Takes no new streams, waits for those that are under way until the deadline, and cuts what is left then. Returns when its threads have
@@ -172,9 +168,7 @@ impl StreamReceiver {
             // What it says of its panic, it said on stderr.
             let _ = thread.join();
         }
-        let news = self.news.lock();
-        let news = news.unwrap_or_else(std::sync::PoisonError::into_inner);
-        news.try_iter().collect()
+        self.news.take_all()
     }
 
     /// What each stream is doing and waiting for, in words, for whoever looks for the reason why something does not go on. The words are not part of

@@ -340,6 +340,11 @@ impl Intake {
         &self.plan
     }
 
+    /// Bytes of memory that the account of such a stream takes.
+    pub(crate) fn memory_for(open: &Open) -> u64 {
+        memory_of(open)
+    }
+
     /// Bytes of memory that this account takes.
     pub(crate) fn memory(&self) -> u64 {
         memory_of(&self.open)

@@ -266,7 +266,7 @@ pub enum SinkError {
         /// Entries of the stream.
         entries: u64,
         /// What stopped it.
-        error: Box<SinkError>,
+        error: Box<Self>,
     },
     /// The CUDA driver refused.
     #[error(transparent)]

@@ -16,14 +16,14 @@ pub(crate) fn allocations() -> u64 {
     ALLOCATIONS.get()
 }
 
-struct Counting;
-
 /// The most bytes that this takes at once, on this thread, and what it gives.
 pub(crate) fn most_bytes_of<T>(run: impl FnOnce() -> T) -> (u64, T) {
     BYTES.set((0, 0));
     let done = run();
     (BYTES.get().1 as u64, done)
 }
+
+struct Counting;
 
 fn count(bytes: usize) {
     // A thread that ends allocates after its locals are gone: not ours.

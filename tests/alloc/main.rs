@@ -1,4 +1,4 @@
-//! What allocates nothing once it is warm. A program of its own, because the allocator is the process's.
+//! What allocates nothing once it is warm, or no more than it says. A program of its own, because the allocator is the process's.
 
 mod buffered;
 #[path = "../common/mod.rs"]
@@ -6,3 +6,4 @@ mod common;
 mod counting;
 mod endpoints;
 mod event_loop;
+mod streams;

@@ -97,7 +97,7 @@ fn a_tree_arrives_with_names_rights_and_times() {
         assert_same(&top, &arrived);
         match next_end(&receiver) {
             StreamNews::Complete(arrival, report) => {
-                assert_eq!(report.read_back_bytes, arrival.manifest.bytes());
+                assert_eq!(report.read_back_bytes, arrival.bytes);
             }
             other => panic!("{other:?}"),
         }

@@ -1,12 +1,13 @@
 //! `Engine`: the thread of a receiver that owns its endpoints, and never waits for a sink.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::config::ReceiverConfig;
 use super::guest::Guest;
-use super::news::{News, StreamNews};
+use super::news::{Mailbox, News};
 use super::session::Session;
 use super::writing::{WriteDone, WriteJob, Writers};
 use crate::buffer::SharedBufferManager;
@@ -15,7 +16,7 @@ use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived, ReceiveEven
 use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
 use crate::stream::handshake::Then;
 use crate::stream::outbox::Pumped;
-use crate::stream::receiving::Refusal;
+use crate::stream::receiving::{Intake, Refusal};
 use crate::stream::wire::{BlockHeader, Kind, Message, Reason, Refuse};
 use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
@@ -101,7 +102,7 @@ impl Engine {
         config: ReceiverConfig,
         (endpoints, providers): (Vec<DuplexEndpoint>, String),
         (control, landings, slots): (SharedBufferManager, Option<SharedBufferManager>, usize),
-        (news, commands): (SyncSender<StreamNews>, Receiver<Command>),
+        (news, commands): (Arc<Mailbox>, Receiver<Command>),
     ) -> Result<(Self, Waker), Error> {
         let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
         let mut ports = Vec::new();
@@ -433,9 +434,9 @@ impl Engine {
         let Some(rail) = self.guests.get(&connection).map(|guest| guest.rail) else {
             return Ok(());
         };
-        let left = match awaited {
-            true => self.memory_left(),
-            false => 0,
+        let left = match message {
+            Message::Open(open) if awaited => self.memory_left(Intake::memory_for(open)),
+            _ => 0,
         };
         let (guests, tools) = (&mut self.guests, &mut self.tools);
         match self.sessions.get_mut(&id) {
@@ -444,10 +445,11 @@ impl Engine {
         }
     }
 
-    /// Bytes of memory that the account of one more stream may take.
-    fn memory_left(&self) -> u64 {
+    /// Bytes of memory that the account of one more stream may take, which asks for so many. News that nobody fetched make room for it.
+    fn memory_left(&self, asked: u64) -> u64 {
         let used: u64 = self.sessions.values().map(Session::memory).sum();
-        self.tools.config.limits.memory.saturating_sub(used)
+        let left = self.tools.config.limits.memory.saturating_sub(used);
+        left - self.tools.news.keep_within(left.saturating_sub(asked))
     }
 
     fn on_violation(&mut self, connection: ConnectionId, violation: StreamViolation) {

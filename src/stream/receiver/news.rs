@@ -1,7 +1,8 @@
 //! `StreamNews`: what a receiver tells its application.
 
-use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::collections::{HashSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::engine::Who;
 use crate::PeerAddr;
@@ -17,8 +18,13 @@ pub struct Arrival {
     pub peer: Option<PeerAddr>,
     /// Where it goes, and what it is.
     pub identity: StreamIdentity,
-    /// Its files and directories.
-    pub manifest: Arc<Manifest>,
+    /// How many files and directories it has.
+    pub entries: u64,
+    /// Bytes of all files.
+    pub bytes: u64,
+    /// Its files and directories. None: this waited to be fetched for so long that the memory
+    /// ([`Limits::memory`](crate::stream::Limits::memory)) was needed for another stream.
+    pub manifest: Option<Arc<Manifest>>,
 }
 
 /// What happened at a [`StreamReceiver`](super::StreamReceiver).
@@ -43,32 +49,140 @@ pub enum StreamNews {
     },
 }
 
+impl StreamNews {
+    fn arrival_mut(&mut self) -> Option<&mut Arrival> {
+        match self {
+            Self::Began(arrival) | Self::Complete(arrival, _) | Self::Cut(arrival, ..) => {
+                Some(arrival)
+            }
+            Self::Refused { .. } => None,
+        }
+    }
+
+    fn manifest(&self) -> Option<&Arc<Manifest>> {
+        match self {
+            Self::Began(arrival) | Self::Complete(arrival, _) | Self::Cut(arrival, ..) => {
+                arrival.manifest.as_ref()
+            }
+            Self::Refused { .. } => None,
+        }
+    }
+}
+
+/// News that wait for the application.
+const NEWS_MAX: usize = 4096;
+
+/// News between the network thread and the application.
+#[derive(Debug, Default)]
+pub(super) struct Mailbox {
+    inside: Mutex<Inside>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    waiting: VecDeque<StreamNews>,
+    /// Nothing more comes.
+    is_closed: bool,
+}
+
+impl Mailbox {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The oldest, once there is one; `None`: nothing within that time, or nothing comes any more.
+    pub(super) fn next(&self, timeout: Duration) -> Option<StreamNews> {
+        // Without an end where the clock has none.
+        let by = Instant::now().checked_add(timeout);
+        let mut inside = self.lock();
+        loop {
+            if let Some(news) = inside.waiting.pop_front() {
+                return Some(news);
+            }
+            if inside.is_closed {
+                return None;
+            }
+            let left = match by {
+                Some(by) => by.checked_duration_since(Instant::now())?,
+                None => timeout,
+            };
+            let waited = self.changed.wait_timeout(inside, left);
+            inside = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// All that nobody fetched.
+    pub(super) fn take_all(&self) -> Vec<StreamNews> {
+        self.lock().waiting.drain(..).collect()
+    }
+}
+
 /// The way to the application.
 pub(super) struct News {
-    way: SyncSender<StreamNews>,
+    mailbox: Arc<Mailbox>,
     /// News that nobody fetched, and that were thrown away.
     missed: u64,
 }
 
 impl News {
-    pub(super) fn new(way: SyncSender<StreamNews>) -> Self {
-        Self { way, missed: 0 }
+    pub(super) fn new(mailbox: Arc<Mailbox>) -> Self {
+        Self { mailbox, missed: 0 }
     }
 
     pub(super) fn tell(&mut self, news: StreamNews) {
+        let mut inside = self.mailbox.lock();
+        if inside.waiting.len() < NEWS_MAX {
+            inside.waiting.push_back(news);
+            drop(inside);
+            return self.mailbox.changed.notify_one();
+        }
+        drop(inside);
         // Without a listener the queue fills up, and streams go on.
-        if let Err(TrySendError::Full(_)) = self.way.try_send(news) {
-            self.missed += 1;
-            if self.missed == 1 {
-                tracing::warn!(
-                    "nobody fetches the news of a stream receiver: the latest are thrown away"
-                );
-            }
+        self.missed += 1;
+        if self.missed == 1 {
+            tracing::warn!(
+                "nobody fetches the news of a stream receiver: the latest are thrown away"
+            );
         }
     }
 
     pub(super) fn refused(&mut self, peer: Who, code: RefusalCode, reason: &str) {
         let reason = reason.to_owned();
         self.tell(StreamNews::Refused { peer, code, reason });
+    }
+
+    /// Lets manifests of waiting news take so many bytes at most: the oldest go first. How many they take.
+    pub(super) fn keep_within(&self, most: u64) -> u64 {
+        let mut inside = self.mailbox.lock();
+        let mut counted = HashSet::new();
+        let (mut bytes, mut full) = (0_u64, false);
+        // From the latest on; what begins and ends a stream has one manifest.
+        for news in inside.waiting.iter_mut().rev() {
+            let Some(manifest) = news.manifest() else {
+                continue;
+            };
+            if counted.contains(&Arc::as_ptr(manifest)) {
+                continue;
+            }
+            let more = manifest.memory();
+            full |= bytes.saturating_add(more) > most;
+            if full {
+                if let Some(arrival) = news.arrival_mut() {
+                    arrival.manifest = None;
+                }
+                continue;
+            }
+            counted.insert(Arc::as_ptr(manifest));
+            bytes += more;
+        }
+        bytes
+    }
+}
+
+impl Drop for News {
+    fn drop(&mut self) {
+        self.mailbox.lock().is_closed = true;
+        self.mailbox.changed.notify_all();
     }
 }

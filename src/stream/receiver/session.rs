@@ -24,10 +24,11 @@ use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 /// What the sink does may take so many times as long as what the sender does.
 const LONG_WORK: u32 = 10;
 
-/// How often a sender is told that the sink works, though there is nothing new to say.
-const WORD_EVERY: Duration = Duration::from_millis(200);
 /// Why a stream is left that its sender does not go on with.
 const PAUSED: &str = "its sender has paused it for longer than may be (ReceiverConfig::paused_for)";
+
+/// How often a sender is told that the sink works, though there is nothing new to say.
+const WORD_EVERY: Duration = Duration::from_millis(200);
 
 /// Control messages that wait on a connection at once.
 const WAITING: usize = 8;
@@ -624,9 +625,9 @@ impl Session {
             session: self.id,
             peer: self.peer,
             identity: offer.map(|offer| offer.identity).unwrap_or_default(),
-            manifest: offer
-                .map(|offer| Arc::clone(&offer.manifest))
-                .unwrap_or_default(),
+            entries: offer.map_or(0, |offer| offer.manifest.len() as u64),
+            bytes: offer.map_or(0, |offer| offer.manifest.bytes()),
+            manifest: offer.map(|offer| Arc::clone(&offer.manifest)),
         }
     }
 
@@ -870,10 +871,10 @@ impl Session {
 
     /// No thread is left that would tell the sink.
     pub(super) fn abandon_now(&self) {
-        if let Some(sink) = self.sink.as_ref().filter(|_| self.stage != Stage::Over) {
-            if let Err(text) = guarded(|| sink.abandon()) {
-                tracing::warn!(%text, "a sink panicked");
-            }
+        if let Some(sink) = self.sink.as_ref().filter(|_| self.stage != Stage::Over)
+            && let Err(text) = guarded(|| sink.abandon())
+        {
+            tracing::warn!(%text, "a sink panicked");
         }
     }
 }

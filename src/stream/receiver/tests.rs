@@ -464,3 +464,70 @@ fn nothing_is_put_where_another_stream_keeps_what_it_has() {
         receiver.stop(Instant::now());
     });
 }
+
+/// Whatever nobody fetches, no more memory is taken than may be; what is left out of news is the manifests of the oldest.
+#[test]
+fn news_that_nobody_fetches_make_room_for_streams() {
+    over_both(|domain| {
+        const ENTRIES: usize = 500;
+        const STREAMS: usize = 20;
+        const MEMORY: u64 = 200 << 10;
+        let sink = CountingSink::default();
+        sink.open_all();
+        let config = ReceiverConfig::new(sink.clone()).block_bytes(8192);
+        let config = config.limits(Limits::default().memory(MEMORY));
+        let receiver = receiver(domain, config.stalled_after(PATIENCE));
+        let names: Vec<_> = (0..ENTRIES).map(|n| format!("{n:04}")).collect();
+        let manifest = Manifest::new(names.iter().map(|name| Entry {
+            name: RelativeName::new(name.as_bytes()).unwrap(),
+            kind: EntryKind::Directory,
+            mode: 0o755,
+            size: 0,
+            modified: Modified::default(),
+        }));
+        let manifest = manifest.unwrap();
+        assert!(manifest.memory() * STREAMS as u64 > 2 * MEMORY);
+        for number in 0..STREAMS {
+            let key = number as u8;
+            let mut caller = Caller::hello(domain, receiver.local_addr(), key, 0);
+            caller.outbox.push(&Message::Open(Open {
+                entries: ENTRIES as u64,
+                manifest_bytes: manifest.encoded_len(),
+                ..open(key)
+            }));
+            let mut next = 0;
+            while next < ENTRIES {
+                let (entries, end) = manifest.encode_part(next, 4096);
+                caller.outbox.push(&Message::Manifest(ManifestPart {
+                    stream: 1,
+                    first: next as u64,
+                    entries: &entries,
+                }));
+                next = end;
+            }
+            caller.until("accepted", |it| it.is_accepted || it.refused.is_some());
+            assert_eq!(caller.refused, None, "stream {number}");
+            drop(caller);
+            sink.until("it is cut", |it| {
+                it.abandoned.load(Ordering::SeqCst) > number
+            });
+        }
+        let (mut bytes, mut ended, mut last) = (0, Vec::new(), 0);
+        for news in receiver.stop(Instant::now() + PATIENCE) {
+            let (StreamNews::Began(arrival) | StreamNews::Cut(arrival, ..)) = news else {
+                panic!("{news:?}");
+            };
+            assert_eq!(arrival.entries, ENTRIES as u64);
+            if let Some(manifest) = &arrival.manifest
+                && std::mem::replace(&mut last, arrival.session) != arrival.session
+            {
+                bytes += manifest.memory();
+            }
+            ended.push(arrival.manifest.is_some());
+        }
+        assert!(bytes <= MEMORY, "{bytes} bytes of manifests");
+        assert_eq!(ended.len(), 2 * STREAMS);
+        assert!(ended[2 * STREAMS - 1] && !ended[0], "{ended:?}");
+        assert!(ended.is_sorted(), "the oldest go first: {ended:?}");
+    });
+}
