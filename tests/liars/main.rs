@@ -7,8 +7,12 @@
 // A function that opens several objects has several calls and one reason why all are right.
 #![allow(clippy::multiple_unsafe_ops_per_block)]
 
+mod answers;
 #[path = "../common/mod.rs"]
 mod common;
+mod floods;
+mod long_messages;
+mod marks;
 mod peer;
 mod relay;
 mod victim;

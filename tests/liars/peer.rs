@@ -34,14 +34,6 @@ impl Manners {
             fences: true,
         }
     }
-
-    pub(crate) fn none() -> Self {
-        Self {
-            heartbeats: false,
-            revocations: false,
-            fences: false,
-        }
-    }
 }
 
 /// One endpoint with its queues, in a domain that the library opened.
@@ -223,7 +215,10 @@ impl Liar {
     /// Reads all of it; the bytes are [`bytes_read`](Self::bytes_read).
     pub(crate) fn read(&mut self, from: Target) {
         self.reads.push(self.next);
-        assert!(self.one_sided(from, vec![0; from.len], None, true), "posted");
+        assert!(
+            self.one_sided(from, vec![0; from.len], None, true),
+            "posted"
+        );
     }
 
     fn one_sided(&mut self, at: Target, kept: Vec<u8>, data: Option<u64>, read: bool) -> bool {

@@ -22,6 +22,9 @@ const READ: usize = 48 << 20;
 /// What passes of the operation before it stands.
 const PASSES: u64 = 1 << 20;
 
+/// What passes together with an answer: no more than the victim's socket takes without being read.
+const BEHIND: u64 = 64 << 10;
+
 /// How the first connection lets the window go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leave {
@@ -286,13 +289,80 @@ fn who_does_not_answer_a_fence_is_closed() {
     assert!(endpoint.revoke(window, Instant::now() + 10 * SOON));
     // It answers heartbeats all the time: it is not silent.
     let mut guests = [&mut first, &mut second];
-    until("the second one is closed", &mut victim, &mut guests, |v, guests| {
-        assert!(
-            v.released.is_empty() || guests[1].ended(v).is_some(),
-            "given back before the fence was answered"
-        );
-        guests[1].ended(v).is_some() && !v.released.is_empty()
-    });
+    until(
+        "the second one is closed",
+        &mut victim,
+        &mut guests,
+        |v, guests| {
+            assert!(
+                v.released.is_empty() || guests[1].ended(v).is_some(),
+                "given back before the fence was answered"
+            );
+            guests[1].ended(v).is_some() && !v.released.is_empty()
+        },
+    );
     assert!(second.liar.take(wire::FENCE).is_some(), "it was asked");
     assert_eq!(first.ended(&victim), None, "who answers stays");
+}
+
+/// One connection suffices: it answers the revocation, and writes on behind its answer.
+#[test]
+fn who_answers_writes_on_behind_the_answer() {
+    let _alone = alone();
+    let _dog = Watchdog::new("writes on");
+    let Some(mut victim) = Victim::new(1, &config()) else {
+        return;
+    };
+    let pool = SharedBufferManager::allocate(1, WRITTEN).expect("memory");
+    let relay = Relay::before(victim.addr(0));
+    let mut guest = Guest::polite(&mut victim, 0, Some(relay.addr()));
+    guest.liar.manners.revocations = false;
+    let window = guest.expose(&mut victim, &pool, Access::WRITE);
+    let target = Target::of(&window.descriptor().to_bytes());
+    assert!(victim.endpoint(0).revoke(window, after(10 * SOON)));
+    let mut revoked = None;
+    until(
+        "a revocation",
+        &mut victim,
+        &mut [&mut guest],
+        |_, guests| {
+            revoked = guests[0].liar.take(wire::REVOKE);
+            revoked.is_some()
+        },
+    );
+    let number = revoked.expect("just heard").value;
+    // The victim reads the answer and the beginning of the write at one time.
+    relay.hold_up_after(BEHIND);
+    let answer = Control::new(wire::REVOKE_ACK).value(number);
+    guest.liar.say(answer);
+    assert!(guest.liar.write(target, vec![THEIRS; WRITTEN], None));
+    drive("the write stands", SOON, || {
+        guest.liar.poll();
+        relay.up_is_held()
+    });
+    a_while(&mut victim, &mut [&mut guest]);
+    let early = victim.released.len();
+    relay.open();
+    until(
+        "the memory comes back",
+        &mut victim,
+        &mut [&mut guest],
+        |victim, guests| {
+            let liar = &guests[0].liar;
+            victim.released.len() == 1 && (liar.over || liar.done + liar.failed > 1)
+        },
+    );
+    a_while(&mut victim, &mut [&mut guest]);
+    guest.liar.hang_up();
+    until(
+        "its end",
+        &mut victim,
+        &mut [&mut guest],
+        |victim, guests| guests[0].ended(victim).is_some(),
+    );
+    a_while(&mut victim, &mut []);
+    let changed = victim.changed();
+    // A provider that had not looked the key up yet refuses the write, and ends the connection; then the memory is back at once.
+    println!("given back while it stood: {early}, bytes that changed afterwards: {changed}");
+    assert_eq!(changed, 0, "bytes that changed after they were given back");
 }

@@ -87,7 +87,11 @@ impl Control {
     pub(crate) fn parse(cq_data: u64, bytes: &[u8]) -> Self {
         assert!(bytes.len() >= 32, "{} bytes of control", bytes.len());
         assert_eq!(&bytes[..4], b"fbct");
-        assert_eq!(cq_data, mark(bytes[4]), "kind in the CQ data and in the body");
+        assert_eq!(
+            cq_data,
+            mark(bytes[4]),
+            "kind in the CQ data and in the body"
+        );
         Self {
             kind: bytes[4],
             code: u16::from_le_bytes([bytes[6], bytes[7]]),
