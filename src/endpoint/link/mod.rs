@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod fabric;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod fake;
 pub(crate) mod fd_limit;
 mod half_open;
