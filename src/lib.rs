@@ -24,6 +24,7 @@ extern crate self as fabricast;
 
 pub mod buffer;
 pub mod coalesce;
+mod contain;
 pub mod cuda;
 pub mod endpoint;
 mod errno;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use common::raw::{RawEvent, RawPeer, control, cq_data, hello};
 use common::{
-    Pair, Random, SOON, Watchdog, alone, assert_fds_back, domain, drive, fd_count, got, millis,
+    Pair, Random, SOON, Watchdog, alone, any_port, assert_fds_back, domain, drive, fd_count, got, millis,
     receive_ends, send_end, small_receiver,
 };
-use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig, Violation};
-use fabricast::{Domain, PeerAddr, ReceiveEvent, SendEndpointZeroCopy};
+use fabricast::endpoint::{CloseReason, CreditError, ReceiveConfig, SendConfig, Violation};
+use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
 /// What a peer may take to become a connection.
 const HANDSHAKE: Duration = Duration::from_millis(300);
@@ -423,4 +423,37 @@ fn a_message_that_ends_before_its_header_ends_the_connection() {
         return;
     };
     assert!(matches!(violation, Violation::Malformed(_)), "{violation}");
+}
+
+#[test]
+fn the_same_grant_again_and_again_ends_the_connection() {
+    let grant = control(1, 0);
+    let end = end_after(0, |peer, _| peer.send(&grant, Some(cq_data(1))));
+    let Some(reason) = end else { return };
+    let repeated = CreditError::Repeated { granted: 0 };
+    assert_eq!(reason, CloseReason::Violation(Violation::Credit(repeated)));
+}
+
+#[test]
+fn a_peer_that_offers_no_heartbeats_and_says_nothing_is_lost() {
+    let _alone = alone();
+    let _dog = Watchdog::new("silence");
+    let Some(domain) = domain() else { return };
+    let elsewhere = common::domain().expect("there is one already");
+    let silence = millis(300);
+    let config = patient_for_short()
+        .unresponsive_after(None)
+        .lost_after(Some(silence));
+    let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
+    // Its hello has no feature bit.
+    let mut peer = RawPeer::connect(&elsewhere, receiver.local_addr(), &hello(0));
+    let mut events = Vec::new();
+    drive("it is given up", Duration::from_secs(60), || {
+        peer.poll();
+        receiver.poll(&mut events).expect("polls");
+        !receive_ends(&events).is_empty()
+    });
+    assert_eq!(receive_ends(&events)[0].1, CloseReason::PeerSilent { silence });
+    let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
+    assert!(events.iter().any(accepted), "{events:?}");
 }

@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
+use crate::contain::contain;
 use crate::sync::{AtomicU32, Condvar, Mutex, Ordering, lock, total_order_under_loom};
 
-/// Called when a slot becomes free, on the thread that freed it: it must neither block nor panic (write to an eventfd, set a flag).
+/// Called when a slot becomes free, on the thread that freed it: it must not block (write to an eventfd, set a flag). A panic of it is logged,
+/// and goes no further.
 pub type WakeFn = Arc<dyn Fn() + Send + Sync>;
 
 /// Names a wake-up hook of one manager.
@@ -69,7 +71,7 @@ impl WakeList {
         }
         // Without the lock: a hook may call back.
         for wake in wakes {
-            wake();
+            contain("a wake-up hook", || wake());
         }
     }
 

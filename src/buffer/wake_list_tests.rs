@@ -36,6 +36,20 @@ mod plain {
     }
 
     #[test]
+    fn a_hook_that_panics_takes_no_call_of_another_with_it() {
+        let list = WakeList::new();
+        let (count, wake) = counter();
+        let bad: WakeFn = Arc::new(|| std::panic::resume_unwind(Box::new("a hook of a test")));
+        let hooks = [list.add(Arc::clone(&bad)), list.add(wake), list.add(bad)];
+        for told in 1..=3 {
+            assert!(hooks.iter().all(|hook| list.arm(*hook)));
+            list.notify();
+            assert_eq!(count.load(Ordering::SeqCst), told);
+            assert_eq!(list.interested.load(Ordering::SeqCst), 0);
+        }
+    }
+
+    #[test]
     fn a_hook_may_call_back() {
         let list = Arc::new(WakeList::new());
         let (again, id) = (Arc::downgrade(&list), Arc::new(Mutex::new(None)));

@@ -18,6 +18,7 @@ use self::config::OnAbandoned;
 use self::peers::{Peers, Stage};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
+use crate::contain::contain;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
@@ -630,7 +631,7 @@ impl Drop for ConnectionlessEndpoint {
         }
         if let Some(mut hear) = self.on_abandoned.take() {
             for (peer, key) in self.pending() {
-                hear(peer, key);
+                contain("on_abandoned", || hear(peer, key));
             }
         }
     }

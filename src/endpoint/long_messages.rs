@@ -1,6 +1,13 @@
 //! `LongMessages`: where messages go that are too long for a receive buffer.
 
+use std::time::{Duration, Instant};
+
+use crate::Error;
 use crate::buffer::{DeviceBufferManager, SharedBufferManager};
+use crate::endpoint::limits::check_deadline;
+
+/// Bytes in a second by which a long message may take longer than its deadline.
+const SLOWEST: u64 = 1 << 20;
 
 /// Where long messages go ([`ReceiveConfig::long_messages`](crate::endpoint::ReceiveConfig::long_messages)).
 ///
@@ -8,17 +15,28 @@ use crate::buffer::{DeviceBufferManager, SharedBufferManager};
 /// writes it into a slot of the pool when there is one: no byte of it is copied by this library on either side. While one is under way, its
 /// sender sends nothing else on that connection, so it keeps its place among the others.
 ///
-/// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts.
+/// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts. Once it has a slot,
+/// [`deadline`](Self::deadline) counts: a sender that is not done by then loses its connection
+/// ([`CloseReason::LongDeadline`](crate::endpoint::CloseReason::LongDeadline)), and the slot is free again.
+///
+/// | setting | unit | default | range |
+/// |---|---|---|---|
+/// | `deadline` | time | 60 s, and 1 s for each MiB | 1 ms to 24 h, or none |
 #[derive(Debug, Clone)]
 pub struct LongMessages {
     pub(crate) pool: SharedBufferManager,
     pub(crate) device: Option<DeviceBufferManager>,
+    pub(crate) deadline: Option<Duration>,
 }
 
 impl LongMessages {
     /// Messages, headers included, up to the slot size of this pool. It must not be used for anything else, and needs no registration.
     pub fn new(pool: SharedBufferManager) -> Self {
-        Self { pool, device: None }
+        Self {
+            pool,
+            device: None,
+            deadline: Some(Duration::from_secs(60)),
+        }
     }
 
     /// Has senders write into these buffers in a GPU's memory instead, where the provider lets them: such a message comes as
@@ -33,6 +51,24 @@ impl LongMessages {
     pub fn on_device(mut self, pool: DeviceBufferManager) -> Self {
         self.device = Some(pool);
         self
+    }
+
+    /// How long a sender may take from the moment when its message has a slot until all of it is there; a second for each MiB of the message
+    /// is added. `None` waits for as long as the sender shows signs of life, so that a sender which never writes takes a slot for ever.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Option<Duration>) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        check_deadline("long_messages.deadline", self.deadline)
+    }
+
+    /// Until when a message of so many bytes must be whole that has its slot now.
+    pub(crate) fn whole_by(&self, now: Instant, len: u64) -> Option<Instant> {
+        let time = self.deadline? + Duration::from_secs(len / SLOWEST);
+        now.checked_add(time)
     }
 
     /// Bytes of the longest message that may come to the host's memory.

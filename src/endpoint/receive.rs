@@ -256,6 +256,9 @@ impl ReceiveConfig {
         check_windows(self.windows.windows)?;
         let reason = "must be 1 to 65536 operations";
         check_count("operations", self.windows.operations, 65_536, reason)?;
+        if let Some(long) = &self.long {
+            long.check()?;
+        }
         check_deadline("operation_deadline", self.windows.deadline)
     }
 

@@ -246,7 +246,8 @@ impl SendConfig {
         self
     }
 
-    /// Called with each key that is in flight when the endpoint is dropped, from within the drop: it must not panic.
+    /// Called with each key that is in flight when the endpoint is dropped, from within the drop: a panic of it is logged, and
+    /// goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.settings.on_abandoned = Some(Box::new(hear));

@@ -5,6 +5,8 @@ use std::task::Waker;
 
 use smallvec::SmallVec;
 
+use crate::contain::contain;
+
 use super::reactor::Watch;
 use super::send_engine::Back;
 
@@ -37,8 +39,16 @@ impl After {
 
     /// Does it. The caller holds no lock.
     pub(crate) fn run(self) {
-        drop(self.payloads);
-        self.wake.into_iter().for_each(Waker::wake);
+        // Memory that somebody lent may run code of others when it goes.
+        for back in self.payloads {
+            contain("the drop of a payload", || drop(back));
+        }
+        for waker in self.wake {
+            contain("a waker", || waker.wake());
+        }
+        for waker in self.drop {
+            contain("the drop of a waker", || drop(waker));
+        }
     }
 }
 
@@ -48,5 +58,37 @@ impl fmt::Debug for After {
             .field("wake", &self.wake.len())
             .field("payloads", &self.payloads.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+
+    /// Counts, and panics every other time.
+    #[derive(Default)]
+    struct Panics(AtomicUsize);
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            if self.0.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+                std::panic::resume_unwind(Box::new("a waker of a test"));
+            }
+        }
+    }
+
+    #[test]
+    fn a_waker_that_panics_takes_no_wake_up_of_another_with_it() {
+        let wakers = Arc::new(Panics::default());
+        let mut after = After::default();
+        for _ in 0..10 {
+            after.wake(Some(Waker::from(Arc::clone(&wakers))));
+        }
+        after.run();
+        assert_eq!(wakers.0.load(Ordering::Relaxed), 10);
     }
 }

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 
 use super::reactor::{EndpointFds, Reactor, Watch};
 use crate::Error;
+use crate::contain::contain;
 use crate::sync::{Mutex, lock};
 
 /// The future is being polled, or looked after.
@@ -188,7 +189,7 @@ impl Shared {
         }
         // Without the lock: a waker may arm the watch again.
         for armed in due {
-            armed.waker.wake();
+            contain("a waker", || armed.waker.wake());
         }
     }
 

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::buffer::{BufferMut, Payload, SharedBufferManager, WakerId};
 use crate::coalesce::{Format, Packer, Placed};
+use crate::contain::contain;
 use crate::endpoint::buffered::event::{
     BufferError, BufferedEvent, Carried, PushError, PushPayloadError, SendBufferError,
     SmallMessageLimit,
@@ -788,11 +789,13 @@ impl<O: Outlet> Drop for BufferedCore<O> {
         };
         let mut in_flight: Vec<_> = self.manifest.entries.iter().flatten().copied().collect();
         in_flight.sort_unstable();
-        in_flight.into_iter().for_each(&mut *hear);
+        for carried in in_flight {
+            contain("on_abandoned", || hear(carried));
+        }
         let mut first = self.unsent;
         for packed in &self.waiting {
             let count = u64::from(packed.count);
-            hear(Carried::Messages { first, count });
+            contain("on_abandoned", || hear(Carried::Messages { first, count }));
             first += count;
         }
     }

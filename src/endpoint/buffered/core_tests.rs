@@ -183,7 +183,10 @@ impl Setup {
             depth: self.depth,
             waiting: self.waiting,
             flush_interval: self.flush_interval,
-            on_abandoned: Some(Box::new(move |carried| hear.lock().unwrap().push(carried))),
+            on_abandoned: Some(Box::new(move |carried| {
+                hear.lock().unwrap().push(carried);
+                crate::endpoint::core::rig::panics();
+            })),
         };
         let wait = Arc::new(EndpointWait::new(Arc::new(FakeWait)).unwrap());
         let wait = BufferedWait::new(wait);

@@ -126,7 +126,7 @@ impl BufferedConfig {
     }
 
     /// Called for each buffer, and for what is packed and not sent, when the endpoint is dropped before their outcome is known; from within the
-    /// drop: it must not panic.
+    /// drop: a panic of it is logged, and goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(Carried) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));

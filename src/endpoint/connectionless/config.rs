@@ -258,7 +258,8 @@ impl ConnectionlessConfig {
         self
     }
 
-    /// Called with each key that has no outcome yet when the endpoint is dropped, from within the drop: it must not panic.
+    /// Called with each key that has no outcome yet when the endpoint is dropped, from within the drop: a panic of it is logged, and
+    /// goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(PeerId, u64) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));

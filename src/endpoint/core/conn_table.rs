@@ -128,6 +128,7 @@ impl<T> ConnTable<T> {
         self.len
     }
 
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }

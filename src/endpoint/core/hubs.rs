@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
 use crate::endpoint::core::rig::{
-    FakeGate, LONG, SLOT_BYTES, Setup, pool_with_room, receive_settings,
+    FakeGate, LONG, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -61,7 +61,10 @@ impl HubSetup {
 
     fn settings(&self, headers: &HeaderSlotManager, heard: &Abandoned) -> ReceiveSettings {
         let heard = Arc::clone(heard);
-        let on_abandoned = move |conn, key| heard.lock().unwrap().push((conn, key));
+        let on_abandoned = move |conn, key| {
+            heard.lock().unwrap().push((conn, key));
+            panics();
+        };
         let setup = Setup {
             receive_depth: self.receive_depth,
             max_connections: self.max_connections,

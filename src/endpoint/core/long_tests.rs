@@ -74,6 +74,81 @@ fn a_long_message_comes_whole_and_in_its_place() {
 }
 
 #[test]
+fn who_was_granted_a_slot_and_never_writes_loses_it() {
+    for form in FORMS {
+        let short = Duration::from_millis(1);
+        let mut rig = Setup {
+            long_deadline: Some(short),
+            ..setup(form)
+        }
+        .connected();
+        let free = rig.receiver().long_free();
+        rig.send_long(1).unwrap();
+        rig.poll_sender();
+        // An offer that has no slot yet is not late; this one has one.
+        rig.net.deliver(usize::MAX);
+        rig.poll_receiver();
+        assert_eq!(rig.receiver().long_free(), free - 1, "granted");
+        std::thread::sleep(2 * short);
+        rig.poll_receiver();
+        let ended = rig.said.iter().find_map(|event| match event {
+            ReceiveEvent::Disconnected { reason, .. } => Some(*reason),
+            _ => None,
+        });
+        assert_eq!(ended, Some(CloseReason::LongDeadline), "{form:?}");
+        if form == Form::Msg {
+            // Else it waits for the end of the endpoint, as the memory of a window does.
+            assert_eq!(rig.receiver().long_free(), free);
+        }
+        rig.settle();
+        assert_eq!(rig.failed.len(), 1, "{form:?}");
+        rig.check_all_back();
+        rig.end();
+    }
+}
+
+#[test]
+fn a_message_that_keeps_its_deadline_is_not_late_behind_it() {
+    let short = Duration::from_millis(200);
+    let mut rig = Setup {
+        long_deadline: Some(short),
+        ..setup(Form::Msg)
+    }
+    .connected();
+    rig.send_long(1).unwrap();
+    rig.settle();
+    assert_eq!(rig.received, [1]);
+    std::thread::sleep(2 * short);
+    rig.settle();
+    rig.send(2).unwrap();
+    rig.settle();
+    assert_eq!((&rig.received[..], rig.ended), (&[1, 2][..], None));
+    rig.end();
+}
+
+#[test]
+fn an_offer_that_nobody_answers_ends_at_the_deadline_of_sends() {
+    for form in FORMS {
+        let short = Duration::from_millis(5);
+        let mut rig = Setup {
+            send_deadline: Some(short),
+            ..setup(form)
+        }
+        .connected();
+        rig.send_long(1).unwrap();
+        rig.poll_sender();
+        std::thread::sleep(2 * short);
+        rig.poll_sender();
+        let late = CloseReason::SendDeadline { deadline: short };
+        assert_eq!(rig.ended, Some(late), "{form:?}");
+        assert_eq!(rig.failed.len(), 1);
+        rig.check_all_back();
+        rig.settle();
+        rig.end();
+    }
+}
+
+#[test]
 fn a_goodbye_waits_for_a_long_message() {
     for form in FORMS {
         let mut rig = setup(form).connected();

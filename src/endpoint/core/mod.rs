@@ -1,5 +1,7 @@
 //! What endpoints do, over any link: `send` for one connection that this side makes, `receive` for many that it accepts.
 
+#[cfg(all(test, not(loom)))]
+mod bounds_tests;
 pub(crate) mod conn_table;
 pub(crate) mod control;
 #[cfg(all(test, not(loom)))]
@@ -21,6 +23,7 @@ pub(crate) mod jiffies;
 pub(crate) mod liars;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
+mod marks;
 pub(crate) mod outgoing;
 pub(crate) mod pair;
 pub(crate) mod receive;

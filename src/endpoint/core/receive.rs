@@ -10,6 +10,7 @@ use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
 use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, GATE_RETRY, post_control};
 use crate::endpoint::core::jiffies::Jiffies;
+use crate::endpoint::core::marks::Marks;
 use crate::endpoint::core::outgoing::DataOp;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
@@ -28,6 +29,7 @@ use crate::endpoint::protocol::wire::{
     self, ControlBody, ControlKind, HeaderMode, Refusal, RefusalCode,
 };
 use crate::endpoint::windows::exposed::ExposedWindows;
+use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
 use crate::in_flight::{ContextError, InFlight};
@@ -46,6 +48,7 @@ mod shared;
 mod subscriptions;
 mod windows;
 
+use closing::Mark;
 use conn::{Conn, Descriptors};
 use long::{Due, LongPool};
 use sends::Sends;
@@ -70,6 +73,15 @@ pub(crate) const CONTROLS_PER_CONNECTION: u32 = CONTROLS_AT_ONCE + 1;
 /// counts for [`EMPTY_READ`]. A look costs a system call on tcp.
 const CM_INTERVAL: u32 = 1024;
 const EMPTY_READ: u32 = 16;
+
+/// Events of the connection manager that one poll takes, at most: who asks for connections can ask without an end.
+const CM_EVENTS_MAX: usize = 64;
+
+/// Events that are kept for later, at most, while answers of this side's own connections are looked for; requests beyond are refused.
+const CM_LATER_MAX: usize = 1024;
+
+/// Reads of the completion queue in one poll, beyond its first, for connections whose end waits for what lies in it.
+const MARK_READS_MAX: usize = 16;
 
 /// Polls between two looks at the clock while something comes in each of them.
 const CLOCK_INTERVAL: u32 = 64;
@@ -201,6 +213,8 @@ pub(crate) struct ReceiveCore<L: Link> {
     armed: Option<Instant>,
     /// Events of the connection manager that were read while completions were looked at.
     cm_later: VecDeque<CmEvent<L::Request>>,
+    /// Ends of connections that wait for what lies in the completion queue.
+    marks: Marks<Mark>,
     /// Connections that this side made.
     dialed: u32,
     /// Connections that were heard since the last look at the clock.
@@ -267,6 +281,8 @@ impl<L: Link> ReceiveCore<L> {
                 Some(Sends::new(sends, limits, link.form(), registrar, wake)?)
             }
         };
+        let pieces = u64::from(PIECES_IN_FLIGHT);
+        let in_flight_max = u64::from(capacity) + u64::from(operations) + pieces;
         let next_reap = Instant::now() + settings.handshake_timeout;
         let exposed = ExposedWindows::new(settings.windows.windows, &wait);
         let long = settings
@@ -294,6 +310,7 @@ impl<L: Link> ReceiveCore<L> {
             timer_stale: false,
             armed: None,
             cm_later: VecDeque::new(),
+            marks: Marks::new(in_flight_max),
             dialed: 0,
             heard: Vec::new(),
             closing: false,
@@ -336,8 +353,9 @@ impl<L: Link> ReceiveCore<L> {
         &self.pool
     }
 
+    /// How many there are, those included whose end is not told yet.
     pub(crate) fn connections(&self) -> usize {
-        self.conns.len()
+        self.conns.len() + self.ending()
     }
 
     /// How often a connection was looked at.
@@ -366,7 +384,8 @@ impl<L: Link> ReceiveCore<L> {
             if reason != EVENT_QUEUE_BROKE {
                 self.read_cm(events);
             }
-            return;
+            // It may have failed outside a poll.
+            return self.act_and_end(events);
         }
         if look_everywhere {
             self.revoke_abandoned();
@@ -386,6 +405,7 @@ impl<L: Link> ReceiveCore<L> {
         self.retry
             || self.timer_stale
             || !self.touched.is_empty()
+            || !self.marks.is_empty()
             || !self.hungry.is_empty()
             || !self.account.blocked.is_empty()
             || self.long.as_ref().is_some_and(LongPool::is_awaited)
@@ -417,7 +437,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.feed(events);
         self.feed_long();
-        self.act_on_touched(events);
+        self.act_and_end(events);
         self.tell_writable(events);
         if found > 0 || look_everywhere || retried {
             self.tell_sends_writable(events);
@@ -447,6 +467,7 @@ impl<L: Link> ReceiveCore<L> {
         let read = self.link.poll_completions(&mut self.completions);
         let found = self.completions.len();
         self.backlog.on_read(found);
+        self.marks.on_read(found);
         if found == 0 {
             self.stats.cq_reads_empty += 1;
         } else {
@@ -500,6 +521,7 @@ impl<L: Link> ReceiveCore<L> {
                     self.on_sent(conn, op, told, error.map(|error| *error), events);
                 }
                 Err(_) if context == PEER_WROTE && data.is_some() => {
+                    self.marks.on_strange();
                     self.on_peer_wrote(data, events);
                 }
                 Err(_) => match self.account.later.pieces.finish(context) {
@@ -682,9 +704,10 @@ impl<L: Link> ReceiveCore<L> {
 
     // ---- connections ---------------------------------------------------------------------------------------------
 
+    /// A bounded number of events; what is left makes the endpoint ready again.
     fn read_cm(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.polls_without_cm = 0;
-        loop {
+        for _ in 0..CM_EVENTS_MAX {
             let event = match self.cm_later.pop_front() {
                 Some(event) => event,
                 None => match self.link.poll_cm() {
@@ -706,13 +729,13 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 CmEvent::Shutdown { conn } => {
                     // The peer's last messages, and its goodbye, may still be in the queue.
-                    while self.by_key.contains_key(&conn) && self.read_completions(events) > 0 {
-                        self.feed(events);
+                    if let Some(&id) = self.by_key.get(&conn) {
+                        self.marks.leave(Mark::Gone(id));
                     }
-                    self.with_key(conn, |machine| machine.on_lost(None));
                 }
             }
         }
+        self.wait.wake();
     }
 
     fn with_key(&mut self, key: ConnKey, f: impl FnOnce(&mut Connection)) {

@@ -67,6 +67,8 @@ pub(crate) struct Setup {
     pub(crate) windows: WindowSettings,
     /// Slots for long messages, and their size.
     pub(crate) long: Option<(u32, usize)>,
+    /// How long one may take.
+    pub(crate) long_deadline: Option<Duration>,
     /// And where they land in a device's memory.
     pub(crate) long_device: Option<DeviceBufferManager>,
     /// The sender's.
@@ -104,6 +106,7 @@ impl Default for Setup {
                 long: false,
             },
             long: None,
+            long_deadline: None,
             long_device: None,
             patience: Patience::ENDLESS,
         }
@@ -613,7 +616,10 @@ pub(crate) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
         patience: setup.patience,
         watch: TcpWatch::default(),
         staging: None,
-        on_abandoned: Some(Box::new(move |key| abandoned.lock().unwrap().push(key))),
+        on_abandoned: Some(Box::new(move |key| {
+            abandoned.lock().unwrap().push(key);
+            panics();
+        })),
     }
 }
 
@@ -633,8 +639,9 @@ pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
             ..setup.windows
         },
         long: setup.long.map(|(slots, size)| LongMessages {
-            pool: SharedBufferManager::allocate(slots, size).unwrap(),
             device: setup.long_device.clone(),
+            ..LongMessages::new(SharedBufferManager::allocate(slots, size).unwrap())
+                .deadline(setup.long_deadline)
         }),
         sends: None,
         publishing: false,
@@ -688,6 +695,11 @@ impl Gate for FakeGate {
         assert!(!self.0.settled.swap(true, Ordering::Relaxed), "twice");
         Ok(())
     }
+}
+
+/// What each hook of a test does behind what it is there for: it must take nothing with it. Without a word of the panic hook's.
+pub(crate) fn panics() {
+    std::panic::resume_unwind(Box::new("a hook of a test"));
 }
 
 /// A time that no test reaches.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
+use crate::contain::contain;
 use crate::endpoint::core::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, GATE_RETRY, HeldDescriptor,
     post_control,
@@ -58,6 +59,12 @@ pub use status::SendStatus;
 /// Empty reads of the completion queue between two looks at the event queue. The latter costs a system call on tcp,
 /// and what it brings is rare; a sleeper that was woken looks at once.
 const CM_INTERVAL: u32 = 64;
+
+/// Events of the connection manager that one poll takes, at most.
+const CM_EVENTS_MAX: usize = 64;
+
+/// Reads of the completion queue, beyond one for each operation in flight, when the connection ends: for writes of its peer that wait there.
+const STRANGE_READS_MAX: usize = 256;
 
 /// Polls between two looks at the clock while something comes in each of them and no send is timed.
 const CLOCK_INTERVAL: u32 = 64;
@@ -585,7 +592,7 @@ impl<L: Link> SendCore<L> {
         let eventful = std::mem::take(&mut self.eventful);
         if std::mem::take(&mut self.shut_down) {
             // The peer's goodbye may still be in the queue.
-            while self.machine.state() != State::Closed && self.read_completions(events) > 0 {}
+            self.read_out(|this| this.machine.state() == State::Closed, events);
             self.machine.on_lost(None);
         }
         let due = self.look_at_clock(found == 0 || look_at_cm);
@@ -685,6 +692,17 @@ impl<L: Link> SendCore<L> {
                 .abort(CloseReason::EndpointFailed("the completion queue broke"));
         }
         found
+    }
+
+    /// Reads what is in the queue now: until it is at its end, or `over`, or as often as what is in flight can fill it. So a peer that
+    /// fills it as fast as it is read does not keep this poll.
+    fn read_out(&mut self, over: impl Fn(&Self) -> bool, events: &mut Vec<SendEvent>) {
+        let in_flight = self.in_flight.len() + self.one_sided.len() + self.pieces.len();
+        for _ in 0..in_flight + STRANGE_READS_MAX {
+            if over(self) || self.read_completions(events) == 0 {
+                return;
+            }
+        }
     }
 
     #[inline]
@@ -854,9 +872,10 @@ impl<L: Link> SendCore<L> {
         self.post_control_receive();
     }
 
+    /// A bounded number of events; what is left makes the endpoint ready again.
     fn read_cm(&mut self) {
         self.polls_without_cm = 0;
-        loop {
+        for _ in 0..CM_EVENTS_MAX {
             let event = match self.link.poll_cm() {
                 Ok(Some(event)) => event,
                 Ok(None) => return,
@@ -881,6 +900,7 @@ impl<L: Link> SendCore<L> {
                 _ => {}
             }
         }
+        self.wait.wake();
     }
 
     /// While one control message waits there is no next one.
@@ -1124,7 +1144,7 @@ impl<L: Link> SendCore<L> {
         match self.link.close(conn) {
             Ok(()) => {
                 // What the provider still reports is the better outcome; after `close` it reports no more than it has.
-                while self.read_completions(events) > 0 {}
+                self.read_out(|_| false, events);
                 self.fail_in_flight(reason, events);
                 self.release_registrations();
                 self.release_windows(events);
@@ -1349,7 +1369,9 @@ impl<L: Link> Drop for SendCore<L> {
         keys.extend(waiting);
         stats::count_abandoned(keys.len() as u64);
         if let Some(on_abandoned) = &mut self.settings.on_abandoned {
-            keys.into_iter().for_each(on_abandoned);
+            for key in keys {
+                contain("on_abandoned", || on_abandoned(key));
+            }
         }
     }
 }

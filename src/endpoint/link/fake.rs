@@ -20,8 +20,9 @@ use crate::endpoint::event::Level;
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
-    CloseFailed, CmData, CmEvent, Completions, ConnKey, IOV_MAX, Link, LinkCompletion, LinkConn,
-    LinkLimits, PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost, SendPost,
+    COMPLETION_BATCH, CloseFailed, CmData, CmEvent, Completions, ConnKey, IOV_MAX, Link,
+    LinkCompletion, LinkConn, LinkLimits, PEER_WROTE, PostRefused, RemoteRange, RmaLimits, RmaPost,
+    SendPost,
 };
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
@@ -424,6 +425,8 @@ struct LinkState {
     close: CloseMode,
     /// So many completions are reported twice.
     double: usize,
+    /// So many writes of strangers are still to come, as fast as the queue is read; and what they say.
+    flood: (usize, u64),
     /// RDM form, listening: the receives that all connections share; none once the endpoint is closed.
     shared: Option<VecDeque<Receive>>,
     /// Others can connect to it: it is the listener, or a hub, which has an address of its own.
@@ -992,6 +995,7 @@ impl Net {
             receive_always: None,
             close: CloseMode::Reports,
             double: 0,
+            flood: (0, 0),
             shared: None,
             listens: false,
             registrar: domain.id,
@@ -1130,6 +1134,16 @@ impl Net {
     /// So many completions are reported twice.
     pub(crate) fn double(&self, link: usize, completions: usize) {
         self.state().links[link].double = completions;
+    }
+
+    /// Strangers write, with immediate data that no window has, as fast as the queue is read, so many times.
+    pub(crate) fn flood(&self, link: usize, writes: usize) {
+        self.state().links[link].flood = (writes, wire::written_data(0xff_ffff, 0));
+    }
+
+    /// Writes of the flood that are still to come.
+    pub(crate) fn flood_left(&self, link: usize) -> usize {
+        self.state().links[link].flood.0
     }
 
     /// The completion queue is broken from now on.
@@ -1734,6 +1748,11 @@ impl Link for FakeLink {
         if let Some(errno) = link.cq_error {
             return Err(Error::fabric("fi_cq_read", errno));
         }
+        let (flood, said) = link.flood;
+        let now = flood.min(COMPLETION_BATCH);
+        link.flood.0 -= now;
+        let strange = std::iter::repeat_with(|| completion(PEER_WROTE, 0, Some(said), None));
+        link.cq.extend(strange.take(now));
         let room = (out.capacity() - out.len()).min(link.cq.len());
         out.extend(link.cq.drain(..room));
         Ok(room)

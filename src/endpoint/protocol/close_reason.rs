@@ -112,6 +112,10 @@ pub enum CloseReason {
     /// The peer did not confirm in time that it does not use a revoked window any more.
     #[error("the peer did not confirm a revoked window before the deadline")]
     RevokeDeadline,
+    /// The peer was granted memory for a long message, and was not done with it before the deadline of
+    /// [`LongMessages`](crate::endpoint::LongMessages).
+    #[error("the peer was not done with a long message before the deadline")]
+    LongDeadline,
     /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.
     #[error("the endpoint failed: {0}")]
     EndpointFailed(&'static str),

@@ -276,6 +276,18 @@ struct Heartbeats {
     answer: bool,
     /// Handed to the endpoint, and its send has not completed.
     under_way: u8,
+    /// The peer's questions so far, each with its pause, last until then.
+    paused_until: Option<Instant>,
+}
+
+impl Heartbeats {
+    /// Whether the peer asks as seldom as silence makes anybody ask, a few that were held up and come at once apart.
+    fn is_seldom(&mut self, now: Instant) -> bool {
+        let since = self.paused_until.map_or(now, |until| until.max(now));
+        let until = since + HEARTBEAT_PAUSE;
+        self.paused_until = Some(until);
+        until <= now + HEARTBEAT_PAUSE * HEARTBEATS_AT_ONCE
+    }
 }
 
 /// MSG form: the CQ data of a header that travels alone, and of the payload behind it.
@@ -284,6 +296,13 @@ const LONE_PAYLOAD: u32 = (ControlKind::PAYLOAD.0 as u32) << wire::INDEX_BITS;
 
 /// A question and an answer.
 const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
+
+/// Between two questions of a peer, on average. A third of the shortest limit of silence (10 ms) lies between those of a peer of ours, since
+/// each of them was answered.
+const HEARTBEAT_PAUSE: Duration = Duration::from_millis(1);
+
+/// Questions without a pause, at most: a side that was held up may read several at once.
+const HEARTBEATS_AT_ONCE: u32 = 64;
 
 /// One connection. See the module's description.
 #[derive(Debug)]
@@ -493,7 +512,7 @@ impl Connection {
             Ok(Control::Refusal(refusal)) => self.on_refusal(refusal),
             Ok(Control::Hello(hello)) => self.on_hello(hello),
             Ok(Control::Credit { granted }) => self.on_credit(granted),
-            Ok(Control::Heartbeat { number, answer }) => self.on_heartbeat(number, answer),
+            Ok(Control::Heartbeat { number, answer }) => self.on_heartbeat(number, answer, now),
             Ok(Control::Bye {
                 last_sequence,
                 reason,
@@ -634,6 +653,11 @@ impl Connection {
     /// Where the peer is to write what [`Action::LongOffered`] told of.
     pub(crate) fn grant_long(&mut self, base: u64, key: u64) {
         self.long().grant(base, key);
+    }
+
+    /// Until when the message must be whole that was granted; the connection ends where it is not.
+    pub(crate) fn bound_long(&mut self, deadline: Option<Instant>) {
+        self.long().bound(deadline);
     }
 
     /// That is not taken; up to `limit` bytes are.
@@ -973,6 +997,8 @@ impl Connection {
             self.end(CloseReason::ClosedByDeadline);
         } else if passed(self.window_deadline()) {
             self.end(CloseReason::RevokeDeadline);
+        } else if passed(self.long_deadline()) {
+            self.end(CloseReason::LongDeadline);
         } else if passed(self.handshake_deadline) {
             self.end(match self.state {
                 State::Connecting => CloseReason::ConnectTimedOut,
@@ -983,13 +1009,15 @@ impl Connection {
         }
     }
 
-    /// Whether silence of the peer means anything now: it answers heartbeats, and nobody has said goodbye.
+    /// Whether silence of the peer means anything now: nobody has said goodbye. Whatever the peer's hello offers.
     fn listens(&self) -> bool {
+        self.transmit && !self.bye_sent && self.peer_bye.is_none()
+    }
+
+    /// Whether the peer can be asked for a sign of life; where it can't, only what it says by itself counts.
+    fn answers_heartbeats(&self) -> bool {
         let features = self.peer.map_or(0, |peer| peer.features) & self.local.features;
-        self.transmit
-            && !self.bye_sent
-            && self.peer_bye.is_none()
-            && features & wire::FEATURE_HEARTBEAT != 0
+        features & wire::FEATURE_HEARTBEAT != 0
     }
 
     fn judge_silence(&mut self, now: Instant) {
@@ -998,7 +1026,7 @@ impl Connection {
         }
         while let Some(verdict) = self.silence.as_mut().and_then(|silence| silence.look(now)) {
             match verdict {
-                Verdict::Ask => self.heartbeats.ask = true,
+                Verdict::Ask => self.heartbeats.ask = self.answers_heartbeats(),
                 Verdict::Unresponsive => self.pending.unresponsive = true,
                 Verdict::Lost { silence } => {
                     return self.end(CloseReason::PeerSilent { silence });
@@ -1045,10 +1073,22 @@ impl Connection {
             _ => None,
         };
         let windows = self.window_deadline();
-        [self.handshake_deadline, self.close_deadline, look, windows]
-            .into_iter()
-            .flatten()
-            .min()
+        let long = self.long_deadline();
+        [
+            self.handshake_deadline,
+            self.close_deadline,
+            look,
+            windows,
+            long,
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    fn long_deadline(&self) -> Option<Instant> {
+        let long = self.long.as_ref();
+        long.filter(|_| self.state != State::Closed)?.deadline()
     }
 
     fn window_deadline(&self) -> Option<Instant> {
@@ -1267,7 +1307,7 @@ impl Connection {
         }
     }
 
-    fn on_heartbeat(&mut self, number: u64, answer: bool) {
+    fn on_heartbeat(&mut self, number: u64, answer: bool, now: Instant) {
         self.on_arrival("a heartbeat before the connection was established");
         if self.state == State::Closed {
             return;
@@ -1283,8 +1323,11 @@ impl Connection {
         } else {
             beats.heard += 1;
             let early = std::mem::replace(&mut beats.answer, true);
-            (early || number != beats.heard)
-                .then_some("a heartbeat before the last one was answered")
+            if early || number != beats.heard {
+                Some("a heartbeat before the last one was answered")
+            } else {
+                (!beats.is_seldom(now)).then_some("heartbeats without a pause")
+            }
         };
         if let Some(what) = wrong {
             self.violate(Violation::OutOfTurn(what));

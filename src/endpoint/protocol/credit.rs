@@ -22,6 +22,10 @@ const LARGE_WINDOW: u64 = 64;
 /// and the simulation of two machines count them.
 pub(crate) const HEARTBEAT_MESSAGES_MAX: usize = 2;
 
+/// Grants of one connection that grant nothing, at most. No peer of ours sends one ([`ReceiveCredits::take_grant`]); they use no credit, so
+/// somebody who sends them without an end keeps this side busy for nothing.
+pub(crate) const EMPTY_GRANTS_MAX: u32 = 16;
+
 /// What is wrong with a peer's account of credits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -42,6 +46,12 @@ pub enum CreditError {
         /// Messages that the peer has room for.
         window: u64,
     },
+    /// A grant said again and again what an earlier one had said.
+    #[error("a grant of {granted} messages that were granted before, once too often")]
+    Repeated {
+        /// Messages allowed by the grant, and before, since the connection began.
+        granted: u64,
+    },
     /// The peer sent a message that it had no credit for.
     #[error("a message beyond the {granted} that were granted")]
     Overrun {
@@ -56,6 +66,8 @@ pub(crate) struct SendCredits {
     granted: u64,
     used: u64,
     window: u64,
+    /// Grants so far that granted nothing.
+    empty_grants: u32,
 }
 
 impl SendCredits {
@@ -65,6 +77,7 @@ impl SendCredits {
             granted: first.into(),
             used: 0,
             window: window.into(),
+            empty_grants: 0,
         }
     }
 
@@ -97,7 +110,7 @@ impl SendCredits {
     ///
     /// # Errors
     ///
-    /// [`CreditError::Backwards`] and [`CreditError::TooFar`]; then nothing changes.
+    /// [`CreditError::Backwards`], [`CreditError::TooFar`] and [`CreditError::Repeated`]; then nothing can be sent because of it.
     pub(crate) fn grant(&mut self, cumulative: u64) -> Result<u64, CreditError> {
         let before = self.granted;
         if cumulative < before {
@@ -113,6 +126,12 @@ impl SendCredits {
                 ahead,
                 window: self.window,
             });
+        }
+        if cumulative == before {
+            self.empty_grants += 1;
+            if self.empty_grants > EMPTY_GRANTS_MAX {
+                return Err(CreditError::Repeated { granted: before });
+            }
         }
         self.granted = cumulative;
         Ok(cumulative - before)

@@ -16,6 +16,7 @@ use super::policy::{DropReason, PeerOutcome, SlowPolicy};
 use super::table::{SubscriptionLimits, SubscriptionTable};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
+use crate::contain::contain;
 use crate::endpoint::core::outgoing::PreparedHeader;
 use crate::endpoint::core::receive::{ReceiveCore, SubscriptionNews};
 use crate::endpoint::event::ReceiveEvent;
@@ -639,7 +640,7 @@ impl<L: Link> Drop for PublishCore<L> {
                 self.core.drop_header(header);
             }
             if let Some(hear) = &mut self.settings.on_abandoned {
-                hear(key);
+                contain("on_abandoned", || hear(key));
             }
         }
     }

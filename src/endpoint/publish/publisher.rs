@@ -289,7 +289,8 @@ impl PublishConfig {
         self
     }
 
-    /// Called with the key of each publication that is not over when the endpoint is dropped, from within the drop: it must not panic.
+    /// Called with the key of each publication that is not over when the endpoint is dropped, from within the drop: a panic of it is logged, and
+    /// goes no further.
     #[must_use]
     pub fn on_abandoned(mut self, hear: impl FnMut(u64) + Send + 'static) -> Self {
         self.on_abandoned = Some(Box::new(hear));

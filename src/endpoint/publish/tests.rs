@@ -17,7 +17,7 @@ use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, Shared
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{
-    FakeGate, LONG, SLOT_BYTES, Setup, payload_pool, receive_settings,
+    FakeGate, LONG, SLOT_BYTES, Setup, panics, payload_pool, receive_settings,
 };
 use crate::endpoint::event::{DeadlinePolicy, Level};
 use crate::endpoint::id::ConnectionId;
@@ -251,7 +251,10 @@ impl Play {
             slow: stage.slow,
             tell_sent: true,
             headers: headers.clone(),
-            on_abandoned: Some(Box::new(move |key| heard.lock().unwrap().push(key))),
+            on_abandoned: Some(Box::new(move |key| {
+                heard.lock().unwrap().push(key);
+                panics();
+            })),
         };
         let core = PublishCore::new(core, settings);
         let subscribers = (0..stage.subscribers).map(|_| subscriber(&net, &stage, number));

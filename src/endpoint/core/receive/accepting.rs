@@ -345,6 +345,9 @@ impl<L: Link> ReceiveCore<L> {
             }
             None => self.admit(id, request, &data, events),
         }
+        if !self.marks.is_empty() {
+            self.wait.wake();
+        }
         true
     }
 }

@@ -1,9 +1,14 @@
 //! How connections end, one or all, and what becomes of what they had in flight.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Operation, ReceiveCore};
+use super::conn::Descriptors;
+use super::long::LongReceive;
+use super::sends::ConnSends;
+use super::{MARK_READS_MAX, Operation, ReceiveCore};
 use crate::Error;
+use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
@@ -12,6 +17,29 @@ use crate::endpoint::protocol::wire::{ByeReason, Refusal, RefusalCode};
 use crate::error::FabricErrno;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats;
+
+/// What waits until the completions that lay in the queue were read.
+pub(super) enum Mark {
+    /// The peer is gone: its last messages, and its goodbye, may be among them.
+    Gone(ConnectionId),
+    /// The provider's endpoint is closed: what it still reports must be found in the slab.
+    Closed(Box<Closed>),
+}
+
+/// A connection without an endpoint.
+pub(super) struct Closed {
+    id: ConnectionId,
+    reason: CloseReason,
+    established: bool,
+    dialed: bool,
+    /// What its operations used.
+    _held: (
+        Arc<Descriptors>,
+        ScopedRegistrations,
+        Option<Box<LongReceive>>,
+        Option<Box<ConnSends>>,
+    ),
+}
 
 impl<L: Link> ReceiveCore<L> {
     /// Begins the polite close of one connection: true if there is such a connection.
@@ -46,9 +74,9 @@ impl<L: Link> ReceiveCore<L> {
     pub(crate) fn close(&mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
         let mut events = Vec::new();
         self.begin_close_all(deadline);
-        while !self.conns.is_empty() {
+        while self.connections() > 0 {
             self.drive(&mut events);
-            if !self.conns.is_empty() {
+            if self.connections() > 0 {
                 self.wait
                     .sleep(Instant::now() + Duration::from_millis(100))?;
             }
@@ -90,11 +118,14 @@ impl<L: Link> ReceiveCore<L> {
             self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
         } else {
             match self.link.close(conn.link) {
-                // The slab lets go of what the provider does not report by itself.
                 Ok(()) => {
-                    self.forget_ops_of(id, reason, events);
-                    self.fail_line(id, reason, events);
-                    self.release_windows(id, events);
+                    return self.marks.leave(Mark::Closed(Box::new(Closed {
+                        id,
+                        reason,
+                        established: conn.established,
+                        dialed: conn.dialed,
+                        _held: (conn.descriptors, conn.scoped, conn.long, conn.sends),
+                    })));
                 }
                 Err(CloseFailed(errno)) => {
                     std::mem::forget(conn.descriptors);
@@ -106,18 +137,74 @@ impl<L: Link> ReceiveCore<L> {
                 }
             }
         }
-        if conn.established {
+        self.tell_end(id, reason, (conn.established, conn.dialed), events);
+    }
+
+    fn tell_end(
+        &mut self,
+        id: ConnectionId,
+        reason: CloseReason,
+        (established, dialed): (bool, bool),
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        if established {
             tracing::debug!(connection = %id, %reason, "connection closed");
             events.push(ReceiveEvent::Disconnected {
                 connection: id,
                 reason,
             });
-        } else if !conn.dialed {
+        } else if !dialed {
             self.stats.refused += 1;
         }
-        if conn.dialed {
-            self.on_dialed_over(id, reason, conn.established, events);
+        if dialed {
+            self.on_dialed_over(id, reason, established, events);
         }
+    }
+
+    /// Acts on what was touched, and reads on for connections whose end waits for what lies in the queue: so often at most that a peer
+    /// that fills it does not keep this poll. What is left makes the endpoint ready again.
+    pub(super) fn act_and_end(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.act_on_touched(events);
+        for _ in 0..MARK_READS_MAX {
+            if self.marks.is_empty() {
+                return;
+            }
+            self.read_completions(events);
+            self.feed(events);
+            while let Some(mark) = self.marks.take_passed() {
+                self.on_mark(mark, events);
+            }
+            self.act_on_touched(events);
+        }
+        if !self.marks.is_empty() {
+            self.wait.wake();
+        }
+    }
+
+    /// All that was in the queue when the mark was left has been read.
+    fn on_mark(&mut self, mark: Mark, events: &mut Vec<ReceiveEvent>) {
+        match mark {
+            Mark::Gone(id) => {
+                if let Some(conn) = self.conns.get_mut(id) {
+                    conn.machine.on_lost(None);
+                    self.touch(id);
+                }
+            }
+            Mark::Closed(closed) => {
+                let (id, reason) = (closed.id, closed.reason);
+                // The slab lets go of what the provider does not report by itself.
+                self.forget_ops_of(id, reason, events);
+                self.fail_line(id, reason, events);
+                self.release_windows(id, events);
+                self.tell_end(id, reason, (closed.established, closed.dialed), events);
+            }
+        }
+    }
+
+    /// Connections whose endpoint is closed, and whose end is not told yet.
+    pub(super) fn ending(&self) -> usize {
+        let closed = |mark: &&Mark| matches!(mark, Mark::Closed(_));
+        self.marks.iter().filter(closed).count()
     }
 
     pub(super) fn forget_ops_of(
@@ -126,8 +213,6 @@ impl<L: Link> ReceiveCore<L> {
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        // Reported first: an operation that the provider still reports must be found in the slab.
-        while self.read_completions(events) > 0 {}
         drop(self.in_flight.take_where(|op| op.conn() == id));
         self.drop_pieces(Some(id));
         let (mut data, mut one_sided) = (Vec::new(), Vec::new());
@@ -159,7 +244,10 @@ impl<L: Link> ReceiveCore<L> {
 
     /// The endpoint is not to be believed any more: every connection is closed, requests are refused.
     pub(super) fn fail(&mut self, reason: &'static str) {
-        self.failed.get_or_insert(reason);
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(reason);
         for (id, conn) in self.conns.iter_mut() {
             conn.machine.abort(CloseReason::EndpointFailed(reason));
             self.touched.push(id);
@@ -169,6 +257,14 @@ impl<L: Link> ReceiveCore<L> {
 }
 
 impl<L: Link> ReceiveCore<L> {
+    /// The provider's endpoint is closed, and nobody hears what became of its operations.
+    fn abandon_ops_of(&mut self, id: ConnectionId) {
+        drop(self.in_flight.take_where(|op| op.conn() == id));
+        self.drop_pieces(Some(id));
+        let ops = self.operations.take_where(|(conn, _)| *conn == id);
+        self.abandon_ops(ops);
+    }
+
     fn close_one(&mut self, id: ConnectionId) {
         let Some(mut conn) = self.conns.remove(id) else {
             return;
@@ -178,12 +274,7 @@ impl<L: Link> ReceiveCore<L> {
         match self.link.close(conn.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
-            Ok(()) => {
-                drop(self.in_flight.take_where(|op| op.conn() == id));
-                self.drop_pieces(Some(id));
-                let ops = self.operations.take_where(|(conn, _)| *conn == id);
-                self.abandon_ops(ops);
-            }
+            Ok(()) => self.abandon_ops_of(id),
             Err(CloseFailed(errno)) => {
                 std::mem::forget(conn.descriptors);
                 conn.scoped.leak();
@@ -208,6 +299,11 @@ impl<L: Link> Drop for ReceiveCore<L> {
         }
         for id in ids {
             self.close_one(id);
+        }
+        for mark in self.marks.take_all() {
+            if let Mark::Closed(closed) = mark {
+                self.abandon_ops_of(closed.id);
+            }
         }
         if self.close_shared() {
             // Operations whose buffers are registered by the pool's, and the header slots', descriptors go first.

@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use super::{Conn, Posted, ReceiveCore};
+use super::{CM_LATER_MAX, Conn, Posted, ReceiveCore};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::ReceiveEvent;
@@ -105,8 +105,9 @@ impl<L: Link> ReceiveCore<L> {
         };
         conn.machine.abort(CloseReason::ClosedLocally);
         self.conns.put(id, conn);
-        // It was never told of, so nothing is said of its end.
+        // It was never told of, so nothing is said of its end; the next poll has its receives back.
         self.close_conn(id, CloseReason::ClosedLocally, &mut Vec::new());
+        self.wait.wake();
         error
     }
 
@@ -125,11 +126,18 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// MSG form: a message may be in the completion queue before its connection's answer is read from the event queue. Whatever else is
-    /// there is kept for later, since completions are being looked at.
+    /// there is kept for later, since completions are being looked at; what others ask for is bounded.
     #[cold]
     pub(super) fn read_answers(&mut self) {
-        while let Ok(Some(event)) = self.link.poll_cm() {
+        for _ in 0..CM_LATER_MAX {
+            let Ok(Some(event)) = self.link.poll_cm() else {
+                return;
+            };
             match event {
+                // Refused by the drop.
+                CmEvent::Request { .. } if self.cm_later.len() >= CM_LATER_MAX => {
+                    self.stats.refused += 1;
+                }
                 CmEvent::Connected { conn, data } => {
                     self.with_key(conn, |machine| machine.on_connected(data.as_slice()));
                 }

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Conn, ReceiveCore};
 use crate::Error;
@@ -40,6 +41,7 @@ pub(super) struct LongPool {
     device: Option<DevicePool>,
     /// Offers that found the pool empty; whoever came first is served first.
     waiting: VecDeque<(ConnectionId, u64)>,
+    settings: LongMessages,
 }
 
 struct DevicePool {
@@ -76,7 +78,8 @@ impl Drop for DevicePool {
 
 impl LongPool {
     pub(super) fn new(long: LongMessages, wait: &Arc<EndpointWait>) -> Result<Self, Error> {
-        let LongMessages { pool, device } = long;
+        let settings = long.clone();
+        let LongMessages { pool, device, .. } = long;
         let device = device.map(|pool| DevicePool::new(pool, wait)).transpose()?;
         let waker = Arc::clone(wait);
         let waker = pool.add_waker(Arc::new(move || waker.wake()));
@@ -85,6 +88,7 @@ impl LongPool {
             waker,
             device,
             waiting: VecDeque::new(),
+            settings,
         })
     }
 
@@ -268,6 +272,10 @@ impl<L: Link> ReceiveCore<L> {
         };
         conn.machine
             .grant_long(if virt { address } else { 0 }, registration.key);
+        if let Some(long) = &self.long {
+            let whole_by = long.settings.whole_by(Instant::now(), len as u64);
+            conn.machine.bound_long(whole_by);
+        }
         conn.long = Some(Box::new(LongReceive {
             registration: Some(registration),
             landing,

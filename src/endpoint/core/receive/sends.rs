@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::{Operation, ReceiveCore};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, WakerId};
+use crate::contain::contain;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing, PreparedHeader};
 use crate::endpoint::core::pair::Stalled;
@@ -833,7 +834,7 @@ impl<L: Link> ReceiveCore<L> {
                     if !told {
                         abandoned += 1;
                         if let Some(hear) = &mut sends.settings.on_abandoned {
-                            hear(conn, key);
+                            contain("on_abandoned", || hear(conn, key));
                         }
                     }
                 }
@@ -855,7 +856,7 @@ impl<L: Link> ReceiveCore<L> {
             {
                 abandoned += 1;
                 if let Some(hear) = &mut sends.settings.on_abandoned {
-                    hear(*conn, op.key);
+                    contain("on_abandoned", || hear(*conn, op.key));
                 }
             }
         }

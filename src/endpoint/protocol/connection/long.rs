@@ -13,6 +13,8 @@
 //!
 //! A long message uses a credit and a number, as any other. One that is refused gives both back: nothing was sent behind it.
 
+use std::time::Instant;
+
 use super::Violation;
 use crate::endpoint::protocol::wire::Control;
 
@@ -47,6 +49,8 @@ pub(super) enum LongAction {
 pub(super) struct Long {
     out: Out,
     into: Into,
+    /// Until when the peer's message must be whole, once it has a destination.
+    whole_by: Option<Instant>,
 }
 
 /// The message that this side sends.
@@ -156,6 +160,20 @@ impl Long {
         if let Into::Asked { number } = self.into {
             self.into = Into::Refuse { number, limit };
         }
+    }
+
+    /// Until when what was granted must be whole; `None`: for ever.
+    pub(super) fn bound(&mut self, deadline: Option<Instant>) {
+        self.whole_by = deadline;
+    }
+
+    /// When a destination was granted for long enough, and the peer is not done with it.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let waits = matches!(
+            self.into,
+            Into::None | Into::Offered { .. } | Into::Asked { .. } | Into::Refuse { .. }
+        );
+        self.whole_by.filter(|_| !waits)
     }
 
     /// Whether the peer may be writing.

@@ -845,7 +845,7 @@ fn heartbeats_out_of_turn_are_violations() {
 }
 
 #[test]
-fn silence_of_a_peer_that_does_not_answer_heartbeats_means_nothing() {
+fn silence_of_a_peer_that_does_not_answer_heartbeats_is_silence() {
     let now = Instant::now();
     let mut c = Connection::initiate(Form::Msg, impatient(), now);
     let old = LocalParams {
@@ -854,10 +854,79 @@ fn silence_of_a_peer_that_does_not_answer_heartbeats_means_nothing() {
     };
     c.on_connected(&hello_of(old, HelloKind::Ack));
     assert_eq!(actions(&mut c).len(), 2);
-    assert_eq!(c.next_deadline(), None);
-    c.tick(now + 10 * T2);
-    assert_eq!(actions(&mut c), []);
-    assert_eq!(c.state(), State::Established);
+    c.tick(now);
+    // Nobody can be asked: what comes by itself counts.
+    let half = now + T2 - Duration::from_millis(1);
+    assert_eq!(sleep(&mut c, half), [Action::Unresponsive]);
+    assert!(c.on_data(1).is_ok());
+    assert_eq!(actions(&mut c), [Action::Responsive]);
+    c.tick(half);
+    let last = half + T2;
+    assert_eq!(
+        sleep(&mut c, last - Duration::from_nanos(1)),
+        [Action::Unresponsive]
+    );
+    c.tick(last);
+    assert_closed(&mut c, CloseReason::PeerSilent { silence: T2 });
+}
+
+#[test]
+fn a_grant_that_grants_nothing_is_taken_a_few_times() {
+    let now = Instant::now();
+    let mut c = established(now);
+    for _ in 0..16 {
+        give(&mut c, Control::Credit { granted: 4 }, now);
+        assert_eq!(actions(&mut c), []);
+    }
+    give(&mut c, Control::Credit { granted: 4 }, now);
+    assert!(
+        matches!(
+            c.close_reason(),
+            Some(CloseReason::Violation(Violation::Credit(_)))
+        ),
+        "{:?}",
+        c.close_reason()
+    );
+}
+
+#[test]
+fn questions_without_a_pause_are_a_violation() {
+    let now = Instant::now();
+    let ask = |c: &mut Connection, number, at| {
+        give(c, heartbeat(number, false), at);
+        let answered = actions(c);
+        c.on_control_done(ControlKind::HEARTBEAT);
+        answered.first().map(said)
+    };
+    // Twice as often as the shortest limit of silence asks for.
+    let mut c = impatient_one(now);
+    for number in 1..=10_000 {
+        let at = now + Duration::from_micros(1500) * number as u32;
+        assert_eq!(ask(&mut c, number, at), Some(heartbeat(number, true)));
+    }
+    let mut c = impatient_one(now);
+    let mut number = 1;
+    while ask(&mut c, number, now).is_some_and(|said| said == heartbeat(number, true)) {
+        number += 1;
+        assert!(number < 1000, "asked for ever");
+    }
+    assert!(number > 32, "a few that come at once are nothing");
+    let often = Violation::OutOfTurn("heartbeats without a pause");
+    assert_eq!(c.close_reason(), Some(CloseReason::Violation(often)));
+}
+
+#[test]
+fn the_end_of_a_revoked_window_is_said_once() {
+    let now = Instant::now();
+    let mut c = established(now);
+    give(&mut c, Control::Revoke { window: 3 }, now);
+    assert_eq!(actions(&mut c), [Action::WindowRevoked(WindowId(3))]);
+    c.window_in_use(WindowId(3), 0);
+    assert_eq!(actions(&mut c).len(), 1, "the answer");
+    give(&mut c, Control::Revoked { window: 3 }, now);
+    assert_eq!(c.close_reason(), None);
+    give(&mut c, Control::Revoked { window: 3 }, now);
+    assert!(matches!(c.close_reason(), Some(CloseReason::Violation(_))));
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub(super) struct Windows {
     current: Option<(Revocation, Stage)>,
     revoked: RevokedSet,
     answer: Option<Answer>,
+    /// The peer's window whose revocation was answered last; its end may be said once.
+    answered: Option<WindowId>,
     /// Writes with immediate data that this side posted.
     immediates: u64,
 }
@@ -154,12 +156,13 @@ impl Windows {
         Ok(())
     }
 
-    pub(super) fn on_revoked(&self, window: WindowId) -> Result<(), Violation> {
-        if self.is_revoked(window) {
+    pub(super) fn on_revoked(&mut self, window: WindowId) -> Result<(), Violation> {
+        // It follows the answer, and the next revocation follows it.
+        if self.answered.take() == Some(window) {
             return Ok(());
         }
         Err(Violation::OutOfTurn(
-            "the end of a window that was not revoked",
+            "the end of a window that was not revoked, or was said before",
         ))
     }
 
@@ -212,6 +215,7 @@ impl Windows {
             }
             if may_send && answer.users == Some(0) {
                 let window = answer.window.0;
+                self.answered = Some(answer.window);
                 self.answer = None;
                 return Some(WindowAction::Send(Control::RevokeAck { window }));
             }
