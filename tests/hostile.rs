@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::raw::{RawEvent, RawPeer, control, cq_data, hello};
 use common::{
-    Pair, Random, SOON, Watchdog, alone, any_port, assert_fds_back, domain, drive, fd_count, got, millis,
-    receive_ends, send_end, small_receiver,
+    Pair, Random, SOON, Watchdog, alone, any_port, assert_fds_back, domain, drive, fd_count, got,
+    millis, receive_ends, send_end, small_receiver,
 };
 use fabricast::endpoint::{CloseReason, CreditError, ReceiveConfig, SendConfig, Violation};
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
@@ -453,7 +453,10 @@ fn a_peer_that_offers_no_heartbeats_and_says_nothing_is_lost() {
         receiver.poll(&mut events).expect("polls");
         !receive_ends(&events).is_empty()
     });
-    assert_eq!(receive_ends(&events)[0].1, CloseReason::PeerSilent { silence });
+    assert_eq!(
+        receive_ends(&events)[0].1,
+        CloseReason::PeerSilent { silence }
+    );
     let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
     assert!(events.iter().any(accepted), "{events:?}");
 }

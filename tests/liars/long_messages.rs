@@ -11,15 +11,18 @@ use crate::wire::{self, Control, Target};
 
 const LONG: usize = 4 << 20;
 
+/// What is granted to those who never write.
+const SHORT: usize = 64 << 10;
+
 /// The last bytes of the first write, which pass together with what is behind it.
 const LAST: u64 = 4 << 10;
 
 /// What passes at one time: no more than the victim's socket takes without being read.
 const PASSES: u64 = 64 << 10;
 
-/// Offers a message, and waits for where to write it.
-fn granted(victim: &mut Victim, guest: &mut Guest) -> Target {
-    let offer = Control::new(wire::LONG_OFFER).value(LONG as u64);
+/// Offers a message of so many bytes, and waits for where to write it.
+fn granted(victim: &mut Victim, guest: &mut Guest, len: usize) -> Target {
+    let offer = Control::new(wire::LONG_OFFER).value(len as u64);
     guest.liar.say(offer);
     let mut grant = None;
     until("a grant", victim, &mut [guest], |_, guests| {
@@ -30,7 +33,7 @@ fn granted(victim: &mut Victim, guest: &mut Guest) -> Target {
     assert_eq!(grant.number, 0);
     Target {
         base: grant.value,
-        len: LONG,
+        len,
         key: grant.value2,
         mark: 0,
     }
@@ -48,7 +51,7 @@ fn writes_on(test: &'static str, other: bool) {
     let by = |through: bool| through.then(|| relay.addr());
     let mut guest = Guest::polite(&mut victim, 0, by(!other));
     let mut second = Guest::polite(&mut victim, 0, by(other));
-    let target = granted(&mut victim, &mut guest);
+    let target = granted(&mut victim, &mut guest, LONG);
 
     let honest: Vec<u8> = (0..LONG).map(|n| (n % 251) as u8).collect();
     if other {
@@ -128,7 +131,7 @@ fn another_connection_writes_into_the_message() {
 fn who_offers_and_says_nothing_keeps_no_slot() {
     let _alone = alone();
     let _dog = Watchdog::new("silent");
-    let (to, pool) = long(LONG);
+    let (to, pool) = long(SHORT);
     let config = config().long_messages(to);
     let config = config.lost_after(Some(Duration::from_millis(400)));
     let Some(mut victim) = Victim::new(1, &config) else {
@@ -136,7 +139,7 @@ fn who_offers_and_says_nothing_keeps_no_slot() {
     };
     let hello = wire::hello(wire::WINDOWS | wire::LONG, 4);
     let mut guest = Guest::come(&mut victim, 0, None, &hello);
-    granted(&mut victim, &mut guest);
+    granted(&mut victim, &mut guest, SHORT);
     assert_eq!(pool.free_count(), 0);
     until(
         "it is closed",
@@ -162,21 +165,19 @@ fn who_offers_and_says_nothing_keeps_no_slot() {
 fn who_is_granted_and_lives_on_without_writing_keeps_no_slot() {
     let _alone = alone();
     let _dog = Watchdog::new("lives on");
-    let (to, pool) = long(LONG);
-    let config = config().long_messages(to);
-    let config = config
-        .lost_after(Some(Duration::from_millis(400)))
-        .operation_deadline(Some(Duration::from_millis(600)));
-    let Some(mut victim) = Victim::new(1, &config) else {
+    let (to, pool) = long(SHORT);
+    let to = to.deadline(Some(Duration::from_millis(600)));
+    let Some(mut victim) = Victim::new(1, &config().long_messages(to)) else {
         return;
     };
     let mut guest = Guest::polite(&mut victim, 0, None);
-    granted(&mut victim, &mut guest);
+    granted(&mut victim, &mut guest, SHORT);
+    assert_eq!(pool.free_count(), 0);
     until(
         "the slot is free",
         &mut victim,
         &mut [&mut guest],
         |_, _| pool.free_count() == 1,
     );
-    assert!(guest.ended(&victim).is_some(), "its connection is closed");
+    assert_eq!(guest.ended(&victim), Some(CloseReason::LongDeadline));
 }

@@ -10,6 +10,7 @@
 mod answers;
 #[path = "../common/mod.rs"]
 mod common;
+mod connectionless;
 mod floods;
 mod long_messages;
 mod marks;

@@ -8,6 +8,14 @@
 
 pub(crate) mod fabric;
 #[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "fuzzing uses a part of what the tests do"
+    )
+)]
 pub(crate) mod fake;
 pub(crate) mod fd_limit;
 mod half_open;
