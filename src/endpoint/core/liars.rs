@@ -181,7 +181,10 @@ fn settings(long: &SharedBufferManager) -> ReceiveSettings {
         long: Some(LongMessages::new(long.clone())),
         sends: None,
         publishing: false,
-        patience: Patience::ENDLESS,
+        patience: Patience {
+            unresponsive: None,
+            lost: None,
+        },
         watch: TcpWatch::default(),
     }
 }
