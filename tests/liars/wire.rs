@@ -20,12 +20,12 @@ pub(crate) const FENCED: u8 = 15;
 /// The kind of immediate data.
 const WRITTEN: u64 = 33;
 
-/// A hello of wire version 1 that takes `depth` messages of up to 1,024 bytes.
+/// A hello of any wire version up to 2, which has fences, that takes `depth` messages of up to 1,024 bytes.
 pub(crate) fn hello(features: u32, depth: u32) -> [u8; 48] {
     let mut bytes = [0; 48];
     bytes[..4].copy_from_slice(b"FbCt");
     bytes[4] = 1;
-    bytes[8] = 1;
+    bytes[8] = 2;
     bytes[10] = 1;
     bytes[12..16].copy_from_slice(&features.to_le_bytes());
     if depth > 0 {
