@@ -34,6 +34,9 @@ const SLOT: usize = 64;
 const WINDOW_SLOTS: u32 = 3;
 const LONG_SLOTS: u32 = 2;
 
+/// Messages that a liar may send ahead.
+const DEPTH: u32 = 4;
+
 /// Connections that an execution sees at most.
 const CONNECTIONS_MAX: usize = 10;
 
@@ -98,7 +101,14 @@ struct Liar {
     link: FakeLink,
     /// Data messages and offers so far, as it counts them.
     said: u64,
+    /// Data messages that it may send, as it was told.
+    allowed: u64,
     questions: u64,
+    /// Its question, its fence, its offer was not answered; its offer was granted.
+    asking: bool,
+    fencing: bool,
+    offering: bool,
+    granted: bool,
 }
 
 /// What liars were told, together.
@@ -163,7 +173,7 @@ fn slots_of(pool: &SharedBufferManager) -> Vec<usize> {
 
 fn settings(long: &SharedBufferManager) -> ReceiveSettings {
     ReceiveSettings {
-        depth: 2,
+        depth: DEPTH,
         max_connections: 3,
         max_message: SLOT as u64,
         ask: false,
@@ -245,7 +255,7 @@ impl World {
             0..=6 => self.advance(input),
             7..=10 => self.hear(input),
             11..=14 => self.say(input),
-            15 => self.say_nonsense(input),
+            15 if input.byte().is_multiple_of(8) => self.say_nonsense(input),
             16 => self.say_data(input),
             17..=20 => self.touch(input),
             21 => self.expose(input),
@@ -293,7 +303,12 @@ impl World {
             conn,
             link,
             said: 0,
+            allowed: DEPTH.into(),
             questions: 0,
+            asking: false,
+            fencing: false,
+            offering: false,
+            granted: false,
         });
         self.poll();
         self.poll();
@@ -346,8 +361,20 @@ impl World {
             };
             remember(&mut self.known.ranges, range);
         }
+        let liar = &mut self.liars[which];
+        match kind {
+            kinds::CREDIT => liar.allowed = liar.allowed.max(value),
+            kinds::HEARTBEAT => liar.asking &= body[6] == 0,
+            kinds::FENCED => liar.fencing = false,
+            kinds::LONG_GRANT => liar.granted = true,
+            kinds::LONG_REFUSED => {
+                liar.offering = false;
+                liar.said = liar.said.saturating_sub(1);
+            }
+            _ => {}
+        }
         // As an honest peer, mostly.
-        if !input.byte().is_multiple_of(8) {
+        if !input.byte().is_multiple_of(32) {
             self.answer(which, kind, number, value);
         }
     }
@@ -364,11 +391,42 @@ impl World {
             .say(self.liars[which].conn, Some(mark(answer[4])), &answer);
     }
 
-    /// A control message that fits, more or less.
+    /// What has its place now.
     fn say(&mut self, input: &mut Input<'_>) {
         let Some(which) = self.speaker(input) else {
             return;
         };
+        let (how, n) = (input.byte(), u64::from(input.byte()));
+        if how.is_multiple_of(16) {
+            return self.lie(which, input);
+        }
+        let liar = &mut self.liars[which];
+        let body = match how % 4 {
+            0 if !liar.asking => {
+                liar.asking = true;
+                liar.questions += 1;
+                control(kinds::HEARTBEAT, 0, 0, liar.questions)
+            }
+            1 if !liar.fencing => {
+                liar.fencing = true;
+                control(kinds::FENCE, 0, 0, n)
+            }
+            _ if liar.granted => {
+                (liar.granted, liar.offering) = (false, false);
+                control(kinds::LONG_DONE, 0, liar.said - 1, 0)
+            }
+            _ if !liar.offering && liar.said < liar.allowed => {
+                liar.offering = true;
+                liar.said += 1;
+                control(kinds::LONG_OFFER, 0, liar.said - 1, 1 + n % SLOT as u64)
+            }
+            _ => return,
+        };
+        self.net.say(liar.conn, Some(mark(body[4])), &body);
+    }
+
+    /// A control message that nearly fits, or does not.
+    fn lie(&mut self, which: usize, input: &mut Input<'_>) {
         let (how, known) = (input.byte(), input.one_of(&self.known.heard));
         let (_, number, value) = known.unwrap_or_default();
         let small = u64::from(input.byte() % 8);
@@ -420,7 +478,12 @@ impl World {
         let Some(which) = self.speaker(input) else {
             return;
         };
+        let rude = input.byte().is_multiple_of(32);
         let liar = &mut self.liars[which];
+        let may = liar.said < liar.allowed && !liar.offering;
+        if !may && !rude {
+            return;
+        }
         liar.said += 1;
         let bytes = [7; SLOT];
         self.net.say(liar.conn, None, &bytes[..input.below(SLOT)]);
@@ -687,6 +750,7 @@ mod kinds {
     pub(super) const LONG_OFFER: u8 = 9;
     pub(super) const LONG_GRANT: u8 = 10;
     pub(super) const LONG_DONE: u8 = 11;
+    pub(super) const LONG_REFUSED: u8 = 12;
     pub(super) const FENCE: u8 = 14;
     pub(super) const FENCED: u8 = 15;
 }
@@ -756,7 +820,7 @@ mod tests {
         }
         println!("{all:?}");
         if executions >= EXECUTIONS {
-            let enough = executions / 20;
+            let enough = executions / 50;
             assert!(
                 all.connections > executions
                     && all.released > enough
