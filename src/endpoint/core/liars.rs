@@ -413,7 +413,7 @@ impl World {
             }
             _ if liar.granted => {
                 (liar.granted, liar.offering) = (false, false);
-                control(kinds::LONG_DONE, 0, liar.said - 1, 0)
+                control(kinds::LONG_DONE, 0, liar.said.saturating_sub(1), 0)
             }
             _ if !liar.offering && liar.said < liar.allowed => {
                 liar.offering = true;
