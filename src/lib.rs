@@ -77,6 +77,13 @@ pub mod __fuzz {
         crate::endpoint::protocol::hostile::exercise(bytes);
     }
 
+    /// Two connections of one domain whose peers lie together, over a network in memory. Panics where one of them touches memory that was given
+    /// back. Only where the library is built for fuzzing: the network is no part of it otherwise.
+    #[cfg(all(any(test, fuzzing), not(loom)))]
+    pub fn two_connections(bytes: &[u8]) {
+        crate::endpoint::core::liars::exercise(bytes);
+    }
+
     /// What a peer of a stream says, in whatever order, and a journal that was tampered with. Panics where a promise is broken.
     pub fn stream_wire(bytes: &[u8]) {
         crate::stream::hostile::exercise(bytes);

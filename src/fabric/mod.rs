@@ -52,7 +52,7 @@ pub use report::{Progress, Report, SocketAccess, WaitObject};
 
 pub(crate) use address::{AddrForm, NAME_MAX};
 pub(crate) use av::{Av, FiAddr, fits};
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) use device_memory::{DeviceRegistrar, Terms, register as register_device};
 pub(crate) use ep::Ep;
 pub(crate) use info::Info;

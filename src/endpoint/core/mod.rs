@@ -19,6 +19,8 @@ mod hub_walk_tests;
 #[cfg(all(test, not(loom)))]
 mod hubs;
 pub(crate) mod jiffies;
+#[cfg(all(any(test, fuzzing), not(loom)))]
+pub(crate) mod liars;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
 mod marks;

@@ -32,6 +32,7 @@ use crate::in_flight::ContextKind;
 use crate::memory::{Access, DeviceRange, RawRegistration, Registrar, Scope, ScopeGuard};
 
 mod device;
+mod hands;
 
 pub(crate) use device::{DeviceSupport, Offer, is_open};
 

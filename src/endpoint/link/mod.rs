@@ -7,7 +7,15 @@
 #![allow(unsafe_code)]
 
 pub(crate) mod fabric;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg_attr(
+    not(test),
+    allow(
+        dead_code,
+        unused_imports,
+        reason = "fuzzing uses a part of what the tests do"
+    )
+)]
 pub(crate) mod fake;
 pub(crate) mod fd_limit;
 mod half_open;
