@@ -28,6 +28,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fake;
 mod host;
+mod ledger;
 mod path;
 mod region;
 mod registration;
@@ -41,6 +42,7 @@ pub use path::{DevicePaths, DirectBy, Path};
 pub use region::{Purpose, Region};
 
 pub(crate) use device::DeviceRange;
+pub(crate) use ledger::{AccessLedger, Participant, Watcher};
 pub(crate) use region::Claim;
 pub(crate) use registration::{MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
 

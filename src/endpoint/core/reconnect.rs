@@ -178,6 +178,7 @@ pub(crate) fn is_worth_a_retry(reason: &CloseReason) -> bool {
         | CloseReason::PeerTruncated { .. }
         | CloseReason::ClosedByDeadline
         | CloseReason::RevokeDeadline
+        | CloseReason::FenceDeadline { .. }
         | CloseReason::TooSlow { .. }
         | CloseReason::SendDeadline { .. } => true,
     }

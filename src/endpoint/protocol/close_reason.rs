@@ -112,6 +112,13 @@ pub enum CloseReason {
     /// The peer did not confirm in time that it does not use a revoked window any more.
     #[error("the peer did not confirm a revoked window before the deadline")]
     RevokeDeadline,
+    /// The peer did not answer a fence in time: memory that peers of this domain could reach was to come back, and it did not say that what it
+    /// has under way is over. It answers as long as its endpoint is polled.
+    #[error("the peer did not answer a fence within {limit:?}")]
+    FenceDeadline {
+        /// How long it may be silent, by the setting, or 60 s.
+        limit: Duration,
+    },
     /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.
     #[error("the endpoint failed: {0}")]
     EndpointFailed(&'static str),

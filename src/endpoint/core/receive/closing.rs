@@ -54,6 +54,7 @@ impl<L: Link> ReceiveCore<L> {
             }
         }
         self.release_shared(&mut events);
+        self.leave_windows(&mut events);
         Ok(events)
     }
 
@@ -83,10 +84,9 @@ impl<L: Link> ReceiveCore<L> {
                 self.orphan_sends(id, events);
             }
             self.fail_sends(id, never_posted, reason, events);
-            let goodbye = conn.machine.peer_said_goodbye();
             let operations = sends + self.give_up_one_sided(id, events) + self.orphan_pieces(id);
             self.fail_line(id, reason, events);
-            self.quarantine_windows(id, goodbye, events);
+            self.retire_windows(id, events);
             self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
         } else {
             match self.link.close(conn.link) {
@@ -94,12 +94,14 @@ impl<L: Link> ReceiveCore<L> {
                 Ok(()) => {
                     self.forget_ops_of(id, reason, events);
                     self.fail_line(id, reason, events);
-                    self.release_windows(id, events);
+                    self.retire_windows(id, events);
+                    let state = (conn.header_mode, conn.established);
+                    self.hand_out_last(id, conn.held, state, events);
                 }
                 Err(CloseFailed(errno)) => {
                     std::mem::forget(conn.descriptors);
                     conn.scoped.leak();
-                    std::mem::forget(conn.long.take());
+                    self.abandon_held(id, conn.held);
                     conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
                     self.fail_line(id, reason, events);
@@ -179,6 +181,7 @@ impl<L: Link> ReceiveCore<L> {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
             Ok(()) => {
+                self.abandon_held(id, conn.held);
                 drop(self.in_flight.take_where(|op| op.conn() == id));
                 self.drop_pieces(Some(id));
                 let ops = self.operations.take_where(|(conn, _)| *conn == id);
@@ -187,7 +190,7 @@ impl<L: Link> ReceiveCore<L> {
             Err(CloseFailed(errno)) => {
                 std::mem::forget(conn.descriptors);
                 conn.scoped.leak();
-                std::mem::forget(conn.long.take());
+                self.abandon_held(id, conn.held);
                 conn.sends.iter_mut().for_each(|sends| sends.leak());
                 self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
