@@ -301,8 +301,6 @@ run_soak() {
     run_build
     part soak "full counts, libfabric of the system" 14400 \
         cargo test "${everything[@]}" --no-fail-fast "${soak_targets[@]}" -- "${options[@]}"
-    part soak-liars "1,000,000 executions of two connections whose peers lie" 14400 \
-        cargo test "${everything[@]}" --lib two_connections_of_liars -- --nocapture
     if [[ -z $library2 ]]; then
         skipped soak-second "full counts, second libfabric" "$no_library2"
         return

@@ -30,7 +30,8 @@ pub struct SendStats {
     pub cq_reads: u64,
     /// Of these, reads that found nothing.
     pub cq_reads_empty: u64,
-    /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie.
+    /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie. With the 16th that names none that
+    /// there was, the connections that have windows are ended.
     pub stray_writes: u64,
     /// Completions that named no operation of ours.
     pub unknown_completions: u64,
@@ -93,9 +94,12 @@ pub struct ReceiveStats {
     pub failed: u64,
     /// One-sided operations accepted and not yet reported.
     pub in_flight: u64,
+    /// Bytes of long messages that were copied, since nothing ends what their senders may write but the end of this endpoint (`FI_EP_RDM`, but for verbs).
+    pub long_copied: u64,
     /// Writes of peers that came with immediate data.
     pub peer_writes: u64,
-    /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie.
+    /// Writes with immediate data that named no window of ours: one that was just released, or a peer's lie. With the 16th that names none that
+    /// there was, the connections that have windows are ended.
     pub stray_writes: u64,
     /// Windows of connections that are over whose peers did not give them back: the endpoint keeps their memory until it is closed
     /// (FI_EP_RDM only). They count against the setting `windows`.

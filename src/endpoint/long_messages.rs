@@ -15,6 +15,10 @@ const SLOWEST: u64 = 1 << 20;
 /// writes it into a slot of the pool when there is one: no byte of it is copied by this library on either side. While one is under way, its
 /// sender sends nothing else on that connection, so it keeps its place among the others.
 ///
+/// A message is handed out when nobody can write into it any more: when all connections of the domain have confirmed that, or are closed. Where they
+/// can't (`FI_EP_RDM`, but for verbs), each is copied once, out of memory of its connection's own (`ReceiveStats::long_copied`); as many connections
+/// as the pool has slots get some in the endpoint's life, and long messages of others are refused.
+///
 /// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts. Once it has a slot,
 /// [`deadline`](Self::deadline) counts: a sender that is not done by then loses its connection
 /// ([`CloseReason::LongDeadline`](crate::endpoint::CloseReason::LongDeadline)), and the slot is free again.
@@ -44,7 +48,7 @@ impl LongMessages {
     /// payload begins behind its header, at a multiple of 256 bytes where there is room for that and the header mode is
     /// [`Fixed`](crate::endpoint::HeaderMode::Fixed).
     ///
-    /// Where the provider does not reach that memory by itself, and for messages that are longer than its slots, the pool of the host is used as
+    /// Where the provider does not reach that memory by itself, or nothing but the end of an endpoint ends what a peer may write (`FI_EP_RDM`, but for verbs), and for messages that are longer than its slots, the pool of the host is used as
     /// without this. The pool must not be used for anything else, nor for
     /// [`deliver_to`](crate::endpoint::ReceiveConfig::deliver_to), and needs no registration.
     #[must_use]

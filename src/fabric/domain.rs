@@ -15,7 +15,8 @@ use crate::Error;
 use crate::cuda::DeviceAllocation;
 use crate::memory::RegisterError;
 use crate::memory::{
-    Access, DeviceRange, DirectBy, MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard,
+    Access, AccessLedger, DeviceRange, DirectBy, MAX_SCOPES, RawRegistration, Registrar, Scope,
+    ScopeGuard,
 };
 
 /// An opened domain. Endpoints and registrations keep it open.
@@ -25,6 +26,8 @@ pub struct Domain {
     /// because each of them holds this domain.
     scope: ScopeGuard,
     registrations: AtomicUsize,
+    /// When memory that peers could reach by its keys is free.
+    ledger: Arc<AccessLedger>,
     /// Completion queues with a descriptor to wait on, open now.
     wait_queues: AtomicUsize,
     /// What came of transfers that tried a device's memory; once for each way.
@@ -64,6 +67,7 @@ impl Domain {
             raw,
             scope,
             registrations: AtomicUsize::new(0),
+            ledger: AccessLedger::new(),
             wait_queues: AtomicUsize::new(0),
             probes: Mutex::default(),
             this: this.clone(),
@@ -98,6 +102,11 @@ impl Domain {
 
     pub(crate) fn as_ptr(&self) -> *mut sys::fid_domain {
         self.raw.as_ptr()
+    }
+
+    /// When memory that peers could reach by its keys is free.
+    pub(crate) fn ledger(&self) -> &Arc<AccessLedger> {
+        &self.ledger
     }
 
     pub(super) fn count_registration(&self) -> Result<(), RegisterError> {

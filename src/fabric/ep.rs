@@ -22,6 +22,7 @@ use crate::errno::FabricErrno;
 use crate::fabric::Level;
 use crate::fabric::PeerAddr;
 use crate::fabric::{PostRefused, RmaPost, SendPost};
+use crate::memory::Participant;
 
 /// The first library with `FI_GET_FD`.
 pub(super) const GET_FD_SINCE: u32 = sys::fi_version_make(2, 2);
@@ -34,6 +35,8 @@ pub(crate) struct Ep {
     _eq: Option<Arc<Eq>>,
     /// Of one that reaches its peers by number.
     _av: Option<Arc<Av>>,
+    /// Its peers may use the domain's keys as long as it is open.
+    participant: Option<Participant>,
     _domain: Arc<Domain>,
 }
 
@@ -55,6 +58,7 @@ impl Ep {
             cq: Arc::clone(cq),
             _eq: Some(Arc::clone(eq)),
             _av: None,
+            participant: Some(domain.ledger().join()),
             _domain: Arc::clone(domain),
         };
         cq.on_bound();
@@ -79,6 +83,7 @@ impl Ep {
             cq: Arc::clone(cq),
             _eq: None,
             _av: Some(Arc::clone(av)),
+            participant: Some(domain.ledger().join()),
             _domain: Arc::clone(domain),
         };
         cq.on_bound();
@@ -151,6 +156,11 @@ impl Ep {
 
     pub(crate) fn as_ptr(&self) -> *mut sys::fid_ep {
         self.raw.as_ptr()
+    }
+
+    /// What it has passed of the domain's epochs.
+    pub(crate) fn participant(&self) -> Option<&Participant> {
+        self.participant.as_ref()
     }
 
     /// Starts to connect. Once in an endpoint's life.
@@ -385,6 +395,8 @@ impl Ep {
         // SAFETY: the caller's promise.
         unsafe { ptr::drop_in_place(&raw mut self._av) };
         // SAFETY: the caller's promise.
+        unsafe { ptr::drop_in_place(&raw mut self.participant) };
+        // SAFETY: the caller's promise.
         unsafe { ptr::drop_in_place(&raw mut self._domain) };
     }
 }
@@ -394,7 +406,12 @@ impl Drop for Ep {
         self.cq.on_unbound();
         let _guard = self._domain.fabric().keys().look();
         // SAFETY: open and owned.
-        let _ = unsafe { handle::close("ep", self._domain.fabric().owner(), self.as_ptr().cast()) };
+        let closed =
+            unsafe { handle::close("ep", self._domain.fabric().owner(), self.as_ptr().cast()) };
+        if closed.is_err() {
+            // Its peer may use the domain's keys for ever.
+            std::mem::forget(self.participant.take());
+        }
     }
 }
 

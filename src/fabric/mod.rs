@@ -47,7 +47,7 @@ pub use diagnosis::{Diagnosis, Verdict};
 pub use domain::Domain;
 pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};
-pub use provider::{EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
+pub use provider::{AccessEnds, EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
 pub use report::{Progress, Report, SocketAccess, WaitObject};
 
 pub(crate) use address::{AddrForm, NAME_MAX};

@@ -23,6 +23,19 @@ impl fmt::Display for EndpointKind {
     }
 }
 
+/// What ends a peer's access to memory that was registered for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AccessEnds {
+    /// The close of the registration: the card looks at it with each packet.
+    WithKey,
+    /// An answer on the connection to a question that was asked after that, or the end of the connection's endpoint: the provider looks a key
+    /// up when it reads the head of an operation, serves one after the other, and nothing after that ends what it has begun.
+    BehindFence,
+    /// The end of the endpoint, and nothing before: a peer can open further connections beneath it, which nobody sees.
+    WithEndpoint,
+}
+
 /// How a header and a payload become one message, without a copy of the payload; chosen once, when the endpoint is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -101,6 +114,9 @@ pub struct Provider {
     /// It goes on using a registration that was closed in the middle of an operation: those of connections that are over stay open
     /// until their endpoint is closed.
     pub holds_registrations: bool,
+    /// What ends a peer's access to memory that was registered for it, over connections of the provider's own (`FI_EP_MSG`). Over `FI_EP_RDM`,
+    /// [`AccessEnds::BehindFence`] is as good as [`AccessEnds::WithEndpoint`].
+    pub access_ends: AccessEnds,
     /// It moves a device's memory by CUDA IPC, which takes what `cuMemAlloc` gave and nothing else, and needs the CUDA driver for it.
     pub cuda_ipc: bool,
     /// Blocks of streams go better by RMA write than as messages, although the receiver copies each out of its window: measured, or not said.
@@ -117,6 +133,14 @@ pub struct Provider {
 }
 
 impl Provider {
+    /// What ends a peer's access to memory that was registered for it.
+    pub(crate) fn access_ends(&self, kind: EndpointKind) -> AccessEnds {
+        match (self.access_ends, kind) {
+            (AccessEnds::BehindFence, EndpointKind::Rdm) => AccessEnds::WithEndpoint,
+            (ends, _) => ends,
+        }
+    }
+
     /// Why connections can't be made over it in this process, if so.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         let lacks = self.environment.and_then(|(name, value, why)| {
@@ -154,6 +178,7 @@ pub const PROVIDERS: &[Provider] = &[
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
+        access_ends: AccessEnds::BehindFence,
         cuda_ipc: false,
         favours_writes: false,
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
@@ -179,6 +204,8 @@ pub const PROVIDERS: &[Provider] = &[
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
+        // ibv_dereg_mr: the card refuses what comes with the key from then on.
+        access_ends: AccessEnds::WithKey,
         cuda_ipc: false,
         favours_writes: false,
         copies: "none",
@@ -201,6 +228,8 @@ pub const PROVIDERS: &[Provider] = &[
     Provider {
         reports_after_close: false,
         environment: RXM_ENVIRONMENT,
+        // One-sided operations go to the card as they are.
+        access_ends: AccessEnds::WithKey,
         cq_data: 4,
         ..rdm(
             "verbs;ofi_rxm",
@@ -292,6 +321,7 @@ const fn rdm(
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
+        access_ends: AccessEnds::WithEndpoint,
         cuda_ipc: false,
         favours_writes: false,
         copies,
@@ -334,6 +364,25 @@ mod tests {
             Shape::for_iov_limit(provider("cxi").unwrap().iov_limit),
             Shape::Headroom
         );
+    }
+
+    #[test]
+    fn an_answer_fences_connections_of_the_provider_only() {
+        let ends = |name, kind| provider(name).unwrap().access_ends(kind);
+        assert_eq!(ends("tcp", EndpointKind::Msg), AccessEnds::BehindFence);
+        assert_eq!(ends("tcp", EndpointKind::Rdm), AccessEnds::WithEndpoint);
+        assert_eq!(ends("verbs", EndpointKind::Msg), AccessEnds::WithKey);
+        assert_eq!(
+            ends("verbs;ofi_rxm", EndpointKind::Rdm),
+            AccessEnds::WithKey
+        );
+        let others = PROVIDERS
+            .iter()
+            .filter(|row| row.endpoints == [EndpointKind::Rdm] && row.name != "verbs;ofi_rxm");
+        for row in others {
+            let ends = row.access_ends(EndpointKind::Rdm);
+            assert_eq!(ends, AccessEnds::WithEndpoint, "{}", row.name);
+        }
     }
 
     #[test]

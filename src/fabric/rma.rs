@@ -3,7 +3,7 @@
 use libfabric_sys as sys;
 
 use super::info::Info;
-use super::provider::{EndpointKind, Provider};
+use super::provider::{AccessEnds, EndpointKind, Provider};
 
 /// The limits of one-sided operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub(crate) struct RmaLimits {
     pub(crate) reads_outlive_close: bool,
     /// The column [`Provider::holds_registrations`].
     pub(crate) holds_registrations: bool,
+    /// The column [`Provider::access_ends`].
+    pub(crate) access_ends: AccessEnds,
 }
 
 impl RmaLimits {
@@ -47,6 +49,7 @@ impl RmaLimits {
             ordered: kind == EndpointKind::Msg,
             reads_outlive_close: row.reads_outlive_close,
             holds_registrations: row.holds_registrations,
+            access_ends: row.access_ends(kind),
         })
     }
 }

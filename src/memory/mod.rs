@@ -29,6 +29,7 @@ mod error;
 pub(crate) mod fake;
 mod held;
 mod host;
+mod ledger;
 mod path;
 mod region;
 mod registration;
@@ -43,6 +44,7 @@ pub use region::{Purpose, Region};
 
 pub(crate) use device::DeviceRange;
 pub(crate) use held::HeldRegistration;
+pub(crate) use ledger::{AccessLedger, Participant, Watcher};
 pub(crate) use region::Claim;
 pub(crate) use registration::{MAX_SCOPES, RawRegistration, Registrar, Scope, ScopeGuard};
 

@@ -3,7 +3,7 @@
 //! What libfabric allocates for itself (with malloc(3)) is its own and not counted.
 
 use crate::common;
-use crate::counting::{allocations, most_bytes_of};
+use crate::counting::allocations;
 
 use std::sync::Arc;
 

@@ -32,14 +32,14 @@ pub(crate) struct RawPeer {
     _domain: Arc<Domain>,
 }
 
-/// A hello as docs/wire.md says: version 1, no receive buffers.
+/// A hello as docs/wire.md says: version 2, no receive buffers.
 pub(crate) fn hello(header_mode: u8) -> [u8; 48] {
     let mut bytes = [0; 48];
     bytes[..4].copy_from_slice(b"FbCt");
     bytes[4] = 1;
     bytes[5] = header_mode;
-    bytes[8] = 1;
-    bytes[10] = 1;
+    bytes[8] = 2;
+    bytes[10] = 2;
     bytes[40] = 77;
     bytes
 }

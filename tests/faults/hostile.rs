@@ -254,7 +254,7 @@ fn a_wrong_hello_is_refused_with_the_reason() {
         assert_eq!(data.get(..5), Some(&b"FbCt\x03"[..]), "{what}: {data:?}");
         assert_eq!(u16::from_le_bytes([data[6], data[7]]), code, "{what}");
         if code == VERSION {
-            assert_eq!(data[8..12], [1, 0, 1, 0], "{what}: says what it speaks");
+            assert_eq!(data[8..12], [2, 0, 2, 0], "{what}: says what it speaks");
         }
     }
     assert_eq!(pair.receiver().stats().refused - refused, count);

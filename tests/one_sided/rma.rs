@@ -14,7 +14,7 @@ use fabricast::endpoint::{
     SendConfig, WindowDescriptor, WindowError, WindowEvent, WindowId,
 };
 use fabricast::error::SendErrorKind;
-use fabricast::{Domain, ReceiveEvent, Region, SendEvent};
+use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 
 /// A pair whose receiver has windows, in a domain of its own.
 struct Both {
@@ -872,4 +872,182 @@ fn the_depth_bounds_operations_and_says_when_there_is_room() {
             .any(|event| matches!(event, ReceiveEvent::Writable { .. }));
         writable
     });
+}
+
+/// Two listeners of one domain with three connections to them, from another domain.
+struct Many {
+    owner: Option<ReceiveEndpoint>,
+    other: Option<ReceiveEndpoint>,
+    /// Two of the owner's, and one of the other's.
+    senders: Vec<Option<SendEndpointZeroCopy>>,
+    heard: Vec<ReceiveEvent>,
+    ignored: (Vec<ReceiveEvent>, Vec<SendEvent>),
+}
+
+impl Many {
+    fn open(far: &Arc<Domain>, near: &Arc<Domain>) -> Self {
+        let listen = || {
+            let config = ReceiveConfig::default().max_connections(4).windows(8);
+            ReceiveEndpoint::listen(far, common::any_port(), config).expect("listens")
+        };
+        let (owner, other) = (listen(), listen());
+        let connect = |to: &ReceiveEndpoint| {
+            let config = SendConfig::default();
+            SendEndpointZeroCopy::connect(near, to.local_addr(), config).expect("begins")
+        };
+        let senders = [&owner, &owner, &other].map(|to| Some(connect(to)));
+        let mut this = Self {
+            owner: Some(owner),
+            other: Some(other),
+            senders: senders.into_iter().collect(),
+            heard: Vec::new(),
+            ignored: (Vec::new(), Vec::new()),
+        };
+        drive("connected", SOON, || {
+            this.step(&[0, 1, 2]);
+            let connected = |sender: &Option<SendEndpointZeroCopy>| {
+                sender
+                    .as_ref()
+                    .is_some_and(SendEndpointZeroCopy::is_connected)
+            };
+            this.senders.iter().all(connected) && this.connections().len() == 2
+        });
+        this
+    }
+
+    /// Polls the listeners that are there, and these senders.
+    fn step(&mut self, senders: &[usize]) {
+        if let Some(owner) = &mut self.owner {
+            owner.poll(&mut self.heard).expect("polls");
+        }
+        if let Some(other) = &mut self.other {
+            other.poll(&mut self.ignored.0).expect("polls");
+        }
+        for &at in senders {
+            if let Some(sender) = &mut self.senders[at] {
+                sender.poll(&mut self.ignored.1).expect("polls");
+            }
+        }
+    }
+
+    fn connections(&self) -> Vec<ConnectionId> {
+        let connected = |event: &ReceiveEvent| match event {
+            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            _ => None,
+        };
+        self.heard.iter().filter_map(connected).collect()
+    }
+
+    /// A window for somebody's use, taken back at once.
+    fn revoke_one(&mut self) {
+        let connection = self.connections()[0];
+        let owner = self.owner.as_mut().expect("it is open");
+        let window = owner
+            .expose(connection, memory(&[0; 64]), Access::all())
+            .expect("exposed");
+        assert!(owner.revoke(window, after(SOON)));
+    }
+
+    fn released(&self) -> usize {
+        let back = |event: &&ReceiveEvent| {
+            matches!(
+                event,
+                ReceiveEvent::Window {
+                    event: WindowEvent::Released { .. },
+                    ..
+                }
+            )
+        };
+        self.heard.iter().filter(back).count()
+    }
+
+    /// As many steps as would be more than enough, if nobody lagged.
+    fn steps(&mut self, senders: &[usize]) {
+        for _ in 0..5000 {
+            self.step(senders);
+        }
+    }
+}
+
+/// A key is good over every connection of its domain, so the memory comes back when each of them has answered, or is closed: also those
+/// of another endpoint.
+#[test]
+fn a_window_comes_back_when_every_connection_of_its_domain_has_answered() {
+    let _watchdog = Watchdog::new("a_window_comes_back_when_every_connection");
+    let (Some(far), Some(near)) = (domain(), domain()) else {
+        return;
+    };
+    let mut many = Many::open(&far, &near);
+    many.revoke_one();
+    drive("released", SOON, || {
+        many.step(&[0, 1, 2]);
+        many.released() == 1
+    });
+    // One that does not answer, at the same endpoint and at another one.
+    for (lag, others) in [(1, [0, 2]), (2, [0, 1])] {
+        let before = many.released();
+        many.revoke_one();
+        many.steps(&others);
+        assert_eq!(many.released(), before, "connection {lag} has not answered");
+        drive("released", SOON, || {
+            many.step(&[0, 1, 2]);
+            many.released() == before + 1
+        });
+    }
+    // Its end is as good as an answer.
+    let before = many.released();
+    many.revoke_one();
+    many.steps(&[0, 1]);
+    assert_eq!(many.released(), before);
+    many.senders[2] = None;
+    drive("released", SOON, || {
+        many.step(&[0, 1]);
+        many.released() == before + 1
+    });
+}
+
+#[test]
+fn memory_of_an_endpoint_that_is_gone_waits_for_the_others_of_its_domain() {
+    let _watchdog = Watchdog::new("memory_of_an_endpoint_that_is_gone");
+    let (Some(far), Some(near)) = (domain(), domain()) else {
+        return;
+    };
+    for polite in [false, true] {
+        let mut many = Many::open(&far, &near);
+        let target = memory(&[0; 64]);
+        let region = Arc::downgrade(target.region());
+        let connection = many.connections()[0];
+        let mut owner = many.owner.take().expect("it is open");
+        let window = owner
+            .expose(connection, target, Access::all())
+            .expect("exposed");
+        if polite {
+            many.senders[0] = None;
+            many.senders[1] = None;
+            let last = owner.close(after(SOON)).expect("closes");
+            let told = |event: &ReceiveEvent| {
+                matches!(
+                    event,
+                    ReceiveEvent::Window {
+                        event: WindowEvent::Quarantined { .. },
+                        ..
+                    }
+                )
+            };
+            assert!(last.iter().any(told), "{last:?}");
+        } else {
+            drop(owner);
+        }
+        drop(window);
+        many.steps(&[]);
+        assert!(region.upgrade().is_some(), "freed while a peer could write");
+        drive("freed", SOON, || {
+            many.step(&[2]);
+            region.upgrade().is_none()
+        });
+    }
+    // Nothing holds the domain that it would not have held before.
+    let weak = Arc::downgrade(&far);
+    drop(far);
+    assert!(weak.upgrade().is_none(), "the domain is kept");
 }

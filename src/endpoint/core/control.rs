@@ -14,7 +14,7 @@ use crate::endpoint::event::Level;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, PostRefused, SendPost};
 use crate::endpoint::protocol::connection::{
-    LONG_ANSWERS_MAX, SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
+    FENCE_MESSAGES_MAX, LONG_ANSWERS_MAX, SUBSCRIPTION_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::credit::{CREDIT_MESSAGES_MAX, HEARTBEAT_MESSAGES_MAX};
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
@@ -25,7 +25,7 @@ use crate::memory::{Region, Registrar, Scope};
 
 /// Control messages that the peer may have on the way to us: grants and heartbeats are bounded by the protocol, and there
 /// is one bye.
-pub(crate) const CONTROL_RECEIVES: u32 = 18;
+pub(crate) const CONTROL_RECEIVES: u32 = 19;
 
 // With the answer to the hello, the goodbye and what is said of windows and subscriptions beside the grants and the heartbeats.
 const _: () = assert!(
@@ -33,6 +33,7 @@ const _: () = assert!(
         >= CREDIT_MESSAGES_MAX
             + HEARTBEAT_MESSAGES_MAX
             + WINDOW_MESSAGES_MAX
+            + FENCE_MESSAGES_MAX
             + SUBSCRIPTION_MESSAGES_MAX
             + LONG_ANSWERS_MAX
             + 2

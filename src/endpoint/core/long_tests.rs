@@ -9,7 +9,7 @@ use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::link::fake::{CloseMode, NetConfig};
 use crate::endpoint::link::{PostRefused, RmaLimits};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
-use crate::endpoint::protocol::wire::{self, Control};
+use crate::endpoint::protocol::wire::{self, Control, HeaderMode, Hello, HelloKind};
 use crate::error::{Blocked, FabricErrno, SendErrorKind};
 use crate::in_flight::ContextKind;
 
@@ -324,9 +324,9 @@ fn lose(form: Form, loss: Loss, steps: usize) {
     rig.end();
 }
 
-/// The endpoint serves other connections, too: what a lost peer may still write is not given to anybody else.
+/// The endpoint serves other connections, too: where a lost peer may still write is not given to anybody else.
 #[test]
-fn over_rdm_a_destination_that_is_open_stays_out_of_its_pool() {
+fn over_rdm_a_landing_that_is_open_is_nobody_s_any_more() {
     let mut rig = setup(Form::Rdm).connected();
     rig.send_long(1).unwrap();
     for _ in 0..2 {
@@ -347,8 +347,16 @@ fn over_rdm_a_destination_that_is_open_stays_out_of_its_pool() {
     rig.poll_receiver();
     rig.net.deliver(usize::MAX);
     rig.settle();
-    assert_eq!(rig.receiver().long_free(), 1, "it is given to nobody");
-    assert_eq!(rig.receiver().stats().quarantined, 1);
+    assert_eq!(
+        rig.receiver().long_free(),
+        2,
+        "of these nobody could write any"
+    );
+    assert_eq!(
+        rig.receiver().stats().quarantined,
+        1,
+        "it is given to nobody"
+    );
     rig.end();
 }
 
@@ -493,3 +501,105 @@ fn a_piece_that_is_refused_ends_the_connection() {
     assert_eq!(rig.failed.len(), 1);
     rig.check_all_back();
 }
+
+/// Somebody writes into it when its sender says that it is whole, over another connection: it is nobody's before that is over. What comes behind
+/// it stays behind it, and the goodbye waits for both.
+#[test]
+fn a_long_message_is_handed_out_when_nobody_writes_into_it_any_more() {
+    for lost in [false, true] {
+        let mut rig = setup(Form::Msg).connected();
+        let (_link, second) = rig.net.ask(&LIAR.encode());
+        rig.poll_receiver();
+        rig.poll_receiver();
+        rig.send_long(1).unwrap();
+        while rig.net.last_key().is_none() {
+            rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
+            rig.poll_receiver();
+            rig.poll_sender();
+        }
+        let key = rig.net.last_key().expect("granted");
+        rig.net.bury_by_hand(second, 100, key, 8);
+        assert!(rig.net.begin_one_sided(second), "half of it is there");
+        let mut sent = false;
+        for _ in 0..20 {
+            rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
+            rig.poll_receiver();
+            rig.poll_sender();
+            if !sent && rig.send(2).is_ok() {
+                sent = true;
+                rig.sender().begin_close(far_future());
+            }
+        }
+        assert_eq!(rig.completed, [1, 2]);
+        assert!(
+            rig.received.is_empty(),
+            "handed out while somebody writes into it"
+        );
+        assert_eq!(rig.ended, None, "a goodbye before that");
+        if lost {
+            rig.sender = None;
+            rig.poll_receiver();
+            rig.poll_receiver();
+            assert!(
+                rig.received.is_empty(),
+                "its connection is over, the other is not"
+            );
+        }
+        // The rest of the write.
+        rig.net.deliver_of(&[second]);
+        rig.net.check();
+        rig.net.shut_down(rig.net.peer_of(second));
+        if lost {
+            rig.poll_receiver();
+            rig.poll_receiver();
+            assert!(rig.received.is_empty(), "of a connection that is over");
+        } else {
+            rig.settle();
+            assert_eq!(rig.received, [1, 2], "in their order");
+            assert_eq!(rig.ended, Some(CloseReason::Finished));
+        }
+        assert_eq!(rig.receiver().long_free(), 2, "memory is kept for nothing");
+        rig.net.check();
+    }
+}
+
+/// Where nothing fences a sender, what is handed out is a copy.
+#[test]
+fn over_rdm_a_long_message_is_copied_out_of_a_landing_of_its_connection() {
+    let mut rig = setup(Form::Rdm).connected();
+    rig.drop_at_once = false;
+    rig.send_long(1).unwrap();
+    rig.settle();
+    let key = rig.net.last_key().expect("it stays open");
+    // The sender goes on writing where it wrote before.
+    rig.net.bury_by_hand(rig.conn, 10, key, LONG_BYTES);
+    rig.net.deliver(usize::MAX);
+    assert!(
+        rig.held[0].payload()[8..LONG_BYTES - 8]
+            .iter()
+            .all(|byte| *byte == 1)
+    );
+    assert_eq!(rig.receiver().stats().long_copied, 10 + LONG_BYTES as u64);
+    rig.held.clear();
+    for key in 2..6 {
+        rig.send_long(key).unwrap();
+        rig.settle();
+        rig.held.clear();
+    }
+    assert_eq!(rig.received, [1, 2, 3, 4, 5]);
+    assert_eq!(rig.receiver().long_free(), 2);
+    rig.end();
+}
+
+const LIAR: Hello = Hello {
+    kind: HelloKind::Hello,
+    header_mode: HeaderMode::Raw,
+    version: wire::VERSION,
+    oldest: wire::OLDEST,
+    features: 0,
+    receive_size: 0,
+    receive_depth: 0,
+    credits: 0,
+    incarnation: 1,
+    connection: 9,
+};

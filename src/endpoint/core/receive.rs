@@ -32,6 +32,7 @@ use crate::endpoint::windows::exposed::ExposedWindows;
 use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
 use crate::endpoint::windows::one_sided::OneSided;
 use crate::error::{CompletionError, FabricErrno};
+use crate::fabric::AccessEnds;
 use crate::in_flight::{ContextError, InFlight};
 use crate::stats::ReceiveStats;
 
@@ -60,6 +61,9 @@ pub(crate) use windows::WindowSettings;
 
 /// Receives that each connection keeps posted beyond the credits it granted: for the peer's control messages, and so
 /// that a dead peer is noticed while every message is held.
+///
+/// Fences have none of their own: they go over providers only that hold back what finds no receive (`AccessEnds::BehindFence`), and the
+/// buffer of a control message is posted again by the poll that reads it.
 pub(crate) const RESERVE: u32 = 2;
 
 /// Control messages of one connection that are on the way at once, for which there are buffers: the next one waits until the last one is
@@ -241,6 +245,10 @@ pub(crate) struct ReceiveCore<L: Link> {
     layer_deadline: Option<Instant>,
     receives: Receives,
     exposed: ExposedWindows,
+    /// The last epoch of the domain that the connections were told of.
+    fence_asked: u64,
+    /// Long messages that wait for an epoch, in its order.
+    fencing: VecDeque<(u64, ConnectionId)>,
     long: Option<LongPool>,
     link: L,
 }
@@ -284,12 +292,15 @@ impl<L: Link> ReceiveCore<L> {
         let pieces = u64::from(PIECES_IN_FLIGHT);
         let in_flight_max = u64::from(capacity) + u64::from(operations) + pieces;
         let next_reap = Instant::now() + settings.handshake_timeout;
-        let exposed = ExposedWindows::new(settings.windows.windows, &wait);
+        let (windows, rma) = (settings.windows.windows, link.limits().rma.as_ref());
+        let exposed = ExposedWindows::new(windows, &wait, link.ledger(), rma);
         let long = settings
             .long
             .clone()
             .filter(|_| link.limits().rma.is_some());
-        let long = long.map(|long| LongPool::new(long, &wait)).transpose()?;
+        let copies = rma.is_some_and(|rma| rma.access_ends == AccessEnds::WithEndpoint);
+        let long = long.map(|long| LongPool::new(long, copies, &wait));
+        let long = long.transpose()?;
         let mut core = Self {
             conns: ConnTable::new(),
             by_key: HashMap::new(),
@@ -328,6 +339,8 @@ impl<L: Link> ReceiveCore<L> {
             layer_deadline: None,
             receives,
             exposed,
+            fence_asked: 0,
+            fencing: VecDeque::new(),
             long,
             link,
             settings,
@@ -438,6 +451,7 @@ impl<L: Link> ReceiveCore<L> {
         self.feed(events);
         self.feed_long();
         self.act_and_end(events);
+        self.mind_fences(look_everywhere, events);
         self.tell_writable(events);
         if found > 0 || look_everywhere || retried {
             self.tell_sends_writable(events);
@@ -676,8 +690,8 @@ impl<L: Link> ReceiveCore<L> {
                 Action::Connect { data } => self.start_connecting(id, &data),
                 // The request is judged before there is a connection.
                 Action::Reject { .. } => {}
-                Action::CloseWindow(window) => self.exposed.close(id, window),
-                Action::ReleaseWindow(window) => self.release_window(id, window, events),
+                Action::ReleaseWindow(window) => self.retire_window(id, window, events),
+                Action::FencePassed { epoch } => self.on_fence_passed(id, epoch),
                 Action::WindowRevoked(window) => self.on_window_revoked(id, window, events),
                 Action::LongOffered { len } => self.on_long_offered(id, len),
                 // This side sends none.

@@ -179,6 +179,7 @@ pub(crate) fn is_worth_a_retry(reason: &CloseReason) -> bool {
         | CloseReason::ClosedByDeadline
         | CloseReason::RevokeDeadline
         | CloseReason::LongDeadline
+        | CloseReason::FenceDeadline { .. }
         | CloseReason::TooSlow { .. }
         | CloseReason::SendDeadline { .. } => true,
     }

@@ -361,6 +361,13 @@ impl Rig {
     }
 
     /// Takes the sender's events into the model: each key once, with its payload, and nothing after the end.
+    /// The same where it may be gone.
+    pub(crate) fn poll_sender_if_any(&mut self) {
+        if self.sender.is_some() {
+            self.poll_sender();
+        }
+    }
+
     pub(crate) fn absorb(&mut self, events: Vec<SendEvent>) {
         for event in events {
             assert!(self.ended.is_none(), "{event:?} after the end");

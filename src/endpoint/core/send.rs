@@ -209,6 +209,8 @@ pub(crate) struct SendCore<L: Link> {
     /// Pieces in flight, of that and of one-sided operations.
     pieces: InFlight<PieceOp>,
     exposed: ExposedWindows,
+    /// The last epoch that the machine was told of.
+    fence_asked: u64,
     link: L,
 }
 
@@ -233,7 +235,8 @@ impl<L: Link> SendCore<L> {
         let params = local_params(&settings, shape, link.limits(), connection);
         let machine = Connection::initiate(link.form(), params, now);
         let wait = Arc::new(EndpointWait::new(waiter)?);
-        let exposed = ExposedWindows::new(settings.windows, &wait);
+        let rma = link.limits().rma.as_ref();
+        let exposed = ExposedWindows::new(settings.windows, &wait, link.ledger(), rma);
         let waker = Arc::clone(&wait);
         let headers_waker = headers.add_waker(Arc::new(move || waker.wake()));
         let id = EndpointId::next();
@@ -288,6 +291,7 @@ impl<L: Link> SendCore<L> {
             long: None,
             pieces: InFlight::third(settings.pieces(), link.limits().contexts),
             exposed,
+            fence_asked: 0,
             link,
             settings,
         };
@@ -538,10 +542,12 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {
         let look_everywhere = self.wait.begin_poll();
         if self.conn.is_none() {
+            self.release_passed(events);
             return Ok(());
         }
         if look_everywhere {
             self.revoke_abandoned();
+            self.ask_fence();
         }
         let found = self.read_completions(events);
         let look_at_cm = look_everywhere || self.cm_is_due(found);
@@ -605,6 +611,7 @@ impl<L: Link> SendCore<L> {
         {
             self.act(events);
         }
+        self.release_passed(events);
         if self.long.as_ref().is_some_and(|long| long.retry) {
             self.write_pieces();
         }
@@ -932,8 +939,8 @@ impl<L: Link> SendCore<L> {
                 Action::Close(reason) => self.close_link(reason, events),
                 // Only the listening side accepts and rejects.
                 Action::Accept { .. } | Action::Reject { .. } => {}
-                Action::CloseWindow(window) => self.close_window(window),
-                Action::ReleaseWindow(window) => self.release_window(window, events),
+                Action::ReleaseWindow(window) => self.retire_window(window, events),
+                Action::FencePassed { epoch } => self.on_fence_passed(epoch),
                 Action::WindowRevoked(window) => self.on_window_revoked(window, events),
                 // Not offered by this side.
                 Action::SubscriptionAsked(_) | Action::SubscriptionAnswered { .. } => {}
@@ -1133,6 +1140,7 @@ impl<L: Link> SendCore<L> {
                     .sleep(Instant::now() + Duration::from_millis(100))?;
             }
         }
+        self.leave_windows(&mut events);
         Ok(events)
     }
 
@@ -1147,7 +1155,7 @@ impl<L: Link> SendCore<L> {
                 self.read_out(|_| false, events);
                 self.fail_in_flight(reason, events);
                 self.release_registrations();
-                self.release_windows(events);
+                self.retire_windows(events);
             }
             Err(CloseFailed(errno)) => {
                 let waiting = self.line.end();

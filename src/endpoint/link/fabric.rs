@@ -27,7 +27,7 @@ use crate::fabric::{
     Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent, in_use,
 };
 use crate::in_flight::ContextKind;
-use crate::memory::Registrar;
+use crate::memory::{AccessLedger, Participant, Registrar};
 
 /// The most events that are looked through when a link is dropped; bounds the drop.
 const REQUESTS_AT_CLOSE_MAX: usize = 4096;
@@ -310,6 +310,10 @@ impl LinkConn for FabricConn {
         let known = self.peer.map(PeerAddr::from);
         known.or_else(|| self.ep.peer())
     }
+
+    fn participant(&self) -> Option<&Participant> {
+        self.ep.participant()
+    }
 }
 
 impl FabricConn {
@@ -348,6 +352,10 @@ impl Link for FabricLink {
 
     fn registrar(&self) -> &dyn Registrar {
         &*self.domain
+    }
+
+    fn ledger(&self) -> &Arc<AccessLedger> {
+        self.domain.ledger()
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {

@@ -27,9 +27,11 @@ use crate::endpoint::link::{
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::error::{CompletionError, FabricErrno, RegisterError};
-use crate::fabric::{self, EndpointKind, PeerAddr, Provider};
+use crate::fabric::{self, AccessEnds, EndpointKind, PeerAddr, Provider};
 use crate::in_flight::ContextKind;
-use crate::memory::{Access, DeviceRange, RawRegistration, Registrar, Scope, ScopeGuard};
+use crate::memory::{
+    Access, AccessLedger, DeviceRange, Participant, RawRegistration, Registrar, Scope, ScopeGuard,
+};
 
 mod device;
 mod hands;
@@ -80,6 +82,7 @@ impl Default for NetConfig {
                 ordered: true,
                 reads_outlive_close: false,
                 holds_registrations: false,
+                access_ends: AccessEnds::BehindFence,
             }),
             device: None,
         }
@@ -99,6 +102,7 @@ impl NetConfig {
             ordered: kind == EndpointKind::Msg,
             reads_outlive_close: row.reads_outlive_close,
             holds_registrations: row.holds_registrations,
+            access_ends: row.access_ends(kind),
             ..rma
         });
         Self {
@@ -232,6 +236,8 @@ pub(crate) struct FakeMemory {
     id: usize,
     guard: Arc<ScopeGuard>,
     ledger: SharedLedger,
+    /// When memory that peers could reach is free.
+    access: Arc<AccessLedger>,
     device: Option<DeviceSupport>,
 }
 
@@ -243,6 +249,7 @@ impl FakeMemory {
             id: inner.next_registrar,
             guard: Arc::new(Scope::allocate().expect("fewer than 64 scopes at a time")),
             ledger: Arc::clone(ledger),
+            access: AccessLedger::new(),
             device,
         }
     }
@@ -250,6 +257,11 @@ impl FakeMemory {
     /// Its number in the order log.
     pub(crate) fn id(&self) -> usize {
         self.id
+    }
+
+    /// When memory that peers could reach is free.
+    pub(crate) fn access_ledger(&self) -> &Arc<AccessLedger> {
+        &self.access
     }
 }
 
@@ -908,7 +920,13 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    pub(crate) fn new(config: NetConfig) -> Self {
+    pub(crate) fn new(mut config: NetConfig) -> Self {
+        // As `Provider::access_ends` has it.
+        if let (Form::Rdm, Some(rma)) = (config.form, &mut config.rma)
+            && rma.access_ends == AccessEnds::BehindFence
+        {
+            rma.access_ends = AccessEnds::WithEndpoint;
+        }
         let ledger = SharedLedger::default();
         let state = State {
             config,
@@ -947,24 +965,25 @@ impl Net {
 
     /// The link that listens.
     pub(crate) fn listen(&self) -> FakeLink {
-        let link = self.add_link(&self.far);
+        let mut link = self.add_link(&self.far);
         self.state().listener = Some(link.id);
-        self.open_ears(&link);
+        self.open_ears(&mut link);
         link
     }
 
     /// A link that both listens, at an address of its own ([`addr_of`]), and connects.
     pub(crate) fn hub(&self) -> FakeLink {
-        let link = self.add_link(&self.near);
-        self.open_ears(&link);
+        let mut link = self.add_link(&self.near);
+        self.open_ears(&mut link);
         link
     }
 
-    fn open_ears(&self, link: &FakeLink) {
+    fn open_ears(&self, link: &mut FakeLink) {
         let mut state = self.state();
         state.links[link.id].listens = true;
         if state.config.form == Form::Rdm {
             state.links[link.id].shared = Some(VecDeque::new());
+            link.shared = Some(link.domain.access.join());
         }
     }
 
@@ -975,6 +994,11 @@ impl Net {
         pairs
             .filter_map(|(key, conn)| Some((key, conn.peer?)))
             .collect()
+    }
+
+    /// The other end of a connection that stands.
+    pub(crate) fn peer_of(&self, conn: ConnKey) -> ConnKey {
+        self.state().conns[conn].peer.expect("it stands")
     }
 
     /// The link of a connection.
@@ -1029,6 +1053,7 @@ impl Net {
                 rma,
             },
             tail: (state.links.len() as u64 - 1).to_le_bytes(),
+            shared: None,
             domain: Arc::clone(domain),
             net: self.clone(),
         }
@@ -1057,6 +1082,14 @@ impl Net {
         self.state().deliver(limit)
     }
 
+    /// Moves what these connections have to send, and nothing of others.
+    pub(crate) fn deliver_of(&self, conns: &[ConnKey]) {
+        let mut state = self.state();
+        for &conn in conns {
+            while state.deliver_from(conn) {}
+        }
+    }
+
     /// The first operation of a connection, if it is a one-sided one, begins at the peer's provider: from here on it does not look at the
     /// registration any more.
     pub(crate) fn begin_one_sided(&self, conn: ConnKey) -> bool {
@@ -1065,6 +1098,24 @@ impl Net {
 
     /// A one-sided read by a peer that is not ours, into memory that the net forgets.
     pub(crate) fn read_by_hand(&self, conn: ConnKey, addr: u64, key: u64, len: usize) {
+        self.reach_by_hand(conn, Access::READ, RemoteRange { addr, len, key });
+    }
+
+    /// A one-sided write by a peer that is not ours, of zeros.
+    pub(crate) fn bury_by_hand(&self, conn: ConnKey, addr: u64, key: u64, len: usize) {
+        self.reach_by_hand(conn, Access::WRITE, RemoteRange { addr, len, key });
+    }
+
+    /// The key of the registration that was opened last, of those that are open for peers to write.
+    pub(crate) fn last_key(&self) -> Option<u64> {
+        let ledger = lock(&self.ledger);
+        let writable = |mr: &Mr| mr.access.contains(Access::WRITE);
+        let keys = ledger.mrs.iter().filter(|(_, mr)| writable(mr));
+        keys.map(|(key, _)| *key as u64).max()
+    }
+
+    fn reach_by_hand(&self, conn: ConnKey, access: Access, remote: RemoteRange) {
+        let len = remote.len;
         let into = Box::leak(vec![0u8; len].into_boxed_slice());
         let base = NonNull::new(into.as_mut_ptr()).expect("a box is not null");
         let registered = self.near.open(base, len, Access::empty());
@@ -1079,8 +1130,8 @@ impl Net {
             context: None,
             data: None,
             rma: Some(Rma {
-                access: Access::READ,
-                remote: RemoteRange { addr, len, key },
+                access,
+                remote,
                 immediate: None,
                 level: Level::Delivered,
                 begun: None,
@@ -1290,6 +1341,8 @@ pub(crate) struct FakeLink {
     limits: LinkLimits,
     /// Its number, as the address that a hello tells.
     tail: [u8; 8],
+    /// The endpoint that connections share.
+    shared: Option<Participant>,
     domain: Arc<FakeMemory>,
     net: Net,
 }
@@ -1367,6 +1420,9 @@ impl FakeLink {
             key,
             own,
             peer_addr,
+            form: state.config.form,
+            // Connections that share an endpoint do nothing by themselves.
+            participant: (!shares).then(|| self.domain.access.join()),
         }
     }
 }
@@ -1400,6 +1456,8 @@ pub(crate) struct FakeConn {
     key: ConnKey,
     own: Option<FakeMemory>,
     peer_addr: Option<PeerAddr>,
+    form: Form,
+    participant: Option<Participant>,
 }
 
 impl LinkConn for FakeConn {
@@ -1413,6 +1471,11 @@ impl LinkConn for FakeConn {
 
     fn peer(&self) -> Option<PeerAddr> {
         self.peer_addr
+    }
+
+    fn participant(&self) -> Option<&Participant> {
+        let asked = self.form == Form::Msg;
+        self.participant.as_ref().filter(|_| asked)
     }
 }
 
@@ -1498,6 +1561,10 @@ impl Link for FakeLink {
 
     fn registrar(&self) -> &dyn Registrar {
         &*self.domain
+    }
+
+    fn ledger(&self) -> &Arc<AccessLedger> {
+        &self.domain.access
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FakeConn, Error> {
@@ -1716,7 +1783,12 @@ impl Link for FakeLink {
     }
 
     fn close_all(&mut self) -> Result<(), CloseFailed> {
-        self.net.state().close_all(self.id)
+        let closed = self.net.state().close_all(self.id);
+        match closed {
+            Ok(()) => drop(self.shared.take()),
+            Err(_) => std::mem::forget(self.shared.take()),
+        }
+        closed
     }
 
     /// There is no socket.

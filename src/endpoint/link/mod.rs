@@ -29,6 +29,7 @@ pub(crate) mod wait;
 
 use std::ffi::c_void;
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Error;
@@ -42,7 +43,7 @@ pub(crate) use crate::fabric::{
     RmaLimits, RmaPost, SendPost,
 };
 use crate::in_flight::ContextKind;
-use crate::memory::Registrar;
+use crate::memory::{AccessLedger, Participant, Registrar};
 
 /// The most segments that one message may have, header included; bounds the arrays on the stack of a send.
 pub(crate) const IOV_MAX: usize = 32;
@@ -127,6 +128,8 @@ pub(crate) trait LinkConn: Send + fmt::Debug {
     fn registrar(&self) -> Option<&dyn Registrar>;
     /// The peer's address, where the provider tells.
     fn peer(&self) -> Option<PeerAddr>;
+    /// What its peer has passed of the domain's epochs, where the connection has an endpoint of its own and its peer can be asked.
+    fn participant(&self) -> Option<&Participant>;
 }
 
 /// What an endpoint core asks of a transport. One thread at a time.
@@ -140,6 +143,9 @@ pub(crate) trait Link: Send + fmt::Debug {
     fn limits(&self) -> &LinkLimits;
     /// Where registrations of the domain go.
     fn registrar(&self) -> &dyn Registrar;
+
+    /// When memory that peers could reach by the domain's keys is free.
+    fn ledger(&self) -> &Arc<AccessLedger>;
 
     /// Makes a connection that is not connected yet, so that receives can be posted first.
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<Self::Conn, Error>;

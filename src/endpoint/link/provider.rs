@@ -22,7 +22,7 @@ use crate::endpoint::link::{
 use crate::endpoint::protocol::connection::Form;
 use crate::errno::FabricErrno;
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
-use crate::memory::Registrar;
+use crate::memory::{AccessLedger, Participant, Registrar};
 
 /// FI_EP_MSG or FI_EP_RDM.
 #[derive(Debug)]
@@ -139,6 +139,13 @@ impl LinkConn for ProviderConn {
             Self::Rdm(conn) => conn.peer(),
         }
     }
+
+    fn participant(&self) -> Option<&Participant> {
+        match self {
+            Self::Msg(conn) => conn.participant(),
+            Self::Rdm(conn) => conn.participant(),
+        }
+    }
 }
 
 /// What a connection of another kind gets: there is none.
@@ -173,6 +180,13 @@ impl Link for ProviderLink {
         match self {
             Self::Msg(link) => link.registrar(),
             Self::Rdm(link) => link.registrar(),
+        }
+    }
+
+    fn ledger(&self) -> &Arc<AccessLedger> {
+        match self {
+            Self::Msg(link) => link.ledger(),
+            Self::Rdm(link) => link.ledger(),
         }
     }
 

@@ -38,7 +38,7 @@ use crate::fabric::{
     local_info,
 };
 use crate::in_flight::ContextKind;
-use crate::memory::Registrar;
+use crate::memory::{AccessLedger, Participant, Registrar};
 
 /// Hellos that wait to be looked at; more are dropped, and their senders time out.
 const REQUESTS_MAX: usize = 256;
@@ -407,6 +407,11 @@ impl LinkConn for RdmConn {
     fn peer(&self) -> Option<PeerAddr> {
         Some(self.peer)
     }
+
+    /// Its peer can open further connections beneath the endpoint: there is nothing that it could answer for.
+    fn participant(&self) -> Option<&Participant> {
+        None
+    }
 }
 
 fn closed() -> PostRefused {
@@ -427,6 +432,10 @@ impl Link for RdmLink {
 
     fn registrar(&self) -> &dyn Registrar {
         &*self.domain
+    }
+
+    fn ledger(&self) -> &Arc<AccessLedger> {
+        self.domain.ledger()
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<RdmConn, Error> {

@@ -116,6 +116,13 @@ pub enum CloseReason {
     /// [`LongMessages`](crate::endpoint::LongMessages).
     #[error("the peer was not done with a long message before the deadline")]
     LongDeadline,
+    /// The peer did not answer a fence in time: memory that peers of this domain could reach was to come back, and it did not say that what it
+    /// has under way is over. It answers as long as its endpoint is polled.
+    #[error("the peer did not answer a fence within {limit:?}")]
+    FenceDeadline {
+        /// How long it may be silent, by the setting, or 60 s.
+        limit: Duration,
+    },
     /// This side's endpoint is broken: the provider reported what can't be, or its queue overran.
     #[error("the endpoint failed: {0}")]
     EndpointFailed(&'static str),

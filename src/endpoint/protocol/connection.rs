@@ -27,6 +27,8 @@ use crate::endpoint::protocol::wire::{
     WireError,
 };
 use crate::errno::FabricErrno;
+pub(crate) use fences::FENCE_MESSAGES_MAX;
+use fences::Fences;
 use headers::Headers;
 pub(crate) use long::{LONG_ANSWERS_MAX, LONG_MESSAGES_MAX};
 use long::{Long, LongAction};
@@ -35,6 +37,7 @@ use subscriptions::{SubscriptionAction, Subscriptions};
 pub(crate) use windows::{WINDOW_MESSAGES_MAX, WINDOWS_MAX};
 use windows::{WindowAction, Windows};
 
+mod fences;
 mod headers;
 mod long;
 mod subscriptions;
@@ -113,6 +116,7 @@ impl LocalParams {
             receive_size: self.receive_size,
             connection: self.connection,
             close_timeout: self.close_timeout,
+            fence_limit: self.patience.lost.unwrap_or(FENCE_LIMIT),
         }
     }
 }
@@ -127,6 +131,7 @@ struct Terms {
     receive_size: u64,
     connection: u64,
     close_timeout: Duration,
+    fence_limit: Duration,
 }
 
 impl Terms {
@@ -220,10 +225,10 @@ pub(crate) enum Action {
     Responsive,
     /// Tell the application: the peer has said goodbye; nothing more comes, nothing more can be sent.
     PeerClosing { reason: ByeReason },
-    /// Close the registration of a window of this side; keep its memory.
-    CloseWindow(WindowId),
-    /// Nobody can reach a window of this side any more: its memory is free.
+    /// The peer does not use a window of this side any more, it says: close its registration.
     ReleaseWindow(WindowId),
+    /// Everything that the peer began before this epoch did is over.
+    FencePassed { epoch: u64 },
     /// The peer has revoked a window of its own: tell the application, and the machine how many operations use it
     /// (`window_in_use`).
     WindowRevoked(WindowId),
@@ -294,6 +299,12 @@ impl Heartbeats {
 const LONE_HEADER: u32 = (ControlKind::HEADER.0 as u32) << wire::INDEX_BITS;
 const LONE_PAYLOAD: u32 = (ControlKind::PAYLOAD.0 as u32) << wire::INDEX_BITS;
 
+/// How long a peer may take to answer a fence, where nothing is said of how long it may be silent.
+const FENCE_LIMIT: Duration = Duration::from_secs(60);
+
+/// How much later it is judged where this side has not looked for a while.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
 /// A question and an answer.
 const HEARTBEATS_UNDER_WAY_MAX: u8 = 2;
 
@@ -332,6 +343,10 @@ pub(crate) struct Connection {
     /// From the first time on that one side speaks of a window.
     windows: Option<Box<Windows>>,
     long: Option<Box<Long>>,
+    /// From the first one on.
+    fences: Option<Box<Fences>>,
+    /// Long messages that came are not handed out yet: no goodbye before.
+    held: bool,
     /// The long message of this number is whole, and was not handed out yet.
     long_whole: Option<u64>,
     /// From the first message about one on.
@@ -407,6 +422,8 @@ impl Connection {
             headers: Headers::default(),
             windows: None,
             long: None,
+            fences: None,
+            held: false,
             long_whole: None,
             subscriptions: None,
             own_close: false,
@@ -525,11 +542,11 @@ impl Connection {
                     now,
                 );
             }
-            Ok(
-                window @ (Control::Revoke { .. }
-                | Control::RevokeAck { .. }
-                | Control::Revoked { .. }),
-            ) => self.on_window_message(window),
+            Ok(window @ (Control::Revoke { .. } | Control::RevokeAck { .. })) => {
+                self.on_window_message(window);
+            }
+            Ok(Control::Fence { nonce }) => self.on_fence(nonce),
+            Ok(Control::Fenced { nonce }) => self.on_fenced(nonce, now),
             Ok(control @ (Control::Subscription { .. } | Control::SubscriptionAnswer { .. })) => {
                 self.on_subscription_message(control)
             }
@@ -557,12 +574,53 @@ impl Connection {
         let taken = match control {
             Control::Revoke { window } => self.windows().on_revoke(WindowId(window)),
             Control::RevokeAck { window } => self.windows().on_ack(WindowId(window)),
-            Control::Revoked { window } => self.windows().on_revoked(WindowId(window)),
             _ => Ok(()),
         };
         if let Err(violation) = taken {
             self.violate(violation);
         }
+    }
+
+    fn on_fence(&mut self, nonce: u64) {
+        self.on_arrival("a fence before the connection was established");
+        if self.state == State::Closed {
+            return;
+        }
+        if self.peer_bye.is_some() {
+            return self.violate(Violation::OutOfTurn("a fence after its goodbye"));
+        }
+        if let Err(violation) = self.fences().on_question(nonce) {
+            self.violate(violation);
+        }
+    }
+
+    /// Also after its goodbye: until this side says its own, it answers.
+    fn on_fenced(&mut self, nonce: u64, now: Instant) {
+        self.on_arrival("a fence before the connection was established");
+        let limit = self.local.fence_limit;
+        if self.state != State::Closed
+            && let Err(violation) = self.fences().on_answer(nonce, now, limit)
+        {
+            self.violate(violation);
+        }
+    }
+
+    fn fences(&mut self) -> &mut Fences {
+        self.fences.get_or_insert_default()
+    }
+
+    /// The peer is asked to pass an epoch: what it begins from now on is not meant. `nonce` is random.
+    /// [`Action::FencePassed`] is the answer, or the connection ends.
+    pub(crate) fn fence(&mut self, epoch: u64, nonce: u64, now: Instant) {
+        if self.state != State::Closed {
+            let limit = self.local.fence_limit;
+            self.fences().ask(epoch, nonce, now, limit);
+        }
+    }
+
+    /// Long messages that came wait for a fence: this side's goodbye waits for them.
+    pub(crate) fn hold_goodbye(&mut self, held: bool) {
+        self.held = held;
     }
 
     fn windows(&mut self) -> &mut Windows {
@@ -740,13 +798,8 @@ impl Connection {
     }
 
     /// Asks the peer not to use a window any more, once for each window; the connection ends where it does not agree in time.
-    pub(crate) fn revoke_window(
-        &mut self,
-        window: WindowId,
-        readable: bool,
-        deadline: Option<Instant>,
-    ) {
-        self.windows().revoke(window, readable, deadline);
+    pub(crate) fn revoke_window(&mut self, window: WindowId, deadline: Option<Instant>) {
+        self.windows().revoke(window, deadline);
     }
 
     /// Whether the peer has revoked a window of its own.
@@ -937,7 +990,7 @@ impl Connection {
     pub(crate) fn on_control_done(&mut self, kind: ControlKind) {
         match kind {
             ControlKind::CREDIT => self.credit_under_way = false,
-            ControlKind::REVOKED => self.windows().on_control_done(kind),
+            ControlKind::FENCE | ControlKind::FENCED => self.fences().on_sent(kind),
             ControlKind::LONG_DONE => self.long().on_done_sent(),
             ControlKind::HEARTBEAT => {
                 let under_way = &mut self.heartbeats.under_way;
@@ -999,6 +1052,9 @@ impl Connection {
             self.end(CloseReason::RevokeDeadline);
         } else if passed(self.long_deadline()) {
             self.end(CloseReason::LongDeadline);
+        } else if passed(self.fence_deadline()) {
+            let limit = self.local.fence_limit;
+            self.end(CloseReason::FenceDeadline { limit });
         } else if passed(self.handshake_deadline) {
             self.end(match self.state {
                 State::Connecting => CloseReason::ConnectTimedOut,
@@ -1059,6 +1115,9 @@ impl Connection {
         if let Some(silence) = &mut self.silence {
             silence.postpone(now);
         }
+        if let Some(fences) = &mut self.fences {
+            fences.postpone(now + SECOND_LOOK);
+        }
     }
 
     /// Bytes came from the peer that are no whole message yet.
@@ -1073,22 +1132,23 @@ impl Connection {
             _ => None,
         };
         let windows = self.window_deadline();
-        let long = self.long_deadline();
-        [
-            self.handshake_deadline,
-            self.close_deadline,
-            look,
-            windows,
-            long,
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        let others = [look, windows, self.fence_deadline(), self.long_deadline()];
+        [self.handshake_deadline, self.close_deadline]
+            .into_iter()
+            .chain(others)
+            .flatten()
+            .min()
     }
 
     fn long_deadline(&self) -> Option<Instant> {
         let long = self.long.as_ref();
         long.filter(|_| self.state != State::Closed)?.deadline()
+    }
+
+    /// Who waits for the goodbye waits for that.
+    fn fence_deadline(&self) -> Option<Instant> {
+        let asks = self.transmit && !self.bye_sent;
+        self.fences.as_ref().filter(|_| asks)?.deadline()
     }
 
     fn window_deadline(&self) -> Option<Instant> {
@@ -1104,7 +1164,8 @@ impl Connection {
             return None;
         }
         // Before a goodbye: what it says of windows is said before it.
-        self.next_window()
+        self.next_fence()
+            .or_else(|| self.next_window())
             .or_else(|| self.next_subscription())
             .or_else(|| self.next_long())
             .or_else(|| self.next_control())
@@ -1134,6 +1195,16 @@ impl Connection {
         self.close_reason().filter(|_| closed).map(Action::Close)
     }
 
+    fn next_fence(&mut self) -> Option<Action> {
+        let (transmit, may_ask) = (self.transmit, !self.bye_sent);
+        let fences = self.fences.as_mut()?;
+        if let Some(epoch) = fences.take_passed() {
+            return Some(Action::FencePassed { epoch });
+        }
+        let control = transmit.then(|| fences.next(may_ask))??;
+        Some(self.control(&control))
+    }
+
     fn next_subscription(&mut self) -> Option<Action> {
         let may_send = self.transmit && !self.bye_sent && self.peer_bye.is_none();
         let subscriptions = self.subscriptions.as_mut()?;
@@ -1150,7 +1221,6 @@ impl Connection {
         let may_send = self.transmit && !self.bye_sent && self.peer_bye.is_none();
         Some(match self.windows.as_mut()?.next_action(may_send)? {
             WindowAction::Send(control) => self.control(&control),
-            WindowAction::Close(window) => Action::CloseWindow(window),
             WindowAction::Release(window) => Action::ReleaseWindow(window),
             WindowAction::Revoked(window) => Action::WindowRevoked(window),
         })
@@ -1170,7 +1240,7 @@ impl Connection {
             self.credit_under_way = true;
             return Some(self.control(&Control::Credit { granted }));
         }
-        if self.state == State::Closing && self.posted == 0 {
+        if self.state == State::Closing && self.posted == 0 && !self.held {
             self.bye_sent = true;
             let bye = Control::Bye {
                 last_sequence: self.send.used(),
@@ -1255,11 +1325,6 @@ impl Connection {
     #[cfg(test)]
     pub(crate) fn posted(&self) -> u64 {
         self.posted
-    }
-
-    /// The peer said goodbye: everything that it began is over, and it begins nothing more.
-    pub(crate) fn peer_said_goodbye(&self) -> bool {
-        self.peer_bye.is_some()
     }
 
     /// Why it is over, once it is.

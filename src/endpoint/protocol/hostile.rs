@@ -15,9 +15,9 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::errno::FabricErrno;
 
-/// Control messages that this side may have under way at once: those of credits, heartbeats, goodbyes, windows, subscriptions
+/// Control messages that this side may have under way at once: those of credits, heartbeats, goodbyes, windows, subscriptions, fences
 /// and of the handshake, with room.
-const CONTROLS_MAX: usize = 12;
+const CONTROLS_MAX: usize = 14;
 
 const RECEIVE_SIZE: u64 = 1024;
 
@@ -66,6 +66,8 @@ struct World {
     granted: u64,
     established: bool,
     windows: Vec<(WindowId, Window)>,
+    /// Epochs asked for, and passed.
+    fences: (u64, u64),
     closed: Option<CloseReason>,
 }
 
@@ -171,12 +173,13 @@ impl World {
             granted: params.credits.into(),
             established: false,
             windows: Vec::new(),
+            fences: (0, 0),
             closed: None,
         }
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.byte() % 24 {
+        match input.byte() % 25 {
             0..=5 => self.control(input),
             6 | 7 => self.data(input),
             8 => self.machine.on_connected(&hello(input, HelloKind::Ack)),
@@ -216,6 +219,10 @@ impl World {
             }
             21 if input.byte().is_multiple_of(16) => self.machine.on_lost(None),
             22 => self.machine.on_bytes(),
+            24 => {
+                self.fences.0 += 1;
+                self.machine.fence(self.fences.0, input.number(), self.now);
+            }
             23 if input.byte().is_multiple_of(16) => self.machine.abort(CloseReason::ClosedLocally),
             _ => {}
         }
@@ -227,7 +234,7 @@ impl World {
 
     /// A message with CQ data, mostly of a kind that there is and for this connection.
     fn control(&mut self, input: &mut Input<'_>) {
-        const KINDS: [u8; 16] = [1, 1, 1, 2, 3, 3, 4, 5, 6, 7, 8, 13, 16, 17, 18, 32];
+        const KINDS: [u8; 16] = [1, 1, 1, 2, 3, 3, 4, 5, 6, 14, 15, 13, 16, 17, 18, 32];
         let (how, kind) = (input.byte(), input.byte());
         let kind = match how % 16 {
             0 => kind,
@@ -267,7 +274,8 @@ impl World {
             },
             ControlKind::REVOKE => Control::Revoke { window: number },
             ControlKind::REVOKE_ACK => Control::RevokeAck { window: number },
-            ControlKind::REVOKED => Control::Revoked { window: number },
+            ControlKind::FENCE => Control::Fence { nonce: number },
+            ControlKind::FENCED => Control::Fenced { nonce: number },
             ControlKind::HELLO => return hello(input, HelloKind::Hello).to_vec(),
             ControlKind::HELLO_ACK => return hello(input, HelloKind::Ack).to_vec(),
             _ => return input.take::<48>().to_vec(),
@@ -333,7 +341,7 @@ impl World {
 
     fn revoke(&mut self, input: &mut Input<'_>) {
         let at = usize::from(input.byte());
-        let (readable, deadline) = (input.bit(), Some(self.now + Duration::from_secs(1)));
+        let deadline = Some(self.now + Duration::from_secs(1));
         if self.windows.is_empty() {
             return;
         }
@@ -341,7 +349,7 @@ impl World {
         let (window, state) = &mut self.windows[at];
         if *state == Window::Exposed {
             *state = Window::Revoked;
-            self.machine.revoke_window(*window, readable, deadline);
+            self.machine.revoke_window(*window, deadline);
         }
     }
 
@@ -389,13 +397,17 @@ impl World {
             Action::PeerClosing { .. } | Action::Unresponsive | Action::Responsive => {
                 assert!(self.established, "{action:?} before it stands");
             }
-            Action::CloseWindow(window) => {
-                assert_eq!(self.window(window), Window::Revoked, "closed unasked");
+            Action::FencePassed { epoch } => {
+                assert!(
+                    self.fences.1 < epoch && epoch <= self.fences.0,
+                    "passed unasked"
+                );
+                self.fences.1 = epoch;
             }
             Action::ReleaseWindow(window) => {
                 let at = self.windows.iter_mut().find(|(id, _)| *id == window);
                 let (_, state) = at.expect("a window of ours");
-                assert_ne!(*state, Window::Released, "released twice");
+                assert_eq!(*state, Window::Revoked, "released unasked, or twice");
                 *state = Window::Released;
             }
             Action::WindowRevoked(window) => self.machine.window_in_use(window, 0),
@@ -414,11 +426,6 @@ impl World {
             | Action::Reject { .. }
             | Action::SubscriptionAnswered { .. } => {}
         }
-    }
-
-    fn window(&self, window: WindowId) -> Window {
-        let found = self.windows.iter().find(|(id, _)| *id == window);
-        found.expect("a window of ours").1
     }
 
     fn sent(&mut self, cq_data: u32, body: &[u8]) {

@@ -10,9 +10,9 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The newest wire version that this library speaks.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// The oldest wire version that this library still speaks.
-pub(crate) const OLDEST: u16 = 1;
+pub(crate) const OLDEST: u16 = 2;
 
 /// Bytes of a hello, a hello-ack and a refusal. All three fit the smallest CM private data (56 bytes, verbs over RDMA CM).
 pub(crate) const HELLO_LEN: usize = 48;
@@ -588,8 +588,6 @@ impl ControlKind {
     pub(crate) const SUBSCRIBE: Self = Self(6);
     /// A subscriber asks for them no more.
     pub(crate) const UNSUBSCRIBE: Self = Self(7);
-    /// A revoked window is closed: behind this nothing of it is on the way.
-    pub(crate) const REVOKED: Self = Self(8);
     /// A message that is too long for a receive, and how long it is.
     pub(crate) const LONG_OFFER: Self = Self(9);
     /// Where it is to be written.
@@ -600,6 +598,10 @@ impl ControlKind {
     pub(crate) const LONG_REFUSED: Self = Self(12);
     /// The publisher's answer to either.
     pub(crate) const SUBSCRIPTION: Self = Self(13);
+    /// Asks for an answer behind everything that the listener began before.
+    pub(crate) const FENCE: Self = Self(14);
+    /// The answer to it.
+    pub(crate) const FENCED: Self = Self(15);
     /// RDM form: the initiator's hello.
     pub(crate) const HELLO: Self = Self(16);
     /// RDM form: the acceptor's answer.
@@ -624,7 +626,6 @@ impl fmt::Debug for ControlKind {
             Self::HEARTBEAT => "HEARTBEAT",
             Self::REVOKE => "REVOKE",
             Self::REVOKE_ACK => "REVOKE_ACK",
-            Self::REVOKED => "REVOKED",
             Self::SUBSCRIBE => "SUBSCRIBE",
             Self::UNSUBSCRIBE => "UNSUBSCRIBE",
             Self::LONG_OFFER => "LONG_OFFER",
@@ -632,6 +633,8 @@ impl fmt::Debug for ControlKind {
             Self::LONG_DONE => "LONG_DONE",
             Self::LONG_REFUSED => "LONG_REFUSED",
             Self::SUBSCRIPTION => "SUBSCRIPTION",
+            Self::FENCE => "FENCE",
+            Self::FENCED => "FENCED",
             Self::HELLO => "HELLO",
             Self::HELLO_ACK => "HELLO_ACK",
             Self::REFUSAL => "REFUSAL",
@@ -749,8 +752,6 @@ pub(crate) enum Control {
     Revoke { window: u64 },
     /// The speaker does not use this window any more.
     RevokeAck { window: u64 },
-    /// This window is closed.
-    Revoked { window: u64 },
     /// The speaker asks for a sign of life, or gives the one that was asked for by this number.
     Heartbeat { number: u64, answer: bool },
     /// The subscriber's request of this number.
@@ -771,6 +772,10 @@ pub(crate) enum Control {
     LongDone { number: u64 },
     /// It is not taken; messages of `limit` bytes are.
     LongRefused { number: u64, limit: u64 },
+    /// The speaker wants to know that what the peer began before it read this is over.
+    Fence { nonce: u64 },
+    /// Everything that the speaker began before it read the question with this nonce comes before this.
+    Fenced { nonce: u64 },
     /// RDM form: hello or hello-ack.
     Hello(Hello),
     /// RDM form.
@@ -813,7 +818,6 @@ impl Control {
             Self::Bye { .. } => ControlKind::BYE,
             Self::Revoke { .. } => ControlKind::REVOKE,
             Self::RevokeAck { .. } => ControlKind::REVOKE_ACK,
-            Self::Revoked { .. } => ControlKind::REVOKED,
             Self::Heartbeat { .. } => ControlKind::HEARTBEAT,
             Self::Subscription { request, .. } if request.on => ControlKind::SUBSCRIBE,
             Self::Subscription { .. } => ControlKind::UNSUBSCRIBE,
@@ -822,6 +826,8 @@ impl Control {
             Self::LongGrant { .. } => ControlKind::LONG_GRANT,
             Self::LongDone { .. } => ControlKind::LONG_DONE,
             Self::LongRefused { .. } => ControlKind::LONG_REFUSED,
+            Self::Fence { .. } => ControlKind::FENCE,
+            Self::Fenced { .. } => ControlKind::FENCED,
             Self::Hello(Hello {
                 kind: HelloKind::Hello,
                 ..
@@ -854,9 +860,8 @@ impl Control {
                 last_sequence,
                 reason,
             } => (reason.0, 0, *last_sequence, 0),
-            Self::Revoke { window } | Self::RevokeAck { window } | Self::Revoked { window } => {
-                (0, 0, *window, 0)
-            }
+            Self::Revoke { window } | Self::RevokeAck { window } => (0, 0, *window, 0),
+            Self::Fence { nonce } | Self::Fenced { nonce } => (0, 0, *nonce, 0),
             Self::Heartbeat { number, answer } => (u16::from(*answer), 0, *number, 0),
             Self::Subscription { number, request } => (0, *number, request.tag, 0),
             Self::SubscriptionAnswer { number, answer } => {
@@ -899,7 +904,8 @@ impl Control {
             | ControlKind::HEARTBEAT
             | ControlKind::REVOKE
             | ControlKind::REVOKE_ACK
-            | ControlKind::REVOKED
+            | ControlKind::FENCE
+            | ControlKind::FENCED
             | ControlKind::SUBSCRIBE
             | ControlKind::UNSUBSCRIBE
             | ControlKind::LONG_OFFER
@@ -955,7 +961,8 @@ impl Control {
             }),
             ControlKind::REVOKE => Ok(Self::Revoke { window: value }),
             ControlKind::REVOKE_ACK => Ok(Self::RevokeAck { window: value }),
-            ControlKind::REVOKED => Ok(Self::Revoked { window: value }),
+            ControlKind::FENCE => Ok(Self::Fence { nonce: value }),
+            ControlKind::FENCED => Ok(Self::Fenced { nonce: value }),
             ControlKind::HEARTBEAT => match wire.code.get() {
                 code @ (0 | 1) => Ok(Self::Heartbeat {
                     number: value,

@@ -1,6 +1,7 @@
-//! `ExposedWindows`: the memory that an endpoint's peers may use, and the registrations that let them; the endpoint's quarantine.
+//! `ExposedWindows`: the memory that an endpoint's peers may use, and the registrations that let them; and what they may still reach
+//! behind a registration that is closed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,10 +13,34 @@ use crate::endpoint::link::wait::EndpointWait;
 use crate::endpoint::protocol::connection::Connection;
 use crate::endpoint::protocol::wire::{INDEX_MASK, WindowDescriptor, WindowId};
 use crate::endpoint::windows::window::{Bell, ExposeError, LocalWindow, WindowEvent, WindowMemory};
-use crate::memory::{Access, RawRegistration, RegisterError, Registrar};
+use crate::fabric::AccessEnds;
+use crate::memory::{Access, AccessLedger, RawRegistration, RegisterError, Registrar, Watcher};
 
 /// How often another mark is drawn where one is taken: with 65,536 of 16,777,216 in use, the last of these fails once in 10^19.
 const MARK_ATTEMPTS: u32 = 8;
+
+/// Writes that name no window until everything is ended that somebody may be guessing at. A completion does not say whose it is, and
+/// one guess in 16,777,216 finds a window: so few find none.
+const STRAYS_MAX: u32 = 16;
+
+/// Why those connections end.
+pub(crate) const STRAY_WRITES: &str =
+    "somebody, this peer or another one, wrote 16 times to windows that there are not";
+
+/// Marks of windows that are over are remembered, so many of them: what an honest peer had on its way to one is no guess.
+const RETIRED_MARKS_MAX: usize = 65_536;
+
+/// What the mark of a write says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Named {
+    Window(ConnectionId, WindowId),
+    /// One that is over: the write may have been on its way.
+    Retired,
+    Nothing,
+}
+
+/// The epoch of what is registered until the endpoint is closed: it has not begun.
+const NOT_BEGUN: u64 = u64::MAX;
 
 /// One exposed window.
 #[derive(Debug)]
@@ -24,7 +49,6 @@ struct Exposed {
     /// `None` once it is closed.
     registration: Option<RawRegistration>,
     memory: WindowMemory,
-    readable: bool,
     mark: u32,
     /// Its handle was dropped: nobody wants the memory back.
     abandoned: Arc<AtomicBool>,
@@ -32,30 +56,67 @@ struct Exposed {
     revoking: bool,
 }
 
-/// The windows of all connections of an endpoint. Each is freed by [`release`](Self::release), or when the endpoint's connection is
-/// closed ([`release_all`](Self::release_all)), and never before.
+/// Memory that peers may still reach, though its registration is closed.
+#[derive(Debug)]
+struct Limbo {
+    /// When everybody has passed it, the memory is free.
+    epoch: u64,
+    connection: ConnectionId,
+    window: WindowId,
+    /// The application knows that it is to wait, or does not care.
+    told: bool,
+    exposed: Exposed,
+}
+
+/// The windows of all connections of an endpoint.
 ///
-/// Where connections share an endpoint, the end of one closes nothing: windows that its peer did not give back stay in quarantine until
-/// the endpoint is closed ([`release_quarantine`](Self::release_quarantine)).
+/// A key is good over every connection of its domain, and nothing that a provider began ends with the close of a registration. So the
+/// memory of a window that is over goes into limbo, and is free when the domain's ledger says so ([`AccessEnds`] says when it does), or at once where
+/// the close of the registration is enough. What is in limbo when the endpoint goes away is the ledger's.
 #[derive(Debug)]
 pub(crate) struct ExposedWindows {
     windows: HashMap<(ConnectionId, WindowId), Exposed>,
-    /// Of connections that are over.
-    quarantine: Vec<((ConnectionId, WindowId), Exposed)>,
+    /// In the order of their epochs, but for those that have not begun.
+    limbo: VecDeque<Limbo>,
     /// What peers name a window by in the immediate data of a write. Drawn at random: a peer that is told one can't guess another's.
-    marks: HashMap<u32, (ConnectionId, WindowId)>,
+    /// None: the window is over.
+    marks: HashMap<u32, Option<(ConnectionId, WindowId)>>,
+    retired_marks: VecDeque<u32>,
+    /// Writes that named nothing, since the last time that there were too many.
+    strays: u32,
     limit: u32,
     bell: Arc<Bell>,
+    ends: AccessEnds,
+    /// Registrations stay open until the endpoint is closed.
+    hold: bool,
+    /// Something went into limbo that was not told of.
+    news: bool,
+    /// The epoch that this endpoint is woken for.
+    awaited: u64,
+    watcher: Watcher,
 }
 
 impl ExposedWindows {
-    pub(crate) fn new(limit: u32, wait: &Arc<EndpointWait>) -> Self {
+    pub(crate) fn new(
+        limit: u32,
+        wait: &Arc<EndpointWait>,
+        ledger: &Arc<AccessLedger>,
+        rma: Option<&RmaLimits>,
+    ) -> Self {
+        let wakes = Arc::clone(wait);
         Self {
             windows: HashMap::new(),
-            quarantine: Vec::new(),
+            limbo: VecDeque::new(),
             marks: HashMap::new(),
+            retired_marks: VecDeque::new(),
+            strays: 0,
             limit,
             bell: Arc::new(Bell::new(wait)),
+            ends: rma.map_or(AccessEnds::WithEndpoint, |rma| rma.access_ends),
+            news: false,
+            hold: rma.is_some_and(|rma| rma.holds_registrations),
+            awaited: 0,
+            watcher: ledger.watch(Arc::new(move || wakes.wake())),
         }
     }
 
@@ -150,11 +211,10 @@ impl ExposedWindows {
         let abandoned = Arc::new(AtomicBool::new(false));
         let handle = LocalWindow::new(descriptor, connection, &abandoned, &self.bell);
         let id = (connection, descriptor.window);
-        self.marks.insert(descriptor.mark, id);
+        self.marks.insert(descriptor.mark, Some(id));
         let exposed = Exposed {
             registration: Some(registration),
             memory,
-            readable: descriptor.access.contains(Access::READ),
             mark: descriptor.mark,
             abandoned,
             revoking: false,
@@ -163,40 +223,59 @@ impl ExposedWindows {
         handle
     }
 
-    /// The application wants a window back: whether its revocation is to begin, and whether it is readable. `None`: it is back already, or
-    /// another endpoint's.
-    pub(crate) fn begin_revoke(
-        &mut self,
-        window: LocalWindow,
-    ) -> Option<(ConnectionId, WindowId, bool)> {
+    /// The application wants a window back: which one's revocation is to begin. `None`: it is back already, or another endpoint's.
+    pub(crate) fn begin_revoke(&mut self, window: LocalWindow) -> Option<(ConnectionId, WindowId)> {
         if !window.is_of(&self.bell) {
             return None;
         }
         let id = (window.connection(), window.id());
         window.settle();
-        let exposed = self.windows.get_mut(&id)?;
-        exposed.revoking = true;
-        Some((id.0, id.1, exposed.readable))
+        self.windows.get_mut(&id)?.revoking = true;
+        Some(id)
     }
 
     /// The windows whose handles were dropped since the last look: their revocations are to begin.
-    pub(crate) fn take_abandoned(&mut self) -> Vec<(ConnectionId, WindowId, bool)> {
+    pub(crate) fn take_abandoned(&mut self) -> Vec<(ConnectionId, WindowId)> {
         if !self.bell.take() {
             return Vec::new();
         }
         let mut found = Vec::new();
-        for ((connection, window), exposed) in &mut self.windows {
+        for (id, exposed) in &mut self.windows {
             if exposed.abandoned.load(Ordering::Relaxed) && !exposed.revoking {
                 exposed.revoking = true;
-                found.push((*connection, *window, exposed.readable));
+                found.push(*id);
             }
         }
         found
     }
 
-    /// The window that a peer's immediate data name. Any peer can send any number; only the one that knows the mark has a use for it.
-    pub(crate) fn by_mark(&self, mark: u32) -> Option<(ConnectionId, WindowId)> {
-        self.marks.get(&mark).copied()
+    /// What a peer's immediate data name. Any peer can send any number, and that somebody knows the mark is all that it says.
+    pub(crate) fn by_mark(&self, mark: Option<u32>) -> Named {
+        match mark.and_then(|mark| self.marks.get(&mark)) {
+            Some(Some((connection, window))) => Named::Window(*connection, *window),
+            Some(None) => Named::Retired,
+            None => Named::Nothing,
+        }
+    }
+
+    /// A write named nothing. Where there were too many of them: the connections that have windows, all of which are to be ended.
+    pub(crate) fn on_stray(&mut self) -> Vec<ConnectionId> {
+        self.strays += 1;
+        if self.strays < STRAYS_MAX {
+            return Vec::new();
+        }
+        self.strays = 0;
+        self.connections()
+    }
+
+    fn retire_mark(&mut self, mark: u32) {
+        self.marks.insert(mark, None);
+        self.retired_marks.push_back(mark);
+        if self.retired_marks.len() > RETIRED_MARKS_MAX
+            && let Some(oldest) = self.retired_marks.pop_front()
+        {
+            self.marks.remove(&oldest);
+        }
     }
 
     /// Makes what the peer wrote visible, where the window is a device's memory.
@@ -212,42 +291,192 @@ impl ExposedWindows {
         }
     }
 
-    /// Nothing new may begin on a window. What began may still be under way: the memory stays.
-    pub(crate) fn close(&mut self, connection: ConnectionId, window: WindowId) {
-        if let Some(exposed) = self.windows.get_mut(&(connection, window)) {
-            exposed.registration = None;
-        }
-    }
-
-    /// The same for all windows of a connection.
+    /// Registrations that belong to an endpoint are closed before it. What began may still be under way: the memory stays.
     pub(crate) fn close_all(&mut self, connection: ConnectionId) {
         for window in self.of(connection) {
-            self.close(connection, window);
-        }
-    }
-
-    /// Nobody can reach the window any more. The event for the application, if it still has an interest.
-    pub(crate) fn release(
-        &mut self,
-        connection: ConnectionId,
-        window: WindowId,
-    ) -> Option<WindowEvent> {
-        let exposed = self.windows.remove(&(connection, window))?;
-        self.marks.remove(&exposed.mark);
-        exposed.release(window)
-    }
-
-    /// The provider's endpoint of the connection is closed, which ends all use of its windows.
-    pub(crate) fn release_all(
-        &mut self,
-        connection: ConnectionId,
-        mut tell: impl FnMut(WindowEvent),
-    ) {
-        for window in self.of(connection) {
-            if let Some(event) = self.release(connection, window) {
-                tell(event);
+            if let Some(exposed) = self.windows.get_mut(&(connection, window)) {
+                exposed.registration = None;
             }
         }
+    }
+
+    /// The peer says that it is done with a window: its registration is closed. [`release_passed`](Self::release_passed) gives it back.
+    pub(crate) fn retire(&mut self, connection: ConnectionId, window: WindowId) {
+        self.retire_these(connection, &[window]);
+    }
+
+    /// A connection is over: so are its windows.
+    pub(crate) fn retire_all(&mut self, connection: ConnectionId) {
+        let windows = self.of(connection);
+        self.retire_these(connection, &windows);
+    }
+
+    fn retire_these(&mut self, connection: ConnectionId, windows: &[WindowId]) {
+        let mut retired = Vec::new();
+        for &window in windows {
+            if let Some(exposed) = self.windows.remove(&(connection, window)) {
+                self.retire_mark(exposed.mark);
+                retired.push(Limbo {
+                    epoch: NOT_BEGUN,
+                    connection,
+                    window,
+                    told: exposed.abandoned.load(Ordering::Relaxed),
+                    exposed,
+                });
+            }
+        }
+        self.put_in_limbo(retired);
+    }
+
+    fn put_in_limbo(&mut self, mut retired: Vec<Limbo>) {
+        if !self.hold {
+            for limbo in &mut retired {
+                limbo.exposed.registration = None;
+            }
+            self.begin_for(&mut retired);
+        }
+        self.news |= !retired.is_empty();
+        self.limbo.extend(retired);
+    }
+
+    /// Their registrations are closed: the next epoch is theirs, or none where that is enough.
+    fn begin_for(&self, retired: &mut [Limbo]) {
+        if retired.is_empty() {
+            return;
+        }
+        let epoch = match self.ends {
+            AccessEnds::WithKey => 0,
+            AccessEnds::BehindFence | AccessEnds::WithEndpoint => self.watcher.begin(),
+        };
+        retired.iter_mut().for_each(|limbo| limbo.epoch = epoch);
+    }
+
+    /// Memory that was no window, and whose registration, if there is one, was told to a peer that can do no more about it.
+    pub(crate) fn keep(
+        &mut self,
+        connection: ConnectionId,
+        registration: Option<RawRegistration>,
+        memory: WindowMemory,
+    ) {
+        let limbo = Limbo::of_nobody(connection, NOT_BEGUN, registration, memory);
+        self.put_in_limbo(vec![limbo]);
+    }
+
+    /// The same where the registration was closed before an epoch that has begun.
+    pub(crate) fn keep_until(
+        &mut self,
+        connection: ConnectionId,
+        epoch: u64,
+        memory: WindowMemory,
+    ) {
+        let limbo = Limbo::of_nobody(connection, epoch, None, memory);
+        let later = self.limbo.iter().rposition(|other| other.epoch <= epoch);
+        self.limbo.insert(later.map_or(0, |at| at + 1), limbo);
+    }
+
+    /// A registration of no window was closed that a peer had been told. `None`: that is enough. Else the epoch from which on the memory is free.
+    pub(crate) fn begin(&self) -> Option<u64> {
+        (self.ends == AccessEnds::BehindFence).then(|| self.watcher.begin())
+    }
+
+    /// The domain's epoch, for connections to pass.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.watcher.ledger().epoch()
+    }
+
+    /// Whether everybody has passed it.
+    pub(crate) fn has_passed(&self, epoch: u64) -> bool {
+        self.watcher.ledger().passed() >= epoch
+    }
+
+    /// Whether there is memory that waits for others.
+    #[inline]
+    pub(crate) fn has_limbo(&self) -> bool {
+        !self.limbo.is_empty()
+    }
+
+    /// Gives back what nobody can reach any more. What else waits for an epoch of the domain's, is woken for, too: `also`.
+    pub(crate) fn release_passed(
+        &mut self,
+        also: Option<u64>,
+        mut tell: impl FnMut(ConnectionId, WindowEvent),
+    ) {
+        loop {
+            let passed = self.watcher.ledger().passed();
+            while self
+                .limbo
+                .front()
+                .is_some_and(|limbo| limbo.epoch <= passed)
+                && let Some(limbo) = self.limbo.pop_front()
+            {
+                if let Some(event) = limbo.exposed.release(limbo.window) {
+                    tell(limbo.connection, event);
+                }
+            }
+            if self.ends == AccessEnds::WithEndpoint && std::mem::take(&mut self.news) {
+                self.tell_quarantined(&mut tell);
+            }
+            let first = self.limbo.front().map(|limbo| limbo.epoch);
+            let first = first.filter(|epoch| *epoch != NOT_BEGUN);
+            let Some(next) = first.into_iter().chain(also).min() else {
+                return;
+            };
+            if next == self.awaited || next <= passed {
+                return;
+            }
+            self.awaited = next;
+            if self.watcher.wait_for(next) {
+                return;
+            }
+        }
+    }
+
+    /// What is in limbo comes back with the end of an endpoint only, which may be far: the application hears of each once.
+    fn tell_quarantined(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
+        let news = self.limbo.iter_mut().filter(|limbo| !limbo.told);
+        for limbo in news {
+            limbo.told = true;
+            let window = limbo.window;
+            tell(limbo.connection, WindowEvent::Quarantined { window });
+        }
+    }
+
+    /// The endpoint that connections shared is closed: nothing holds a registration open any more.
+    pub(crate) fn close_held(&mut self) {
+        let late = self.limbo.iter().position(|it| it.epoch == NOT_BEGUN);
+        let mut held: Vec<_> = self
+            .limbo
+            .drain(late.unwrap_or(self.limbo.len())..)
+            .collect();
+        for limbo in &mut held {
+            limbo.exposed.registration = None;
+        }
+        self.begin_for(&mut held);
+        self.limbo.extend(held);
+    }
+
+    /// The endpoint goes away: what others may still reach is kept for them. `tell`: the application hears what does not come back.
+    pub(crate) fn leave(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
+        for connection in self.connections() {
+            self.retire_all(connection);
+        }
+        self.close_held();
+        self.release_passed(None, &mut tell);
+        for limbo in self.limbo.drain(..) {
+            if !limbo.told {
+                let window = limbo.window;
+                tell(limbo.connection, WindowEvent::Quarantined { window });
+            }
+            let memory = Box::new(limbo.exposed);
+            self.watcher.ledger().keep(limbo.epoch, memory);
+        }
+    }
+
+    fn connections(&self) -> Vec<ConnectionId> {
+        let mut all: Vec<_> = self.windows.keys().map(|(of, _)| *of).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// The provider's endpoint would not close: its peer may use the memory for ever.
@@ -255,62 +484,11 @@ impl ExposedWindows {
         let windows = self.of(connection);
         for window in &windows {
             if let Some(exposed) = self.windows.remove(&(connection, *window)) {
-                self.marks.remove(&exposed.mark);
+                self.retire_mark(exposed.mark);
                 std::mem::forget(exposed);
             }
         }
         windows.len() as u64
-    }
-
-    /// A connection is over, and its endpoint goes on serving others: its peer may reach the windows until that is closed. `hold`: their
-    /// registrations stay open, too.
-    pub(crate) fn quarantine(
-        &mut self,
-        connection: ConnectionId,
-        hold: bool,
-        mut tell: impl FnMut(WindowEvent),
-    ) {
-        for window in self.of(connection) {
-            let Some(mut exposed) = self.windows.remove(&(connection, window)) else {
-                continue;
-            };
-            self.marks.remove(&exposed.mark);
-            if !hold {
-                exposed.registration = None;
-            }
-            if !exposed.abandoned.load(Ordering::Relaxed) {
-                tell(WindowEvent::Quarantined { window });
-            }
-            self.quarantine.push(((connection, window), exposed));
-        }
-    }
-
-    /// Memory of a connection that is over that was no window, but that its peer may reach in the same way.
-    pub(crate) fn keep(
-        &mut self,
-        connection: ConnectionId,
-        registration: Option<RawRegistration>,
-        memory: WindowMemory,
-    ) {
-        let exposed = Exposed {
-            registration,
-            memory,
-            readable: false,
-            mark: 0,
-            abandoned: Arc::new(AtomicBool::new(true)),
-            revoking: true,
-        };
-        // Windows are numbered from 1 on.
-        self.quarantine.push(((connection, WindowId(0)), exposed));
-    }
-
-    /// The endpoint that connections shared is closed.
-    pub(crate) fn release_quarantine(&mut self, mut tell: impl FnMut(ConnectionId, WindowEvent)) {
-        for ((connection, window), exposed) in self.quarantine.drain(..) {
-            if let Some(event) = exposed.release(window) {
-                tell(connection, event);
-            }
-        }
     }
 
     /// The endpoint that connections shared would not close: peers may use all memory for ever.
@@ -319,14 +497,14 @@ impl ExposedWindows {
         std::mem::take(&mut self.windows)
             .into_values()
             .for_each(std::mem::forget);
-        self.quarantine.drain(..).for_each(std::mem::forget);
+        self.limbo.drain(..).for_each(std::mem::forget);
         self.marks.clear();
         leaked
     }
 
-    /// How many windows of connections that are over wait for the end of the endpoint.
+    /// How many windows are over, and what they had is not free.
     pub(crate) fn quarantined(&self) -> usize {
-        self.quarantine.len()
+        self.limbo.len()
     }
 
     /// The windows of one connection, in the order in which they were exposed.
@@ -342,7 +520,37 @@ impl ExposedWindows {
 
     /// How many windows are exposed, those that wait for their end included.
     pub(crate) fn len(&self) -> usize {
-        self.windows.len() + self.quarantine.len()
+        self.windows.len() + self.limbo.len()
+    }
+}
+
+impl Drop for ExposedWindows {
+    fn drop(&mut self) {
+        self.leave(|_, _| {});
+    }
+}
+
+impl Limbo {
+    fn of_nobody(
+        connection: ConnectionId,
+        epoch: u64,
+        registration: Option<RawRegistration>,
+        memory: WindowMemory,
+    ) -> Self {
+        Self {
+            epoch,
+            connection,
+            // Windows are numbered from 1 on.
+            window: WindowId(0),
+            told: true,
+            exposed: Exposed {
+                registration,
+                memory,
+                mark: 0,
+                abandoned: Arc::new(AtomicBool::new(true)),
+                revoking: true,
+            },
+        }
     }
 }
 

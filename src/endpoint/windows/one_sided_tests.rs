@@ -360,20 +360,142 @@ fn a_peer_that_lies_about_a_read_gets_no_freed_memory() {
     rig.poll_receiver();
     assert!(
         !is_freed(&rig, WINDOW_MEMORY),
-        "before the last message is out"
+        "before the fence was answered"
     );
     let closed = |step: &Step| matches!(step, Step::MrClosed { .. });
     assert!(
         rig.net.log().iter().any(closed),
         "the key is good for nothing new"
     );
-    // The liar has no receive posted, so the last message is not out: the memory stays until the connection is closed. The second read
-    // is denied, which ends it.
+    // The liar answers no fence: the memory stays until the connection is closed. The second read is denied, which ends it.
     rig.net.deliver(1);
     rig.poll_receiver();
     rig.poll_receiver();
     assert!(is_freed(&rig, WINDOW_MEMORY));
     rig.net.check();
+}
+
+fn hello_by_hand() -> [u8; wire::HELLO_LEN] {
+    let hello = Hello {
+        kind: HelloKind::Hello,
+        header_mode: wire::HeaderMode::Raw,
+        version: wire::VERSION,
+        oldest: wire::OLDEST,
+        features: wire::FEATURE_WINDOWS,
+        receive_size: 0,
+        receive_depth: 0,
+        credits: 0,
+        incarnation: 1,
+        connection: 9,
+    };
+    hello.encode()
+}
+
+/// It writes over its second connection with the key that it was told on the first, which acknowledges or hangs up meanwhile.
+#[test]
+fn a_peer_with_two_connections_gets_no_memory_that_was_given_back() {
+    for hangs_up in [false, true] {
+        let mut rig = setup().connected();
+        let (_link, second) = rig.net.ask(&hello_by_hand());
+        rig.poll_receiver();
+        rig.poll_receiver();
+        let (local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::WRITE);
+        let (base, key) = (local.descriptor().base, local.descriptor().key);
+        write(&mut rig, &remote, 1, None).unwrap();
+        rig.settle();
+        rig.net.bury_by_hand(second, base, key, 64);
+        assert!(rig.net.begin_one_sided(second), "half of it is there");
+        if hangs_up {
+            drop(local);
+            rig.sender = None;
+        } else {
+            assert!(rig.receiver().revoke(local, far_future()));
+        }
+        for _ in 0..10 {
+            rig.poll_receiver();
+            rig.poll_sender_if_any();
+            rig.net.deliver_of(&[rig.conn, rig.far_conn()]);
+        }
+        let closed = |step: &Step| matches!(step, Step::MrClosed { .. });
+        assert!(rig.net.log().iter().any(closed), "nothing new can begin");
+        assert!(far_events(&mut rig).is_empty(), "given back too early");
+        assert!(!is_freed(&rig, WINDOW_MEMORY), "freed too early");
+        assert_eq!(rig.receiver().windows(), 1);
+        // The rest of the write lands, and that connection goes.
+        rig.net.deliver_of(&[second]);
+        rig.net.check();
+        rig.net.shut_down(rig.net.peer_of(second));
+        rig.poll_receiver();
+        rig.poll_receiver();
+        match hangs_up {
+            true => assert!(is_freed(&rig, WINDOW_MEMORY)),
+            false => {
+                let back = far_events(&mut rig);
+                assert!(
+                    matches!(back[..], [WindowEvent::Released { .. }]),
+                    "{back:?}"
+                );
+            }
+        }
+        rig.net.check();
+    }
+}
+
+/// The endpoint that owned the window is gone; what its domain's other endpoints' peers may still reach is not.
+#[test]
+fn memory_outlives_its_endpoint_while_another_endpoint_s_peer_may_reach_it() {
+    let mut rig = setup().connected();
+    let (_local, _remote) = far_window(&mut rig, WINDOW_MEMORY, Access::WRITE);
+    let other = rig.net.far().access_ledger().join();
+    rig.receiver = None;
+    assert!(!is_freed(&rig, WINDOW_MEMORY), "freed too early");
+    let epoch = other.lags().expect("it is to be asked");
+    other.pass(epoch);
+    assert!(is_freed(&rig, WINDOW_MEMORY), "kept for nothing");
+    rig.net.check();
+}
+
+/// Who guesses at marks ends the connections that have windows, long before a guess is right.
+#[test]
+fn writes_that_name_no_window_end_what_could_be_guessed() {
+    let mut rig = setup().connected();
+    let far = rig.far;
+    let (local, _remote) = far_window(&mut rig, WINDOW_MEMORY, Access::WRITE);
+    let mark = local.descriptor().mark;
+    let retired = {
+        let (gone, _) = far_window(&mut rig, 34, Access::WRITE);
+        let mark = gone.descriptor().mark;
+        drop(gone);
+        rig.settle();
+        mark
+    };
+    // What may have been on its way to a window that is over is no guess.
+    for _ in 0..100 {
+        rig.net.write_by_hand(far, wire::written_data(retired, 7));
+    }
+    rig.settle();
+    assert_eq!(rig.ended, None);
+    let guess = |n: u32| (mark + 1 + n) & wire::INDEX_MASK;
+    let guesses = (0..).map(guess).filter(|guess| *guess != retired);
+    for guess in guesses.take(15) {
+        rig.net.write_by_hand(far, wire::written_data(guess, 7));
+    }
+    rig.settle();
+    assert_eq!((rig.ended, rig.receiver().connections()), (None, 1));
+    rig.net.write_by_hand(far, u64::MAX);
+    rig.settle();
+    assert_eq!(rig.receiver().stats().stray_writes, 116);
+    let violation = |event: &ReceiveEvent| {
+        matches!(
+            event,
+            ReceiveEvent::Disconnected {
+                reason: CloseReason::Violation(_),
+                ..
+            }
+        )
+    };
+    assert!(rig.said.iter().any(violation), "{:?}", rig.said);
+    drop(local);
 }
 
 #[test]
@@ -813,8 +935,9 @@ fn over_rdm_bytes_move_and_data_keep_their_order_among_writes_with_data() {
     rig.check_all_back();
 }
 
+/// It is a promise of the peer's, and no more: somebody else may know the key.
 #[test]
-fn over_rdm_a_goodbye_gives_windows_back() {
+fn over_rdm_a_goodbye_gives_no_window_back_before_the_endpoint_is_closed() {
     let mut rig = rdm_setup().connected();
     let (_local, remote) = far_window(&mut rig, WINDOW_MEMORY, Access::all());
     write(&mut rig, &remote, 1, None).unwrap();
@@ -823,10 +946,21 @@ fn over_rdm_a_goodbye_gives_windows_back() {
     rig.settle();
     let heard = far_events(&mut rig);
     assert!(
-        matches!(heard[..], [WindowEvent::Released { .. }]),
+        matches!(heard[..], [WindowEvent::Quarantined { .. }]),
         "{heard:?}"
     );
-    assert_eq!(rig.receiver().windows(), 0);
+    assert_eq!(rig.receiver().windows(), 1);
+    let last = rig.receiver().close(far_future()).unwrap();
+    let back = |event: &ReceiveEvent| {
+        matches!(
+            event,
+            ReceiveEvent::Window {
+                event: WindowEvent::Released { .. },
+                ..
+            }
+        )
+    };
+    assert_eq!(last.iter().filter(|event| back(event)).count(), 1);
 }
 
 /// The peer's provider is in the middle of a write when its connection is given up: the endpoint, which serves others, goes on taking it.

@@ -5,11 +5,12 @@
 //!  expose(memory, rights) ─► LocalWindow ─ descriptor ─ message ─► open_window ─► RemoteWindow ─► write, read
 //!     memory is the endpoint's                                                        │
 //!  revoke, or drop ──────────────────── Revoke ───────────────────────────────► no new operation;
-//!  memory comes back, or is freed ◄──── RevokeAck ──────────────────────────── those in flight are over
+//!  the registration is closed ◄──────── RevokeAck ──────────────────────────── those in flight are over
+//!  memory comes back, or is freed, when no peer of the domain can have anything under way with its key
 //! ```
 //!
-//! The memory belongs to the endpoint from `expose` until nobody can reach it: until the peer has confirmed that it does not use the
-//! window any more, or the connection's endpoint is closed. Closing a registration fences nothing: providers go on writing.
+//! The memory belongs to the endpoint from `expose` until nobody can reach it. Closing a registration fences nothing, providers go on writing, and a
+//! key is good over every connection of the domain: `AccessLedger` says when it is over.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -438,7 +439,10 @@ pub enum WindowEvent {
         /// Why.
         error: CompletionError,
     },
-    /// The peer wrote to a window of this side, and says so with 32 bits of its own. What it wrote is in the window.
+    /// Somebody wrote to a window of this side, and says so with 32 bits of its own. What it wrote is in the window.
+    ///
+    /// That it was the peer of the window's connection is not proven: it was somebody who has a connection to this endpoint and knows the window's
+    /// mark (24 random bits, which its peer was told) or guessed it. After 16 wrong guesses all connections that have windows are ended.
     PeerWrote {
         /// Which window.
         window: WindowId,
@@ -466,14 +470,22 @@ pub enum WindowEvent {
         /// Its destination.
         into: Destination,
     },
-    /// A connection that shares its endpoint with others ended (FI_EP_RDM, at a listener), and its peer did not give this window back. The
-    /// endpoint keeps the memory, which counts against [`ReceiveConfig::windows`](crate::endpoint::ReceiveConfig::windows), until it is
-    /// closed; then it comes with `Released`.
+    /// A window is over, and its memory does not come back before endpoints are closed, because nothing else ends what a peer may have under way
+    /// (FI_EP_RDM, but for verbs). The endpoint keeps it, and it counts against
+    /// [`ReceiveConfig::windows`](crate::endpoint::ReceiveConfig::windows). When the endpoint is closed, it comes with `Released`; where others of the same
+    /// domain are open that stood then, the domain keeps it until these are closed, too, and then drops it: it is told once more by the close, at most.
+    ///
+    /// Elsewhere it comes from a `close` only, for what connections of the domain's other endpoints have not confirmed by then: the domain drops it when
+    /// they have.
     Quarantined {
         /// Which window.
         window: WindowId,
     },
     /// Nobody can reach a window of this side any more: it was revoked, or its connection is closed. Its memory is back.
+    ///
+    /// A key is good over every connection of the domain, so all of them have confirmed that nothing is under way, or are closed: it comes when every
+    /// endpoint of the domain was polled, or closed. A peer that does not answer within the time that it may be silent, or 60 s, loses its connection
+    /// ([`CloseReason::FenceDeadline`](crate::endpoint::CloseReason::FenceDeadline)).
     Released {
         /// Which window.
         window: WindowId,

@@ -105,8 +105,8 @@ impl ReceiverConfig {
     }
 
     /// Blocks that senders may write by themselves at once, by RMA ([`Transport::Write`](crate::stream::Transport::Write)): a stream gets up to
-    /// as many as its window, while there are some. Over FI_EP_RDM, what a sender had that was lost does not come back before the receiver
-    /// ends, since nobody knows what it still writes.
+    /// as many as its window, while there are some. Over FI_EP_RDM (but for verbs) what a stream had does not come back before the receiver
+    /// ends, since nobody knows what its sender still writes: when there is none left, streams by write are refused.
     #[must_use]
     pub fn windows(mut self, blocks: u32) -> Self {
         self.windows = Some(blocks);

@@ -193,6 +193,8 @@ impl<L: Link> ReceiveCore<L> {
                 .as_ref()
                 .map(|_| EarlyMessages::boxed(self.settings.depth * per_credit)),
             long: None,
+            own_landing: None,
+            held: None,
             descriptors,
             scoped,
         })

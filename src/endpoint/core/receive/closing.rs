@@ -1,10 +1,11 @@
 //! How connections end, one or all, and what becomes of what they had in flight.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::conn::Descriptors;
-use super::long::LongReceive;
+use super::long::Held;
 use super::sends::ConnSends;
 use super::{MARK_READS_MAX, Operation, ReceiveCore};
 use crate::Error;
@@ -13,7 +14,7 @@ use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{CloseFailed, Link, LinkConn};
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::endpoint::protocol::wire::{ByeReason, Refusal, RefusalCode};
+use crate::endpoint::protocol::wire::{ByeReason, HeaderMode, Refusal, RefusalCode};
 use crate::error::FabricErrno;
 use crate::in_flight::{ContextKind, InFlight};
 use crate::stats;
@@ -32,10 +33,12 @@ pub(super) struct Closed {
     reason: CloseReason,
     established: bool,
     dialed: bool,
+    header_mode: HeaderMode,
+    /// Long messages that wait for fences, and what came behind them.
+    held: Option<VecDeque<Held>>,
     /// What its operations used.
     _descriptors: Arc<Descriptors>,
     _scoped: ScopedRegistrations,
-    _long: Option<Box<LongReceive>>,
     _sends: Option<Box<ConnSends>>,
 }
 
@@ -80,6 +83,7 @@ impl<L: Link> ReceiveCore<L> {
             }
         }
         self.release_shared(&mut events);
+        self.leave_windows(&mut events);
         Ok(events)
     }
 
@@ -109,10 +113,9 @@ impl<L: Link> ReceiveCore<L> {
                 self.orphan_sends(id, events);
             }
             self.fail_sends(id, never_posted, reason, events);
-            let goodbye = conn.machine.peer_said_goodbye();
             let operations = sends + self.give_up_one_sided(id, events) + self.orphan_pieces(id);
             self.fail_line(id, reason, events);
-            self.quarantine_windows(id, goodbye, events);
+            self.retire_windows(id, events);
             self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
         } else {
             match self.link.close(conn.link) {
@@ -122,16 +125,17 @@ impl<L: Link> ReceiveCore<L> {
                         reason,
                         established: conn.established,
                         dialed: conn.dialed,
+                        header_mode: conn.header_mode,
+                        held: conn.held,
                         _descriptors: conn.descriptors,
                         _scoped: conn.scoped,
-                        _long: conn.long,
                         _sends: conn.sends,
                     })));
                 }
                 Err(CloseFailed(errno)) => {
                     std::mem::forget(conn.descriptors);
                     conn.scoped.leak();
-                    std::mem::forget(conn.long.take());
+                    self.abandon_held(id, conn.held);
                     conn.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
                     self.fail_line(id, reason, events);
@@ -196,7 +200,9 @@ impl<L: Link> ReceiveCore<L> {
                 // The slab lets go of what the provider does not report by itself.
                 self.forget_ops_of(id, reason, events);
                 self.fail_line(id, reason, events);
-                self.release_windows(id, events);
+                self.retire_windows(id, events);
+                let state = (closed.header_mode, closed.established);
+                self.hand_out_last(id, closed.held, state, events);
                 self.tell_end(id, reason, (closed.established, closed.dialed), events);
             }
         }
@@ -275,11 +281,14 @@ impl<L: Link> ReceiveCore<L> {
         match self.link.close(conn.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
-            Ok(()) => self.abandon_ops_of(id),
+            Ok(()) => {
+                self.abandon_held(id, conn.held);
+                self.abandon_ops_of(id);
+            }
             Err(CloseFailed(errno)) => {
                 std::mem::forget(conn.descriptors);
                 conn.scoped.leak();
-                std::mem::forget(conn.long.take());
+                self.abandon_held(id, conn.held);
                 conn.sends.iter_mut().for_each(|sends| sends.leak());
                 self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
@@ -302,7 +311,8 @@ impl<L: Link> Drop for ReceiveCore<L> {
             self.close_one(id);
         }
         for mark in self.marks.take_all() {
-            if let Mark::Closed(closed) = mark {
+            if let Mark::Closed(mut closed) = mark {
+                self.abandon_held(closed.id, closed.held.take());
                 self.abandon_ops_of(closed.id);
             }
         }

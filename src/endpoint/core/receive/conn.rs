@@ -1,9 +1,10 @@
 //! `Conn`: what a core keeps of one connection.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::long::LongReceive;
+use super::long::{Held, LongReceive, OwnLanding};
 use super::sends::ConnSends;
 use super::shared::EarlyMessages;
 use crate::buffer::Buffer;
@@ -49,6 +50,10 @@ pub(super) struct Conn<C> {
     pub(super) early: Option<Box<EarlyMessages>>,
     /// The long message that the peer writes.
     pub(super) long: Option<Box<LongReceive>>,
+    /// Where its long messages land, where each is copied out.
+    pub(super) own_landing: Option<Box<OwnLanding>>,
+    /// What comes behind a long message that waits for a fence, and that message.
+    pub(super) held: Option<VecDeque<Held>>,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) scoped: ScopedRegistrations,
 }

@@ -1,5 +1,6 @@
-//! Long messages at a receive endpoint: each goes straight into a buffer of a pool of their own, which its sender may write meanwhile; one in
-//! a device's memory, where the provider writes there.
+//! Long messages at a receive endpoint. Where its senders' writes can be told to be over, each goes straight into a buffer of a pool of their own, which its sender may write meanwhile; one in
+//! a device's memory, where the provider writes there. Where they can't (`AccessEnds::WithEndpoint`), it lands in memory that nobody else ever looks at, and
+//! is copied out of that as it is at one moment; a connection has such a landing for all its life, and nobody has it after that.
 //!
 //! The header of a message that lands in a device's memory lies there, too, in front of the payload: it is copied out when the message is
 //! whole, and what arrived is flushed before.
@@ -26,6 +27,7 @@ use crate::endpoint::link::{Link, LinkConn};
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::wire::{self, HeaderMode, WireError};
+use crate::endpoint::windows::landing::Landing;
 use crate::endpoint::windows::window::WindowMemory;
 use crate::error::FabricErrno;
 use crate::memory::{Access, MemoryError, RawRegistration, RegisterError, Registrar};
@@ -39,6 +41,9 @@ pub(super) struct LongPool {
     waker: WakerId,
     /// In a device's memory.
     device: Option<DevicePool>,
+    /// What messages are copied out of, where a sender can't be kept from writing; made when the first one comes.
+    landings: Option<SharedBufferManager>,
+    copies: bool,
     /// Offers that found the pool empty; whoever came first is served first.
     waiting: VecDeque<(ConnectionId, u64)>,
     settings: LongMessages,
@@ -77,9 +82,15 @@ impl Drop for DevicePool {
 }
 
 impl LongPool {
-    pub(super) fn new(long: LongMessages, wait: &Arc<EndpointWait>) -> Result<Self, Error> {
+    /// `copies`: nothing ends what a sender may write but the end of the endpoint.
+    pub(super) fn new(
+        long: LongMessages,
+        copies: bool,
+        wait: &Arc<EndpointWait>,
+    ) -> Result<Self, Error> {
         let settings = long.clone();
         let LongMessages { pool, device, .. } = long;
+        let device = device.filter(|_| !copies);
         let device = device.map(|pool| DevicePool::new(pool, wait)).transpose()?;
         let waker = Arc::clone(wait);
         let waker = pool.add_waker(Arc::new(move || waker.wake()));
@@ -87,6 +98,8 @@ impl LongPool {
             pool,
             waker,
             device,
+            landings: None,
+            copies,
             waiting: VecDeque::new(),
             settings,
         })
@@ -117,6 +130,19 @@ impl LongPool {
         })
     }
 
+    /// Memory of a connection's own to land in; `None`: as many connections as the pool has slots have some, or had.
+    fn landing(&mut self) -> Option<Arc<Landing>> {
+        if self.landings.is_none() {
+            let slots = u32::try_from(self.pool.slots()).unwrap_or(u32::MAX);
+            match SharedBufferManager::allocate(slots, self.pool.slot_size()) {
+                Ok(landings) => self.landings = Some(landings),
+                Err(error) => tracing::warn!(%error, "no memory for long messages to land in"),
+            }
+        }
+        let buffer = self.landings.as_ref()?.try_acquire()?;
+        Some(Arc::new(Landing::new(buffer)))
+    }
+
     /// Someone waits for room.
     pub(super) fn is_awaited(&self) -> bool {
         !self.waiting.is_empty()
@@ -134,6 +160,36 @@ pub(super) struct LongReceive {
     pub(super) registration: Option<RawRegistration>,
     pub(super) landing: LongBuffer,
     len: usize,
+}
+
+/// Where all long messages of a connection land, one after the other, whose sender nothing keeps from writing.
+pub(super) struct OwnLanding {
+    registration: RawRegistration,
+    memory: Arc<Landing>,
+}
+
+impl OwnLanding {
+    fn open(memory: Arc<Landing>, registrar: &dyn Registrar) -> Result<Self, RegisterError> {
+        let (base, len) = (memory.base(), memory.len());
+        let registration = registrar.register_window(base, len, Access::WRITE)?;
+        Ok(Self {
+            registration,
+            memory,
+        })
+    }
+}
+
+/// What waits for a fence, in the order in which it came.
+pub(super) enum Held {
+    /// A long message whose registration is closed.
+    Long {
+        epoch: u64,
+        sequence: u64,
+        landing: LongBuffer,
+        len: usize,
+    },
+    /// What came behind one.
+    Event(ReceiveEvent),
 }
 
 /// Where a long message lands.
@@ -266,6 +322,19 @@ impl<L: Link> ReceiveCore<L> {
             .link
             .registrar()
             .unwrap_or_else(|| self.link.registrar());
+        if let Some(long) = self.long.as_mut().filter(|long| long.copies) {
+            let opened = open_own(&mut conn.own_landing, long, registrar);
+            let Some((address, key)) = opened else {
+                return self.refuse_long(id, 0);
+            };
+            conn.machine.grant_long(if virt { address } else { 0 }, key);
+            conn.long = Some(Box::new(LongReceive {
+                registration: None,
+                landing,
+                len,
+            }));
+            return self.touch(id);
+        }
         let (registration, address) = match landing.open(registrar, len, conn.header_mode) {
             Ok(opened) => opened,
             Err(error) => return self.cannot_open(id, landing, len, &error),
@@ -311,7 +380,6 @@ impl<L: Link> ReceiveCore<L> {
         number: u64,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let rdm = self.shared.is_some();
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
@@ -320,17 +388,117 @@ impl<L: Link> ReceiveCore<L> {
         };
         let LongReceive {
             registration,
-            landing,
+            mut landing,
             len,
         } = *long;
         drop(registration);
-        if rdm {
+        if let (Some(own), LongBuffer::Host(buffer)) = (&conn.own_landing, &mut landing) {
+            own.memory.copy_out(0, &mut buffer[..len]);
+            self.stats.long_copied += len as u64;
+        }
+        if self.shared.is_some() {
             return self.put_due(id, number as u32, Due::Long(landing, len), events);
         }
-        self.hand_out_long(id, landing, len, events);
+        let Ok(sequence) = conn.machine.on_long_data() else {
+            self.exposed.keep(id, None, landing.into());
+            return self.touch(id);
+        };
+        // It took no receive: its credit is free again.
+        conn.count_reposted();
+        // The peer says that it writes no more. That nothing of what it has begun goes on, on this connection or on another one, the fence says.
+        match self.exposed.begin() {
+            None => self.finish_long(id, sequence, (landing, len), events),
+            Some(epoch) => {
+                let held = conn.held.get_or_insert_default();
+                held.push_back(Held::Long {
+                    epoch,
+                    sequence,
+                    landing,
+                    len,
+                });
+                conn.machine.hold_goodbye(true);
+                self.fencing.push_back((epoch, id));
+            }
+        }
+        self.touch(id);
     }
 
-    /// Hands a long message out, in its turn.
+    /// Something for the application that came behind a long message, which comes first.
+    #[cold]
+    pub(super) fn hold(&mut self, id: ConnectionId, event: ReceiveEvent) {
+        let held = self.conns.get_mut(id).and_then(|conn| conn.held.as_mut());
+        if let Some(held) = held {
+            held.push_back(Held::Event(event));
+        }
+    }
+
+    /// An epoch was passed that a long message of a connection waited for: it and what is behind it are handed out, up to the next one.
+    pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        let conn = self.conns.get_mut(id);
+        let Some(mut held) = conn.and_then(|conn| conn.held.take()) else {
+            return;
+        };
+        while let Some(next) = self.take_passed(&mut held) {
+            match next {
+                Held::Event(event) => events.push(event),
+                Held::Long {
+                    sequence,
+                    landing,
+                    len,
+                    ..
+                } => self.finish_long(id, sequence, (landing, len), events),
+            }
+        }
+        if let Some(conn) = self.conns.get_mut(id) {
+            conn.machine.hold_goodbye(!held.is_empty());
+            conn.held = Some(held).filter(|held| !held.is_empty());
+        }
+        self.touch(id);
+    }
+
+    fn take_passed(&self, held: &mut VecDeque<Held>) -> Option<Held> {
+        match held.front()? {
+            Held::Long { epoch, .. } if !self.exposed.has_passed(*epoch) => None,
+            _ => held.pop_front(),
+        }
+    }
+
+    /// The connection is over, and its endpoint closed: what is whole, and nobody else can reach, still arrived. The rest never did.
+    pub(super) fn hand_out_last(
+        &mut self,
+        id: ConnectionId,
+        held: Option<VecDeque<Held>>,
+        (mode, established): (HeaderMode, bool),
+        events: &mut Vec<ReceiveEvent>,
+    ) {
+        let Some(mut held) = held else { return };
+        while let Some(next) = self.take_passed(&mut held).filter(|_| established) {
+            match next {
+                Held::Event(event) => events.push(event),
+                Held::Long {
+                    sequence,
+                    landing,
+                    len,
+                    ..
+                } => match self.long_event(id, mode, sequence, (landing, len)) {
+                    Ok(event) => events.push(event),
+                    Err(_) => break,
+                },
+            }
+        }
+        self.abandon_held(id, Some(held));
+    }
+
+    /// What waited for a fence never arrived. Its memory is free when others have passed the epoch.
+    pub(super) fn abandon_held(&mut self, id: ConnectionId, held: Option<VecDeque<Held>>) {
+        for held in held.into_iter().flatten() {
+            if let Held::Long { epoch, landing, .. } = held {
+                self.exposed.keep_until(id, epoch, landing.into());
+            }
+        }
+    }
+
+    /// RDM form: hands a long message out, in its turn.
     pub(super) fn hand_out_long(
         &mut self,
         id: ConnectionId,
@@ -344,47 +512,73 @@ impl<L: Link> ReceiveCore<L> {
         if let Ok(sequence) = conn.machine.on_long_data() {
             // It took no receive: its credit is free again.
             conn.count_reposted();
-            match landing {
-                LongBuffer::Host(buffer) => {
-                    self.hand_out(id, sequence, (buffer, len), None, events)
-                }
-                LongBuffer::Device(buffer) => self.hand_out_on_device(id, sequence, buffer, events),
-            }
+            self.finish_long(id, sequence, (landing, len), events);
         }
         self.touch(id);
     }
 
-    /// The same for a message that lies in a device's memory, all of it.
-    fn hand_out_on_device(
+    /// Nobody writes a long message any more: it goes to the application, if its bytes make sense.
+    fn finish_long(
         &mut self,
         id: ConnectionId,
         sequence: u64,
-        mut buffer: DeviceBuffer,
+        landed: (LongBuffer, usize),
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let (Some(conn), Some(long)) = (self.conns.get_mut(id), &self.long) else {
+        let Some(conn) = self.conns.get(id) else {
             return;
         };
-        let Some(device) = &long.device else {
-            unreachable!("it landed in a buffer of that pool");
-        };
-        let len = buffer.len();
-        let header = match take_header(&mut buffer, conn.header_mode, &device.stream) {
-            Ok(header) => header,
-            Err(Unread::Header(error)) => return conn.machine.violate(error),
-            Err(Unread::Cuda(error)) => {
-                tracing::error!(%error, "a message in a device's memory can't be read");
-                return conn.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
+        let (mode, established) = (conn.header_mode, conn.established);
+        match self.long_event(id, mode, sequence, landed) {
+            Ok(event) => {
+                if !established {
+                    self.tell_established(id, events);
+                }
+                events.push(event);
+            }
+            Err(unread) => {
+                let Some(conn) = self.conns.get_mut(id) else {
+                    return;
+                };
+                match unread {
+                    Unread::Header(error) => conn.machine.violate(error),
+                    Unread::Cuda(error) => {
+                        tracing::error!(%error, "a message in a device's memory can't be read");
+                        conn.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The event of a long message, all of which lies in one memory.
+    fn long_event(
+        &mut self,
+        id: ConnectionId,
+        mode: HeaderMode,
+        sequence: u64,
+        (landing, len): (LongBuffer, usize),
+    ) -> Result<ReceiveEvent, Unread> {
+        // The machine counts what came before.
+        let number = sequence + 1;
+        let event = match landing {
+            LongBuffer::Host(buffer) => {
+                let split = wire::split(mode, &buffer[..len]);
+                let (header, _) = split.map_err(Unread::Header)?;
+                let message = Message::new(id, number, header, buffer.freeze(len), None);
+                ReceiveEvent::Message(message)
+            }
+            LongBuffer::Device(mut buffer) => {
+                let Some(device) = self.long.as_ref().and_then(|long| long.device.as_ref()) else {
+                    unreachable!("it landed in a buffer of that pool");
+                };
+                let header = take_header(&mut buffer, mode, &device.stream)?;
+                ReceiveEvent::DeviceMessage(DeviceMessage::new(id, number, &header, buffer))
             }
         };
-        if !conn.established {
-            self.tell_established(id, events);
-        }
         self.stats.messages += 1;
         self.stats.bytes += len as u64;
-        // The machine counts what came before.
-        let message = DeviceMessage::new(id, sequence + 1, &header, buffer);
-        events.push(ReceiveEvent::DeviceMessage(message));
+        Ok(event)
     }
 
     /// A whole message for the application, if its bytes make sense. `lone`: its header came before it, by itself.
@@ -400,6 +594,7 @@ impl<L: Link> ReceiveCore<L> {
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
+        let held = conn.held.is_some();
         let header = match &lone {
             Some(_) => 0..0,
             None => match wire::split(conn.header_mode, &buffer[..len]) {
@@ -418,29 +613,59 @@ impl<L: Link> ReceiveCore<L> {
         // The machine counts what came before.
         let number = sequence + 1;
         let message = Message::new(id, number, header, buffer.freeze(len), lone_header);
-        events.push(ReceiveEvent::Message(message));
+        let message = ReceiveEvent::Message(message);
+        match held {
+            false => events.push(message),
+            true => self.hold(id, message),
+        }
     }
 
-    /// The connection ends: nobody waits any more. Where its endpoint stays open, a destination that its peer may still write stays in
-    /// quarantine; else it goes with the connection, after its endpoint.
+    /// The connection ends: nobody waits any more, and a destination that its peer may still write goes into limbo.
     pub(super) fn leave_long(&mut self, id: ConnectionId, conn: &mut Conn<L::Conn>) {
         if let Some(long) = &mut self.long {
             long.waiting.retain(|(waiting, _)| *waiting != id);
         }
-        if conn.link.registrar().is_some()
-            && let Some(long) = &mut conn.long
-        {
-            long.registration = None;
+        if let Some(own) = conn.own_landing.take() {
+            // Of what was granted, the rest is nobody's but this side's.
+            drop(conn.long.take());
+            self.exposed
+                .keep(id, Some(own.registration), own.memory.into());
         }
-        if self.shared.is_some()
-            && let Some(long) = conn.long.take()
-        {
-            let rma = self.link.limits().rma;
-            let hold = rma.is_some_and(|rma| rma.holds_registrations);
-            let registration = long.registration.filter(|_| hold);
-            self.exposed.keep(id, registration, long.landing.into());
+        if let Some(long) = conn.long.take() {
+            let LongReceive {
+                registration,
+                landing,
+                ..
+            } = *long;
+            self.exposed.keep(id, registration, landing.into());
         }
     }
+}
+
+/// The landing of a connection, which gets one with its first long message: where it lies, and its key.
+fn open_own(
+    own: &mut Option<Box<OwnLanding>>,
+    long: &mut LongPool,
+    registrar: &dyn Registrar,
+) -> Option<(u64, u64)> {
+    if own.is_none() {
+        let Some(memory) = long.landing() else {
+            tracing::warn!(
+                "a long message can't be taken: as many connections as may have sent some"
+            );
+            return None;
+        };
+        match OwnLanding::open(memory, registrar) {
+            Ok(opened) => *own = Some(Box::new(opened)),
+            Err(error) => {
+                tracing::warn!(%error, "a long message can't be taken");
+                return None;
+            }
+        }
+    }
+    let own = own.as_ref()?;
+    let address = own.memory.base().as_ptr().addr() as u64;
+    Some((address, own.registration.key))
 }
 
 /// Takes the header off a message in a device's memory, where every byte of it is visible from now on.

@@ -14,17 +14,18 @@ use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{
-    CloseReason, Form, LONG_MESSAGES_MAX, WINDOW_MESSAGES_MAX,
+    CloseReason, Form, LONG_MESSAGES_MAX, Violation, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
 use crate::in_flight::ContextKind;
-use crate::memory::Access;
+use crate::memory::{Access, Participant};
 
 /// What a receive endpoint may do with windows.
 #[derive(Clone, Copy, Debug)]
@@ -118,70 +119,107 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Begins to take a window back; false: there is nothing to take back any more.
     pub(crate) fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        let Some((id, window, readable)) = self.exposed.begin_revoke(window) else {
+        let Some((id, window)) = self.exposed.begin_revoke(window) else {
             return false;
         };
-        self.begin_revoke(id, window, readable, Some(deadline));
+        self.begin_revoke(id, window, Some(deadline));
         self.wait.wake();
         true
     }
 
     /// Takes back the windows whose handles were dropped.
     pub(super) fn revoke_abandoned(&mut self) {
-        for (id, window, readable) in self.exposed.take_abandoned() {
-            self.begin_revoke(id, window, readable, None);
+        for (id, window) in self.exposed.take_abandoned() {
+            self.begin_revoke(id, window, None);
         }
     }
 
-    fn begin_revoke(
-        &mut self,
-        id: ConnectionId,
-        window: WindowId,
-        readable: bool,
-        deadline: Option<Instant>,
-    ) {
+    fn begin_revoke(&mut self, id: ConnectionId, window: WindowId, deadline: Option<Instant>) {
         if let Some(conn) = self.conns.get_mut(id) {
-            conn.machine.revoke_window(window, readable, deadline);
+            conn.machine.revoke_window(window, deadline);
             self.touch(id);
         }
     }
 
-    pub(super) fn release_window(
+    /// The peer says that it is done with a window.
+    pub(super) fn retire_window(
         &mut self,
         id: ConnectionId,
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let released = self.exposed.release(id, window);
-        events.extend(released.map(|event| told(id, event)));
+        self.exposed.retire(id, window);
+        self.release_passed(events);
     }
 
-    /// The provider's endpoint is closed: nobody reaches a window of the connection any more.
-    pub(super) fn release_windows(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        self.exposed
-            .release_all(id, |event| events.push(told(id, event)));
-    }
-
-    /// RDM form: the connection is over, its endpoint is not. A peer that said goodbye uses nothing any more.
-    pub(super) fn quarantine_windows(
-        &mut self,
-        id: ConnectionId,
-        goodbye: bool,
-        events: &mut Vec<ReceiveEvent>,
-    ) {
-        if goodbye {
-            return self.release_windows(id, events);
-        }
-        let rma = self.link.limits().rma.as_ref();
-        let hold = rma.is_some_and(|rma| rma.holds_registrations);
-        self.exposed
-            .quarantine(id, hold, |event| events.push(told(id, event)));
+    /// The connection is over: so are its windows.
+    pub(super) fn retire_windows(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
+        self.exposed.retire_all(id);
+        self.release_passed(events);
     }
 
     /// RDM form: the endpoint of all connections is closed.
     pub(super) fn release_quarantine(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.exposed.close_held();
+        self.release_passed(events);
+    }
+
+    /// The endpoint is closed, and others may still reach what it has.
+    pub(super) fn leave_windows(&mut self, events: &mut Vec<ReceiveEvent>) {
+        self.exposed.leave(|id, event| events.push(told(id, event)));
+    }
+
+    // ---- fences --------------------------------------------------------------------------------------------------
+
+    /// Memory that peers could reach is to come back, here or at another endpoint of the domain: each peer is asked whether it is done.
+    pub(super) fn ask_fences(&mut self) {
+        let epoch = self.exposed.epoch();
+        if self.fence_asked == epoch || self.shared.is_some() {
+            return;
+        }
+        self.fence_asked = epoch;
+        let now = Instant::now();
+        for (id, conn) in self.conns.iter_mut() {
+            if let Some(epoch) = conn.link.participant().and_then(Participant::lags) {
+                let nonce = crate::random::random_u64();
+                conn.machine.fence(epoch, nonce, now);
+                self.touched.push(id);
+            }
+        }
+    }
+
+    pub(super) fn on_fence_passed(&mut self, id: ConnectionId, epoch: u64) {
+        let conn = self.conns.get(id);
+        if let Some(participant) = conn.and_then(|conn| conn.link.participant()) {
+            participant.pass(epoch);
+        }
+    }
+
+    /// Gives back what nobody can reach any more, and hands out long messages whose senders can't write any more.
+    pub(super) fn release_passed(&mut self, events: &mut Vec<ReceiveEvent>) {
+        while let Some(&(epoch, id)) = self.fencing.front()
+            && self.exposed.has_passed(epoch)
+        {
+            self.fencing.pop_front();
+            self.hand_out_held(id, events);
+        }
+        let long = self.fencing.front().map(|(epoch, _)| *epoch);
         self.exposed
-            .release_quarantine(|id, event| events.push(told(id, event)));
+            .release_passed(long, |id, event| events.push(told(id, event)));
+    }
+
+    /// What polls have to do with fences: nothing, most of the time.
+    #[inline]
+    pub(super) fn mind_fences(&mut self, look_everywhere: bool, events: &mut Vec<ReceiveEvent>) {
+        let waits = self.exposed.has_limbo() || !self.fencing.is_empty();
+        if look_everywhere || waits {
+            self.ask_fences();
+            self.act_on_touched(events);
+        }
+        if waits {
+            self.release_passed(events);
+            self.act_on_touched(events);
+        }
     }
 
     /// Registrations that belong to the provider's endpoint are closed before it; the memory stays until it is closed.
@@ -194,23 +232,26 @@ impl<L: Link> ReceiveCore<L> {
     /// A peer wrote with immediate data, for which nobody posted anything.
     pub(super) fn on_peer_wrote(&mut self, data: Option<u64>, events: &mut Vec<ReceiveEvent>) {
         let named = data.and_then(wire::split_written);
-        let found = named.and_then(|(mark, data)| {
-            let (id, window) = self.exposed.by_mark(mark)?;
-            Some((id, window, data))
-        });
-        let Some((id, window, data)) = found else {
-            self.stats.stray_writes += 1;
-            return;
+        let found = self.exposed.by_mark(named.map(|(mark, _)| mark));
+        let (Named::Window(id, window), Some((_, data))) = (found, named) else {
+            return self.on_stray_write(found);
         };
         let Some(conn) = self.conns.get_mut(id) else {
             return;
         };
+        let held = conn.held.is_some();
         if conn.machine.on_peer_wrote().is_ok() {
             self.stats.peer_writes += 1;
             // It took no receive: its credit is free again.
             conn.count_reposted();
             match self.exposed.see_writes(id, window) {
-                Ok(()) => events.push(told(id, WindowEvent::PeerWrote { window, data })),
+                Ok(()) => {
+                    let event = told(id, WindowEvent::PeerWrote { window, data });
+                    match held {
+                        false => events.push(event),
+                        true => self.hold(id, event),
+                    }
+                }
                 Err(error) => {
                     tracing::error!(%error, "what a peer wrote can't be made visible");
                     conn.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
@@ -219,6 +260,21 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.take_late_bye(id, events);
         self.touch(id);
+    }
+
+    /// Nobody knows whose it was. Who guesses at marks finds one some time: before that, there are no windows any more.
+    #[cold]
+    fn on_stray_write(&mut self, named: Named) {
+        self.stats.stray_writes += 1;
+        if named != Named::Nothing {
+            return;
+        }
+        for id in self.exposed.on_stray() {
+            if let Some(conn) = self.conns.get_mut(id) {
+                conn.machine.violate(Violation::OutOfTurn(STRAY_WRITES));
+                self.touch(id);
+            }
+        }
     }
 
     /// How many windows are exposed, those that wait for their end included.

@@ -13,15 +13,16 @@ use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
-use crate::endpoint::protocol::connection::State;
+use crate::endpoint::protocol::connection::{State, Violation};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
 use crate::error::{Blocked, CompletionError, FabricErrno, ReadError, SendError, SendErrorKind};
-use crate::memory::Access;
+use crate::memory::{Access, Participant};
 
 impl<L: Link> SendCore<L> {
     /// The name of the one connection.
@@ -320,28 +321,60 @@ impl<L: Link> SendCore<L> {
 
     /// Begins to take a window back; false: there is nothing to take back any more.
     pub(crate) fn revoke(&mut self, window: LocalWindow, deadline: Instant) -> bool {
-        let Some((_, window, readable)) = self.exposed.begin_revoke(window) else {
+        let Some((_, window)) = self.exposed.begin_revoke(window) else {
             return false;
         };
-        self.machine.revoke_window(window, readable, Some(deadline));
+        self.machine.revoke_window(window, Some(deadline));
         self.wait.wake();
         true
     }
 
     /// Takes back the windows whose handles were dropped.
     pub(super) fn revoke_abandoned(&mut self) {
-        for (_, window, readable) in self.exposed.take_abandoned() {
-            self.machine.revoke_window(window, readable, None);
+        for (_, window) in self.exposed.take_abandoned() {
+            self.machine.revoke_window(window, None);
         }
     }
 
-    pub(super) fn release_window(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
-        let released = self.exposed.release(self.connection_id(), window);
-        events.extend(released.map(SendEvent::Window));
+    /// The peer says that it is done with a window.
+    pub(super) fn retire_window(&mut self, window: WindowId, events: &mut Vec<SendEvent>) {
+        let id = self.connection_id();
+        self.exposed.retire(id, window);
+        self.ask_fence();
+        self.release_passed(events);
     }
 
-    pub(super) fn close_window(&mut self, window: WindowId) {
-        self.exposed.close(self.connection_id(), window);
+    /// Memory that peers could reach is to come back, here or at another endpoint of the domain: the peer is asked whether it is done.
+    pub(super) fn ask_fence(&mut self) {
+        let participant = self.conn.as_ref().and_then(LinkConn::participant);
+        if let Some(epoch) = participant.and_then(Participant::lags)
+            && self.fence_asked < epoch
+        {
+            self.fence_asked = epoch;
+            let nonce = crate::random::random_u64();
+            self.machine.fence(epoch, nonce, Instant::now());
+        }
+    }
+
+    pub(super) fn on_fence_passed(&mut self, epoch: u64) {
+        if let Some(participant) = self.conn.as_ref().and_then(LinkConn::participant) {
+            participant.pass(epoch);
+        }
+    }
+
+    /// Gives back what nobody can reach any more.
+    #[inline]
+    pub(super) fn release_passed(&mut self, events: &mut Vec<SendEvent>) {
+        if self.exposed.has_limbo() {
+            let tell = |_, event| events.push(SendEvent::Window(event));
+            self.exposed.release_passed(None, tell);
+        }
+    }
+
+    /// The endpoint is closed, and others may still reach what it has.
+    pub(super) fn leave_windows(&mut self, events: &mut Vec<SendEvent>) {
+        self.exposed
+            .leave(|_, event| events.push(SendEvent::Window(event)));
     }
 
     /// Registrations that belong to the provider's endpoint are closed before it; the memory stays until it is closed.
@@ -352,11 +385,13 @@ impl<L: Link> SendCore<L> {
         }
     }
 
-    /// The provider's endpoint is closed: nobody reaches a window any more.
-    pub(super) fn release_windows(&mut self, events: &mut Vec<SendEvent>) {
+    /// The provider's endpoint is closed: over this connection nobody reaches a window any more.
+    pub(super) fn retire_windows(&mut self, events: &mut Vec<SendEvent>) {
         let id = self.connection_id();
-        self.exposed
-            .release_all(id, |event| events.push(SendEvent::Window(event)));
+        let tell = |_, event| events.push(SendEvent::Window(event));
+        self.exposed.retire_all(id);
+        self.exposed.close_held();
+        self.exposed.release_passed(None, tell);
     }
 
     /// The provider's endpoint would not close: peers may use the windows for ever.
@@ -368,11 +403,13 @@ impl<L: Link> SendCore<L> {
     /// A peer wrote with immediate data, for which nobody posted anything.
     pub(super) fn on_peer_wrote(&mut self, data: Option<u64>, events: &mut Vec<SendEvent>) {
         let named = data.and_then(wire::split_written);
-        let Some((connection, window, data)) = named.and_then(|(mark, data)| {
-            let (connection, window) = self.exposed.by_mark(mark)?;
-            Some((connection, window, data))
-        }) else {
+        let found = self.exposed.by_mark(named.map(|(mark, _)| mark));
+        let (Named::Window(connection, window), Some((_, data))) = (found, named) else {
             self.stats.stray_writes += 1;
+            // Nobody knows whose it was. Who guesses at marks finds one some time: before that, there are no windows any more.
+            if found == Named::Nothing && !self.exposed.on_stray().is_empty() {
+                self.machine.violate(Violation::OutOfTurn(STRAY_WRITES));
+            }
             return;
         };
         if self.machine.state() == State::Connecting {

@@ -23,7 +23,7 @@ fn explore(
     questions: [u64; 2],
     requests: u64,
 ) -> (usize, usize) {
-    explore_with(Op::Send, form, credits, messages, questions, requests)
+    explore_with(Op::Send, form, credits, messages, questions, [requests, 0])
 }
 
 /// The same with another way to send; a header is followed by its payload in any case.
@@ -33,7 +33,7 @@ fn explore_with(
     credits: [u32; 2],
     messages: [u64; 2],
     questions: [u64; 2],
-    requests: u64,
+    requests: [u64; 2],
 ) -> (usize, usize) {
     let start = Pair::new(form, credits, Instant::now());
     let mut seen = HashSet::from([fingerprint(&start, [false; 2])]);
@@ -70,7 +70,7 @@ fn moves(
     closed: [bool; 2],
     messages: [u64; 2],
     questions: [u64; 2],
-    requests: u64,
+    [requests, fences]: [u64; 2],
 ) -> Vec<Op> {
     let mut moves = Vec::new();
     for at in [0, 1] {
@@ -90,6 +90,9 @@ fn moves(
         }
         if pair.requests(at) < requests && pair.both_established() {
             moves.push(Op::Subscribe(at));
+        }
+        if pair.fences(at) < fences && pair.both_established() {
+            moves.push(Op::Fence(at));
         }
         if !closed[at] && pair.both_established() {
             moves.push(Op::Close(at));
@@ -142,7 +145,23 @@ fn every_order_of_a_message_in_two_and_goodbyes_ends_well() {
         (Form::Rdm, [1, 0]),
         (Form::Msg, [2, 0]),
     ] {
-        let (states, ends) = explore_with(Op::SendHeader, form, [0, 1], messages, [0, 0], 0);
+        let (states, ends) = explore_with(Op::SendHeader, form, [0, 1], messages, [0, 0], [0, 0]);
+        assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
+    }
+}
+
+/// A fence is answered although the other side has said goodbye, as long as this side has not: else who sends a long message and closes
+/// would close before it is handed out.
+#[test]
+fn every_order_of_fences_and_goodbyes_ends_well() {
+    for (credits, messages, fences) in [
+        ([0, 1], [0, 0], 1),
+        ([0, 1], [1, 0], 1),
+        ([0, 0], [0, 0], 2),
+    ] {
+        let none = [0, 0];
+        let (states, ends) =
+            explore_with(Op::Send, Form::Msg, credits, messages, none, [0, fences]);
         assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
     }
 }

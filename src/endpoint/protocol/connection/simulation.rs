@@ -50,6 +50,9 @@ pub(super) struct Side {
     /// Subscriptions asked for, and those that were answered.
     requests: u64,
     answers: u64,
+    /// Epochs that the peer was asked to pass, and those that it has passed. The goodbye waits for them, as for a long message.
+    fences: u64,
+    passed: u64,
     ended: Option<CloseReason>,
 }
 
@@ -70,6 +73,8 @@ impl Side {
             asked: 0,
             requests: 0,
             answers: 0,
+            fences: 0,
+            passed: 0,
             ended: None,
         }
     }
@@ -93,6 +98,8 @@ pub(super) enum Op {
     Ask(usize),
     /// Wants a subscription, or wants it no more.
     Subscribe(usize),
+    /// Wants to know that what the other has begun is over.
+    Fence(usize),
     Close(usize),
     CloseSoon(usize),
     Wait,
@@ -145,6 +152,7 @@ impl Pair {
             Op::SendPayload(at) => self.send_payload(at),
             Op::Ask(at) => self.ask(at),
             Op::Subscribe(at) => self.subscribe(at),
+            Op::Fence(at) => self.fence(at),
             Op::Close(at) => self.close(at, Duration::from_secs(3600)),
             Op::CloseSoon(at) => self.close(at, Duration::from_millis(50)),
             Op::Wait => self.wait(),
@@ -291,7 +299,7 @@ impl Pair {
             Action::Unresponsive | Action::Responsive => assert!(self.sides[at].established),
             Action::PeerClosing { .. } => assert!(self.sides[at].established),
             // Their own model is in `windows`.
-            Action::CloseWindow(_) | Action::ReleaseWindow(_) | Action::WindowRevoked(_) => {
+            Action::ReleaseWindow(_) | Action::WindowRevoked(_) => {
                 panic!("{action:?} without a window")
             }
             // Theirs is in `long`.
@@ -300,6 +308,7 @@ impl Pair {
             | Action::LongRefused { .. } => {
                 panic!("{action:?} without a long message")
             }
+            Action::FencePassed { epoch } => self.on_passed(at, epoch),
             Action::SubscriptionAsked(request) => {
                 assert!(self.sides[at].established);
                 let (outcome, next) = (SubscriptionOutcome(request.tag as u16), !request.tag);
@@ -432,6 +441,31 @@ impl Pair {
         true
     }
 
+    fn fence(&mut self, at: usize) -> bool {
+        let (now, epoch) = (self.now, self.sides[at].fences + 1);
+        let Some(connection) = self.live(at) else {
+            return false;
+        };
+        if connection.bye_sent {
+            return false;
+        }
+        connection.fence(epoch, !epoch, now);
+        connection.hold_goodbye(true);
+        self.sides[at].fences = epoch;
+        true
+    }
+
+    fn on_passed(&mut self, at: usize, epoch: u64) {
+        let side = &mut self.sides[at];
+        assert!(
+            side.passed < epoch && epoch <= side.fences,
+            "passed unasked"
+        );
+        side.passed = epoch;
+        let connection = side.connection.as_mut().expect("it acts");
+        connection.hold_goodbye(epoch < side.fences);
+    }
+
     fn close(&mut self, at: usize, within: Duration) -> bool {
         let deadline = self.now + within;
         // A close in the middle of the handshake ends it, which the other side sees as a loss.
@@ -507,10 +541,12 @@ impl Pair {
             assert!(unread(ControlKind::HEARTBEAT) <= HEARTBEAT_MESSAGES_MAX);
             let requests = unread(ControlKind::SUBSCRIBE) + unread(ControlKind::UNSUBSCRIBE);
             assert!(requests + unread(ControlKind::SUBSCRIPTION) <= SUBSCRIPTION_MESSAGES_MAX);
+            assert!(unread(ControlKind::FENCE) + unread(ControlKind::FENCED) <= FENCE_MESSAGES_MAX);
             assert!(side.answers <= side.requests && side.requests <= side.answers + 1);
             match side.ended {
                 Some(CloseReason::Finished) => {
-                    assert_eq!(side.delivered, peer.sent, "finished, not all there")
+                    assert_eq!(side.delivered, peer.sent, "finished, not all there");
+                    assert_eq!(side.passed, side.fences, "finished, and not all is over");
                 }
                 Some(CloseReason::Violation(v)) => panic!("honest peers, and yet: {v}"),
                 Some(CloseReason::PeerTruncated { .. } | CloseReason::RefusedPeer(_)) => {
@@ -603,6 +639,10 @@ impl Pair {
         self.sides[at].asked
     }
 
+    pub(super) fn fences(&self, at: usize) -> u64 {
+        self.sides[at].fences
+    }
+
     pub(super) fn requests(&self, at: usize) -> u64 {
         self.sides[at].requests
     }
@@ -650,6 +690,7 @@ fn any_op() -> impl Strategy<Value = Op> {
         7 => side.clone().prop_map(Op::SendPayload),
         2 => side.clone().prop_map(Op::Ask),
         4 => side.clone().prop_map(Op::Subscribe),
+        3 => side.clone().prop_map(Op::Fence),
         1 => side.prop_map(Op::Close),
     ]
 }

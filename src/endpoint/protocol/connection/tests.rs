@@ -118,7 +118,7 @@ fn handshake_over_cm_data_tells_each_side_of_the_other() {
     assert_eq!(actions(&mut acceptor), [Action::Established]);
     assert_eq!(acceptor.next_deadline(), None);
     for c in [&acceptor, &established(now)] {
-        assert_eq!((c.version(), c.features()), (Some(1), 0b111));
+        assert_eq!((c.version(), c.features()), (Some(2), 0b111));
         assert_eq!((c.peer_receive_size(), c.credits()), (1024, 4));
         assert_eq!(c.peer().map(|peer| peer.incarnation), Some(7));
         assert_eq!(c.may_send(), Ok(()));
@@ -383,6 +383,51 @@ fn assert_rejects(local: LocalParams, hello: &[u8], code: RefusalCode, details: 
 }
 
 #[test]
+fn a_fence_has_a_deadline() {
+    let now = Instant::now();
+    let mut c = established(now);
+    c.fence(1, 77, now);
+    assert_eq!(actions(&mut c).len(), 1, "the question");
+    assert_eq!(c.next_deadline(), Some(now + FENCE_LIMIT));
+    c.tick(now + FENCE_LIMIT);
+    let limit = FENCE_LIMIT;
+    assert_closed(&mut c, CloseReason::FenceDeadline { limit });
+}
+
+#[test]
+fn fences_out_of_turn_are_violations() {
+    let now = Instant::now();
+    let fence = |nonce| Control::Fence { nonce };
+    let fenced = |nonce| Control::Fenced { nonce };
+    let say = |c: &mut Connection, control: Control| {
+        let cq_data = wire::cq_data(control.kind(), 0);
+        c.on_control(cq_data, control.encode().as_slice(), now);
+    };
+    let mut c = established(now);
+    say(&mut c, fenced(1));
+    assert_eq!(c.state(), State::Closed, "an answer to nothing");
+    let mut c = established(now);
+    c.fence(1, 77, now);
+    actions(&mut c);
+    say(&mut c, fenced(78));
+    assert_eq!(c.state(), State::Closed, "a guess");
+    let mut c = established(now);
+    say(&mut c, fence(1));
+    say(&mut c, fence(2));
+    assert_eq!(c.state(), State::Closed, "two questions");
+    let mut c = established(now);
+    say(
+        &mut c,
+        Control::Bye {
+            last_sequence: 0,
+            reason: ByeReason::DONE,
+        },
+    );
+    say(&mut c, fence(1));
+    assert_eq!(c.state(), State::Closed, "behind its goodbye");
+}
+
+#[test]
 fn an_acceptor_rejects_what_it_can_not_take() {
     let hello = hello_of(params(4), HelloKind::Hello);
     let deep = hello_of(params(5000), HelloKind::Hello);
@@ -401,12 +446,12 @@ fn an_acceptor_rejects_what_it_can_not_take() {
     ];
     assert_rejects(picky, &hello, RefusalCode::HEADER_MODE, modes);
     let future = Hello {
-        version: 3,
-        oldest: 2,
+        version: 4,
+        oldest: 3,
         ..params(4).hello(HelloKind::Hello)
     }
     .encode();
-    assert_rejects(params(4), &future, RefusalCode::VERSION, [3, 2]);
+    assert_rejects(params(4), &future, RefusalCode::VERSION, [4, 3]);
 
     // In the RDM form the refusal is a message, where an address for it can be read at all.
     let mut c = Connection::accept(Form::Rdm, params(4), &future, Instant::now());
@@ -917,20 +962,6 @@ fn questions_without_a_pause_are_a_violation() {
     assert!(number > 32, "a few that come at once are nothing");
     let often = Violation::OutOfTurn("heartbeats without a pause");
     assert_eq!(c.close_reason(), Some(CloseReason::Violation(often)));
-}
-
-#[test]
-fn the_end_of_a_revoked_window_is_said_once() {
-    let now = Instant::now();
-    let mut c = established(now);
-    give(&mut c, Control::Revoke { window: 3 }, now);
-    assert_eq!(actions(&mut c), [Action::WindowRevoked(WindowId(3))]);
-    c.window_in_use(WindowId(3), 0);
-    assert_eq!(actions(&mut c).len(), 1, "the answer");
-    give(&mut c, Control::Revoked { window: 3 }, now);
-    assert_eq!(c.close_reason(), None);
-    give(&mut c, Control::Revoked { window: 3 }, now);
-    assert!(matches!(c.close_reason(), Some(CloseReason::Violation(_))));
 }
 
 #[test]

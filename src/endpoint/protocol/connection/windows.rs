@@ -3,27 +3,22 @@
 //! ```text
 //! owner:  revoke ─► Revoke ──────────────► peer: no new use; when what is in flight is over
 //!         close the registration ◄──────── RevokeAck
-//!         (readable windows) Revoked ────► peer: nothing
-//!         release the memory, when that is sent
 //! ```
 //!
 //! One revocation of each side is under way at a time, so that the receives for its messages can be counted:
 //! [`WINDOW_MESSAGES_MAX`]. The rest wait in line.
 //!
-//! Why the third message: a peer that lies can ask for bytes of a window and acknowledge its revocation at once. The registration is
-//! closed when the acknowledgement is read, which refuses what comes later; what was asked for before lies in the provider's queue of
-//! answers, in front of the third message. When that is out, they are. A window that is only written to needs none: what is written
-//! comes in the order in which it was posted, before the acknowledgement.
+//! A peer that lies acknowledges while it goes on, on this connection or on another one of its own: a key is good on all of the domain. So
+//! the acknowledgement says only that an honest peer is done. When the memory is free, the `AccessLedger` says.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use super::Violation;
-use crate::endpoint::protocol::wire::{Control, ControlKind, WindowId};
+use crate::endpoint::protocol::wire::{Control, WindowId};
 
-/// Window messages of one side that the other has not read, at most: the end of one revocation, the next one, and the answer to one of
-/// the other side's.
-pub(crate) const WINDOW_MESSAGES_MAX: usize = 3;
+/// Window messages of one side that the other has not read, at most: a revocation, and the answer to one of the other side's.
+pub(crate) const WINDOW_MESSAGES_MAX: usize = 2;
 
 /// Windows that one side exposes on a connection at once, at most.
 pub(crate) const WINDOWS_MAX: u32 = 65_536;
@@ -33,9 +28,7 @@ pub(crate) const WINDOWS_MAX: u32 = 65_536;
 pub(crate) enum WindowAction {
     /// Send this message.
     Send(Control),
-    /// Owner: close the registration, keep the memory.
-    Close(WindowId),
-    /// Owner: close the registration if it is open; the memory is free.
+    /// Owner: close the registration.
     Release(WindowId),
     /// User: tell the application, then say how many operations use the window (`in_use`).
     Revoked(WindowId),
@@ -50,8 +43,6 @@ pub(super) struct Windows {
     current: Option<(Revocation, Stage)>,
     revoked: RevokedSet,
     answer: Option<Answer>,
-    /// The peer's window whose revocation was answered last; its end may be said once.
-    answered: Option<WindowId>,
     /// Writes with immediate data that this side posted.
     immediates: u64,
 }
@@ -59,7 +50,6 @@ pub(super) struct Windows {
 #[derive(Debug, Clone, Copy)]
 struct Revocation {
     window: WindowId,
-    readable: bool,
     deadline: Option<Instant>,
 }
 
@@ -69,12 +59,6 @@ enum Stage {
     Asked,
     /// It has answered; the registration is to be closed.
     Answered,
-    /// The last message is to be sent.
-    Closed,
-    /// It was handed to the endpoint.
-    Sent,
-    /// It is out.
-    Out,
 }
 
 /// The peer has revoked a window and waits.
@@ -96,12 +80,8 @@ impl Windows {
     }
 
     /// Puts a revocation in line. Each window once.
-    pub(super) fn revoke(&mut self, window: WindowId, readable: bool, deadline: Option<Instant>) {
-        self.waiting.push_back(Revocation {
-            window,
-            readable,
-            deadline,
-        });
+    pub(super) fn revoke(&mut self, window: WindowId, deadline: Option<Instant>) {
+        self.waiting.push_back(Revocation { window, deadline });
     }
 
     pub(super) fn on_ack(&mut self, window: WindowId) -> Result<(), Violation> {
@@ -111,14 +91,6 @@ impl Windows {
                 Ok(())
             }
             _ => Err(Violation::OutOfTurn("an answer to no revocation")),
-        }
-    }
-
-    pub(super) fn on_control_done(&mut self, kind: ControlKind) {
-        if kind == ControlKind::REVOKED
-            && let Some((_, stage @ Stage::Sent)) = &mut self.current
-        {
-            *stage = Stage::Out;
         }
     }
 
@@ -154,16 +126,6 @@ impl Windows {
             users: None,
         });
         Ok(())
-    }
-
-    pub(super) fn on_revoked(&mut self, window: WindowId) -> Result<(), Violation> {
-        // It follows the answer, and the next revocation follows it.
-        if self.answered.take() == Some(window) {
-            return Ok(());
-        }
-        Err(Violation::OutOfTurn(
-            "the end of a window that was not revoked, or was said before",
-        ))
     }
 
     pub(super) fn is_revoked(&self, window: WindowId) -> bool {
@@ -215,7 +177,6 @@ impl Windows {
             }
             if may_send && answer.users == Some(0) {
                 let window = answer.window.0;
-                self.answered = Some(answer.window);
                 self.answer = None;
                 return Some(WindowAction::Send(Control::RevokeAck { window }));
             }
@@ -224,30 +185,13 @@ impl Windows {
     }
 
     fn next_revocation(&mut self, may_send: bool) -> Option<WindowAction> {
-        let Some((
-            Revocation {
-                window, readable, ..
-            },
-            stage,
-        )) = &mut self.current
-        else {
-            return self.begin(may_send);
-        };
-        let window = *window;
-        match stage {
-            Stage::Answered if *readable => {
-                *stage = Stage::Closed;
-                Some(WindowAction::Close(window))
-            }
-            Stage::Closed if may_send => {
-                *stage = Stage::Sent;
-                Some(WindowAction::Send(Control::Revoked { window: window.0 }))
-            }
-            Stage::Answered | Stage::Out => {
+        match self.current {
+            None => self.begin(may_send),
+            Some((_, Stage::Asked)) => None,
+            Some((Revocation { window, .. }, Stage::Answered)) => {
                 self.current = None;
                 Some(WindowAction::Release(window))
             }
-            Stage::Asked | Stage::Closed | Stage::Sent => None,
         }
     }
 
@@ -328,24 +272,22 @@ mod tests {
 
     #[derive(Debug, Clone, Copy)]
     enum Step {
-        Expose { readable: bool },
+        Expose,
         Revoke(usize),
         Post(usize),
         Done(usize),
         Act,
         Deliver,
-        SendDone,
     }
 
     fn any_step() -> impl Strategy<Value = (usize, Step)> {
         let step = prop_oneof![
-            2 => any::<bool>().prop_map(|readable| Step::Expose { readable }),
+            2 => Just(Step::Expose),
             2 => (0_usize..8).prop_map(Step::Revoke),
             3 => (0_usize..8).prop_map(Step::Post),
             3 => (0_usize..8).prop_map(Step::Done),
             6 => Just(Step::Act),
             6 => Just(Step::Deliver),
-            4 => Just(Step::SendDone),
         ];
         (0_usize..2, step)
     }
@@ -355,10 +297,8 @@ mod tests {
     struct Side {
         windows: Windows,
         incoming: VecDeque<Control>,
-        sends: VecDeque<ControlKind>,
-        /// Its windows: readable, revoked by the application.
-        owned: BTreeMap<WindowId, (bool, bool)>,
-        registered: BTreeSet<WindowId>,
+        /// Its windows, and whether the application has revoked them.
+        owned: BTreeMap<WindowId, bool>,
         /// The peer's windows that the application has heard of, and operations in flight on each.
         known: BTreeMap<WindowId, u32>,
     }
@@ -376,19 +316,13 @@ mod tests {
         let other = 1 - at;
         match action {
             WindowAction::Send(control) => {
-                sides[at].sends.push_back(control.kind());
                 sides[other].incoming.push_back(control);
                 let unread = sides[other].incoming.len();
                 assert!(unread <= WINDOW_MESSAGES_MAX, "{unread} messages unread");
             }
-            WindowAction::Close(window) => {
-                assert!(sides[at].registered.remove(&window), "closed twice");
-                assert_eq!(sides[other].known.get(&window).copied().unwrap_or(0), 0);
-            }
             WindowAction::Release(window) => {
-                let (readable, revoked) = sides[at].owned.remove(&window).expect("released once");
+                let revoked = sides[at].owned.remove(&window).expect("released once");
                 assert!(revoked, "released without a revocation");
-                assert_eq!(sides[at].registered.remove(&window), !readable);
                 let users = sides[other].known.get(&window).copied().unwrap_or(0);
                 assert_eq!(users, 0, "released while in use");
                 assert!(sides[other].windows.is_revoked(window));
@@ -408,7 +342,6 @@ mod tests {
         let taken = match control {
             Control::Revoke { window } => side.windows.on_revoke(WindowId(window)),
             Control::RevokeAck { window } => side.windows.on_ack(WindowId(window)),
-            Control::Revoked { window } => side.windows.on_revoked(WindowId(window)),
             other => panic!("{other:?}"),
         };
         taken.expect("two honest sides");
@@ -425,18 +358,17 @@ mod tests {
     fn step(sides: &mut [Side; 2], at: usize, step: Step) {
         let other = 1 - at;
         match step {
-            Step::Expose { readable } => {
+            Step::Expose => {
                 let window = sides[at].windows.expose();
-                sides[at].owned.insert(window, (readable, false));
-                sides[at].registered.insert(window);
+                sides[at].owned.insert(window, false);
                 sides[other].known.insert(window, 0);
             }
             Step::Revoke(n) => {
                 let side = &mut sides[at];
-                let mut live = side.owned.iter_mut().filter(|(_, (_, revoked))| !revoked);
-                if let Some((window, (readable, revoked))) = live.nth(n) {
+                let mut live = side.owned.iter_mut().filter(|(_, revoked)| !**revoked);
+                if let Some((window, revoked)) = live.nth(n) {
                     *revoked = true;
-                    side.windows.revoke(*window, *readable, None);
+                    side.windows.revoke(*window, None);
                 }
             }
             Step::Post(n) => {
@@ -454,11 +386,6 @@ mod tests {
             }
             Step::Act => drop(act(sides, at)),
             Step::Deliver => drop(deliver(&mut sides[at])),
-            Step::SendDone => {
-                if let Some(kind) = sides[at].sends.pop_front() {
-                    sides[at].windows.on_control_done(kind);
-                }
-            }
         }
     }
 
@@ -478,11 +405,10 @@ mod tests {
                     }
                     act(&mut sides, at);
                     deliver(&mut sides[at]);
-                    step(&mut sides, at, Step::SendDone);
                 }
             }
             for side in &sides {
-                let stuck = side.owned.values().filter(|(_, revoked)| *revoked).count();
+                let stuck = side.owned.values().filter(|revoked| **revoked).count();
                 prop_assert_eq!(stuck, 0, "revoked and not released");
             }
         }
@@ -492,7 +418,6 @@ mod tests {
     fn what_no_honest_peer_says_is_a_violation() {
         let mut windows = Windows::default();
         assert!(windows.on_ack(WindowId(1)).is_err(), "nothing was asked");
-        assert!(windows.on_revoked(WindowId(1)).is_err());
         windows.on_revoke(WindowId(1)).unwrap();
         assert!(
             windows.on_revoke(WindowId(2)).is_err(),
@@ -506,10 +431,9 @@ mod tests {
             Some(WindowAction::Send(Control::RevokeAck { window: 1 }))
         );
         assert!(windows.on_revoke(WindowId(1)).is_err(), "twice");
-        assert!(windows.on_revoked(WindowId(1)).is_ok());
 
         let own = windows.expose();
-        windows.revoke(own, false, None);
+        windows.revoke(own, None);
         assert!(windows.on_ack(own).is_err(), "not asked yet");
         windows.next_action(true);
         assert!(windows.on_ack(WindowId(77)).is_err(), "another");
@@ -538,8 +462,8 @@ mod tests {
         let later = now + std::time::Duration::from_secs(1);
         let mut windows = Windows::default();
         let [first, second] = [windows.expose(), windows.expose()];
-        windows.revoke(first, true, Some(now));
-        windows.revoke(second, true, Some(later));
+        windows.revoke(first, Some(now));
+        windows.revoke(second, Some(later));
         assert_eq!(windows.next_deadline(), Some(now));
         windows.next_action(true);
         assert_eq!(windows.next_deadline(), Some(now));

@@ -8,7 +8,7 @@ fn hello() -> Hello {
     Hello {
         kind: HelloKind::Hello,
         header_mode: HeaderMode::Fixed(0x0102),
-        version: 1,
+        version: 2,
         oldest: 1,
         features: 0x0304_0506,
         receive_size: 0x1112_1314_1516_1718,
@@ -23,7 +23,7 @@ fn hello() -> Hello {
 fn hello_has_these_bytes() {
     let expected: [u8; HELLO_LEN] = [
         b'F', b'b', b'C', b't', 1, 2, 0x02, 0x01, // magic, kind, header mode and length
-        1, 0, 1, 0, 0x06, 0x05, 0x04, 0x03, // version, oldest, features
+        2, 0, 1, 0, 0x06, 0x05, 0x04, 0x03, // version, oldest, features
         0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11, // receive_size
         0x24, 0x23, 0x22, 0x21, 0x24, 0x23, 0x22, 0x20, // receive_depth, credits
         0x38, 0x37, 0x36, 0x35, 0x34, 0x33, 0x32, 0x31, // incarnation
@@ -46,7 +46,7 @@ fn refusal_has_these_bytes() {
     let refusal = Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, [0x0102, 0x0304]);
     let mut expected = [0; HELLO_LEN];
     expected[..8].copy_from_slice(&[b'F', b'b', b'C', b't', 3, 0, 3, 0]);
-    expected[8..12].copy_from_slice(&[1, 0, 1, 0]);
+    expected[8..12].copy_from_slice(&[2, 0, 2, 0]);
     expected[16..18].copy_from_slice(&[0x02, 0x01]);
     expected[24..26].copy_from_slice(&[0x04, 0x03]);
     assert_eq!(refusal.encode(), expected);
@@ -81,7 +81,8 @@ fn control_messages_have_these_bytes() {
     for (kind, control) in [
         (4, Control::Revoke { window: 0x0c0d }),
         (5, Control::RevokeAck { window: 0x0c0d }),
-        (8, Control::Revoked { window: 0x0c0d }),
+        (14, Control::Fence { nonce: 0x0c0d }),
+        (15, Control::Fenced { nonce: 0x0c0d }),
     ] {
         let mut expected = [0; CONTROL_LEN];
         expected[..5].copy_from_slice(&[b'f', b'b', b'c', b't', kind]);
@@ -219,7 +220,7 @@ fn a_future_version_is_told_apart_from_nonsense() {
     let refusal = Refusal::of_wire_error(&error);
     assert_eq!(
         refusal.to_string(),
-        "the endpoint speaks wire versions 1 to 1, it was offered 7 to 9"
+        "the endpoint speaks wire versions 2 to 2, it was offered 7 to 9"
     );
     assert_eq!(Hello::peek_connection(&bytes), Some(hello().connection));
 }
@@ -362,7 +363,8 @@ proptest! {
             beat(false),
             Control::Revoke { window: value },
             Control::RevokeAck { window: value },
-            Control::Revoked { window: value },
+            Control::Fence { nonce: value },
+            Control::Fenced { nonce: value },
             Control::LongOffer { number, len: value },
             Control::LongGrant { number, base: value, key },
             Control::LongDone { number },
