@@ -322,31 +322,26 @@ impl<L: Link> ReceiveCore<L> {
             .link
             .registrar()
             .unwrap_or_else(|| self.link.registrar());
-        if let Some(long) = self.long.as_mut().filter(|long| long.copies) {
-            let opened = open_own(&mut conn.own_landing, long, registrar);
-            let Some((address, key)) = opened else {
-                return self.refuse_long(id, 0);
-            };
-            conn.machine.grant_long(if virt { address } else { 0 }, key);
-            conn.long = Some(Box::new(LongReceive {
-                registration: None,
-                landing,
-                len,
-            }));
-            return self.touch(id);
-        }
-        let (registration, address) = match landing.open(registrar, len, conn.header_mode) {
-            Ok(opened) => opened,
-            Err(error) => return self.cannot_open(id, landing, len, &error),
+        let (registration, address, key) = match &mut self.long {
+            Some(long) if long.copies => match open_own(&mut conn.own_landing, long, registrar) {
+                Some((address, key)) => (None, address, key),
+                None => return self.refuse_long(id, 0),
+            },
+            _ => match landing.open(registrar, len, conn.header_mode) {
+                Ok((registration, address)) => {
+                    let key = registration.key;
+                    (Some(registration), address, key)
+                }
+                Err(error) => return self.cannot_open(id, landing, len, &error),
+            },
         };
-        conn.machine
-            .grant_long(if virt { address } else { 0 }, registration.key);
+        conn.machine.grant_long(if virt { address } else { 0 }, key);
         if let Some(long) = &self.long {
             let whole_by = long.settings.whole_by(Instant::now(), len as u64);
             conn.machine.bound_long(whole_by);
         }
         conn.long = Some(Box::new(LongReceive {
-            registration: Some(registration),
+            registration,
             landing,
             len,
         }));
