@@ -68,6 +68,10 @@ impl Inner {
                 self.participants.remove(&epoch);
             }
         }
+        if self.participants.is_empty() {
+            // An empty map keeps its room.
+            self.participants = BTreeMap::new();
+        }
     }
 
     /// What everybody has passed: memory that waited for it is free, and who waits for it is told.

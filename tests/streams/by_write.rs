@@ -189,7 +189,7 @@ fn memory_is_registered_and_given_back_by_several_threads_beside_writes() {
             });
         }
         let sink = MemorySink::new(1 << 22);
-        let receiver = listen(domain, receiver_config(sink.clone()).windows(16));
+        let receiver = listen(domain, receiver_config(sink.clone()).windows(128));
         for _ in 0..5 {
             let (_dir, source) = file(1_000_001);
             let outcomes = send(domain, source, &[receiver.local_addr()], by_write());
