@@ -10,7 +10,9 @@ use fabricast::endpoint::{
 use fabricast::fabric::EndpointKind;
 use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 
-use crate::common::{SOON, Watchdog, after, alone, any_port, buffer, drive, pool, send_end};
+use crate::common::{
+    SOON, Watchdog, after, alone, any_port, buffer, drive, millis, pool, send_end,
+};
 use crate::victim::{BEFORE, MANY, OWN, THEIRS, config};
 
 /// Providers whose peers can't be fenced: each library has one of them.
@@ -187,7 +189,7 @@ fn let_go(test: &'static str, how: Leave) {
                 early, 0,
                 "{provider}, {access}: before the endpoint was closed"
             );
-            let events = two.owner.close(after(SOON)).expect("closes");
+            let events = two.owner.close(after(millis(200))).expect("closes");
             let back = events.iter().filter(|event| {
                 let released = |event| matches!(event, &WindowEvent::Released { .. });
                 matches!(event, ReceiveEvent::Window { event, .. } if released(event))
