@@ -341,6 +341,8 @@ stop() {
 
 main() {
     local parts=("$@") name
+    # Many tests wait for something to come about: on two cores, two at a time leave the cores idle.
+    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) > 4 ? $(nproc) : 4))}
     total_limit=${FABRICAST_TEST_LIMIT:-2400}
     if ((${#parts[@]} == 0)); then parts=("${all_parts[@]}"); fi
     if [[ ${parts[0]} == soak ]]; then total_limit=${FABRICAST_TEST_LIMIT:-30000}; fi

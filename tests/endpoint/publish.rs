@@ -577,6 +577,8 @@ fn a_subscriber_subscribes_again_to_a_publisher_that_came_back() {
     let addr = publisher.endpoint.local_addr();
     let own = domain(EndpointKind::Msg).expect("as the publisher's");
     let config = SubscribeConfig::default().reconnect(ReconnectPolicy::fixed(millis(20)));
+    // However long it takes until the port is free again.
+    let config = config.unresponsive_after(None);
     let mut subscriber = SubscribeEndpoint::open(&own, config).expect("opens");
     let at = subscriber.connect(addr).expect("begins");
     let twice = subscriber.connect(addr).expect_err("once each");

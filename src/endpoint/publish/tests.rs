@@ -761,8 +761,8 @@ fn a_subscriber_that_is_too_slow_is_cut_off_and_comes_back() {
     for form in FORMS {
         for by_age in [false, true] {
             let after = match by_age {
-                // Longer than it takes to publish six.
-                true => Duration::from_millis(500),
+                // Longer than it takes to publish six, and than a machine stands still.
+                true => Duration::from_secs(2),
                 false => LONG,
             };
             let slow = SlowPolicy::Disconnect { queue: 2, after };
