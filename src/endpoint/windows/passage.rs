@@ -107,8 +107,9 @@ impl Copying {
         let Err(error) = self.gate.settle() else {
             return Some(self.slot);
         };
-        tracing::error!(%error, "memory of a one-sided operation is leaked: a copy may be under way");
+        // First: a subscriber that panics must not free it.
         mem::forget(self);
+        tracing::error!(%error, "memory of a one-sided operation is leaked: a copy may be under way");
         None
     }
 }
