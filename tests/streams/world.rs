@@ -13,8 +13,11 @@ use fabricast::stream::{
 };
 use fabricast::{Domain, PeerAddr};
 
-pub(crate) use crate::common::any_port;
-use crate::common::{domain_of, patient, provider::fabric_at};
+pub(crate) use crate::common::{Offers, any_port, nobodys_port};
+use crate::common::{
+    domain_of, patient,
+    provider::{fabric_at, kinds},
+};
 
 pub(crate) use crate::pattern::pattern as content;
 
@@ -37,7 +40,7 @@ pub(crate) fn domain_at(kind: EndpointKind, node: &str) -> Option<Arc<Domain>> {
 
 /// Runs a test over each kind of connections.
 pub(crate) fn over_both(test: impl Fn(&Arc<Domain>)) {
-    for kind in [EndpointKind::Msg, EndpointKind::Rdm] {
+    for kind in kinds() {
         if let Some(domain) = domain(kind) {
             println!("over {kind:?}");
             test(&domain);
