@@ -152,14 +152,19 @@ impl RawPeer {
             iov_len: kept.len(),
         };
         self.sent.push((kept, mr));
-        // SAFETY: null, or open until the endpoint is closed.
-        let mut desc = match mr.is_null() {
+        let mut desc = ptr::null_mut();
+        if !mr.is_null() {
+            // SAFETY: open until the endpoint is closed.
+            desc = unsafe { sys::fi_mr_desc(mr) };
+        }
+        // verbs looks into a descriptor that is there, also for a message without a byte.
+        let descs = match desc.is_null() {
             true => ptr::null_mut(),
-            false => unsafe { sys::fi_mr_desc(mr) },
+            false => &raw mut desc,
         };
         let msg = sys::fi_msg {
             msg_iov: &raw const iov,
-            desc: &raw mut desc,
+            desc: descs,
             iov_count: 1,
             addr: 0,
             context: ptr::null_mut(),

@@ -63,14 +63,14 @@ pub(crate) fn sender_config() -> SenderConfig {
     SenderConfig::default()
         .block_bytes(64 << 10)
         .buffers(16)
-        .lost_after(Duration::from_secs(3))
+        .lost_after(patient(Duration::from_secs(3)))
 }
 
 pub(crate) fn receiver_config(sink: impl SinkFactory) -> ReceiverConfig {
     ReceiverConfig::new(sink)
         .block_bytes(64 << 10)
         .connections(4)
-        .lost_after(Duration::from_secs(3))
+        .lost_after(patient(Duration::from_secs(3)))
 }
 
 pub(crate) fn listen(domain: &Arc<Domain>, config: ReceiverConfig) -> StreamReceiver {
