@@ -121,13 +121,13 @@ pub(crate) fn send_to(
 
 /// What a sender says of itself.
 pub(crate) fn of_sender(sender: &StreamSender) -> String {
-    let words = sender.describe(Duration::from_secs(5));
+    let words = sender.describe(patient(Duration::from_secs(5)));
     words.unwrap_or_else(|| "the sender does not answer".to_owned())
 }
 
 /// What a receiver says of itself.
 pub(crate) fn of_receiver(receiver: &StreamReceiver) -> String {
-    let words = receiver.describe(Duration::from_secs(5));
+    let words = receiver.describe(patient(Duration::from_secs(5)));
     words.unwrap_or_else(|| "the receiver does not answer".to_owned())
 }
 
