@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -215,6 +216,9 @@ pub(crate) struct DemoArgs {
     /// Bytes of the file that is made
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub(crate) size: u64,
+    /// Address of this machine for both; default: 127.0.0.1, or what the provider has where it takes no loopback addresses (verbs)
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) node: Option<IpAddr>,
     /// Directory for the temporary one that the files lie in; default: the system's
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,

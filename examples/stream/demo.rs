@@ -1,7 +1,8 @@
-//! The demo: receiver and sender as two processes over the loopback interface, and the checksums of both files.
+//! The demo: receiver and sender as two processes at one address of this machine, and the checksums of both files.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -10,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::args::{CommonArgs, DemoArgs};
 use crate::failure::{Failure, describe};
-use crate::{device_buffers, say};
+use crate::{device_buffers, open_domain, say};
 
 /// Bytes that are made, and checked, at a time.
 const PIECE: usize = 1 << 20;
@@ -26,8 +27,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         Some(file) => file.clone(),
         None => make_file(&place.path().join("demo.dat"), args.size)?,
     };
+    let listen = SocketAddr::new(node(args)?, 0).to_string();
     let mut receiver = Process::start("recv", |command| {
-        command.args(["--once", "--listen", "127.0.0.1:0", "--dir"]);
+        command.args(["--once", "--listen", &listen, "--dir"]);
         command.arg(&target_dir);
         pass_on(command, &args.common);
     })?;
@@ -45,6 +47,21 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     }
     let name = source.file_name().unwrap_or(source.as_os_str());
     compare(&source, &target_dir.join(name))
+}
+
+/// Where both meet.
+fn node(args: &DemoArgs) -> Result<IpAddr, Failure> {
+    if let Some(node) = args.node {
+        return Ok(node);
+    }
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let address = |local| Ok::<_, Failure>(open_domain(&args.common, local)?.report().address);
+    let found = match address(Some(loopback)) {
+        Ok(found) => found,
+        // It has to be another address, or there is no such provider.
+        Err(_) => address(None)?,
+    };
+    Ok(found.unwrap_or(loopback))
 }
 
 fn temporary_directory(args: &DemoArgs) -> Result<TempDir, Failure> {

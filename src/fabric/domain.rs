@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use libfabric_sys as sys;
 
 use super::report::Report;
+use super::resolver::Resolver;
 use super::{Fabric, device_memory, handle, mr, registration_cache};
 use crate::Error;
 use crate::cuda::DeviceAllocation;
@@ -34,6 +35,8 @@ pub struct Domain {
     cached: Option<&'static str>,
     /// What came of transfers that tried a device's memory; once for each way.
     probes: Mutex<Vec<Probe>>,
+    /// For providers that take their time to open an endpoint.
+    resolver: Resolver,
     this: Weak<Self>,
     fabric: Arc<Fabric>,
 }
@@ -71,6 +74,7 @@ impl Domain {
             wait_queues: AtomicUsize::new(0),
             cached: uncached.err(),
             probes: Mutex::default(),
+            resolver: Resolver::default(),
             this: this.clone(),
             fabric: Arc::clone(fabric),
         }))
@@ -108,6 +112,11 @@ impl Domain {
     /// When memory that peers could reach by its keys is free.
     pub(crate) fn ledger(&self) -> &Arc<AccessLedger> {
         &self.ledger
+    }
+
+    /// Threads that open endpoints where that takes long.
+    pub(crate) fn resolver(&self) -> &Resolver {
+        &self.resolver
     }
 
     pub(super) fn count_registration(&self) -> Result<(), RegisterError> {

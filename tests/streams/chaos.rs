@@ -113,7 +113,7 @@ impl Play {
             transport,
             from: tempfile::tempdir().expect("a directory"),
             to: tempfile::tempdir().expect("a directory"),
-            addr: "127.0.0.1:0".to_owned(),
+            addr: any_port().to_string(),
             seed: 0,
         };
         fs::write(this.path(), content(SIZE, this.seed)).expect("written");
