@@ -85,10 +85,58 @@ pub(crate) unsafe fn advise(start: NonNull<u8>, len: usize, advice: libc::c_int)
     told(unsafe { libc::madvise(start.as_ptr().cast(), len, advice) })
 }
 
+/// How much [`is_mapped`] asks for at once, in bytes: the answer has a byte for each page of it.
+const ASKED_AT_ONCE: usize = 256 << 20;
+
+/// Whether all of a range is mapped now. Touches none of it, and blocks for no page.
+pub(crate) fn is_mapped(start: NonNull<u8>, len: usize) -> bool {
+    let page = rustix::param::page_size();
+    let end = start.addr().get().saturating_add(len);
+    let mut at = start.addr().get() / page * page;
+    let mut pages = vec![0_u8; ASKED_AT_ONCE.min(end - at).div_ceil(page)];
+    while at < end {
+        let some = ASKED_AT_ONCE.min(end - at);
+        let from = ptr::without_provenance_mut(at);
+        // SAFETY: takes any address, and answers ENOMEM where nothing is mapped; there is a byte for each page.
+        let rc = unsafe { libc::mincore(from, some, pages.as_mut_ptr()) };
+        // Any other refusal says nothing about the range.
+        if rc != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENOMEM) {
+            return false;
+        }
+        at += some;
+    }
+    true
+}
+
 fn told(rc: libc::c_int) -> io::Result<()> {
     if rc == 0 {
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_is_not_mapped() {
+        let page = rustix::param::page_size();
+        let start = anonymous(4 * page, 0).expect("memory");
+        // SAFETY: inside of the mapping.
+        let [second, third] = [1, 2].map(|n| unsafe { start.add(n * page) });
+        assert!(is_mapped(start, 4 * page));
+        // SAFETY: this test's own pages, in which nobody has an address.
+        unsafe { unmap(third, page) }.expect("unmapped");
+        assert!(!is_mapped(start, 4 * page) && !is_mapped(third, 1));
+        // A part that begins and ends within a page, up to the hole and one byte into it.
+        let [from, len] = [page / 2, 2 * page - page / 2];
+        // SAFETY: inside of the mapping.
+        let from = unsafe { start.add(from) };
+        assert!(is_mapped(from, len) && !is_mapped(from, len + 1));
+        // SAFETY: as above.
+        unsafe { unmap(start, 4 * page) }.expect("a hole is no failure");
+        assert!(!is_mapped(second, page));
     }
 }

@@ -610,6 +610,10 @@ pub const FI_CLASS_MC: usize = 19;
 pub const FI_CLASS_NIC: usize = 20;
 /// Address vector set.
 pub const FI_CLASS_AV_SET: usize = 21;
+/// The cache of registrations, as `fi_open` opens it.
+pub const FI_CLASS_MR_CACHE: usize = 22;
+/// A monitor of memory, for that cache.
+pub const FI_CLASS_MEM_MONITOR: usize = 23;
 
 // Data types of `fi_tostr_r` (fi_tostr(3))
 

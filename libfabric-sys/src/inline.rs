@@ -99,6 +99,16 @@ pub unsafe fn fi_control(fid: *mut fid, command: c_int, arg: *mut c_void) -> c_i
     call!(fid.ops, control(fid, command, arg))
 }
 
+/// Hands the library an object of the caller's, `rdma/fi_ext.h`: such as a monitor of memory, to what [`Library::fi_open`](crate::Library::fi_open) gave.
+///
+/// # Safety
+///
+/// `fid` is valid and open. `expfid` is valid until it is closed. Else as the C function.
+#[inline]
+pub unsafe fn fi_import_fid(fid: *mut fid, expfid: *mut fid, flags: u64) -> c_int {
+    call!(fid.ops, bind(fid, expfid, flags))
+}
+
 /// Opens a table of operations of the provider, fi_open_ops(3).
 ///
 /// # Safety

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use crate::signals::keep_handlers;
-use crate::types::{fi_fabric_attr, fi_info, fi_param, fi_type, fid_fabric};
+use crate::types::{fi_fabric_attr, fi_info, fi_param, fi_type, fid, fid_fabric};
 use crate::version::{NEWEST, OLDEST, version_text};
 use libloading::os::unix::{Library as Object, RTLD_LOCAL, RTLD_NOW};
 use std::env;
@@ -50,6 +50,15 @@ struct Functions {
     fi_dupinfo: unsafe extern "C" fn(*const fi_info) -> *mut fi_info,
     fi_fabric:
         unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
+    fi_open: unsafe extern "C" fn(
+        u32,
+        *const c_char,
+        *mut c_void,
+        usize,
+        u64,
+        *mut *mut fid,
+        *mut c_void,
+    ) -> c_int,
     fi_version: unsafe extern "C" fn() -> u32,
     fi_strerror: unsafe extern "C" fn(c_int) -> *const c_char,
     fi_tostr_r: unsafe extern "C" fn(*mut c_char, usize, *const c_void, fi_type) -> *mut c_char,
@@ -269,6 +278,27 @@ impl Library {
         unsafe { (self.functions.fi_fabric)(attr, fabric, context) }
     }
 
+    /// Opens an object of the library itself by its name, such as `mr_cache`, fi_open(3).
+    ///
+    /// # Safety
+    ///
+    /// * `name` is a text; `attr` is null, or as long as `attr_len` and what that name takes; `fid` is valid for a write.
+    /// * `context` is only stored.
+    #[allow(clippy::too_many_arguments)] // the signature of the C function
+    pub unsafe fn fi_open(
+        &self,
+        version: u32,
+        name: *const c_char,
+        attr: *mut c_void,
+        attr_len: usize,
+        flags: u64,
+        fid: *mut *mut fid,
+        context: *mut c_void,
+    ) -> c_int {
+        // SAFETY: the caller keeps the contract.
+        unsafe { (self.functions.fi_open)(version, name, attr, attr_len, flags, fid, context) }
+    }
+
     /// The text of an error code, positive or negated, `fi_strerror`(3).
     #[must_use]
     pub fn fi_strerror(&self, code: c_int) -> String {
@@ -357,6 +387,8 @@ impl Functions {
             fi_dupinfo: unsafe { find(object, path, "fi_dupinfo") }?,
             // SAFETY: the type of the field is that of the function.
             fi_fabric: unsafe { find(object, path, "fi_fabric") }?,
+            // SAFETY: the type of the field is that of the function.
+            fi_open: unsafe { find(object, path, "fi_open") }?,
             // SAFETY: the type of the field is that of the function.
             fi_strerror: unsafe { find(object, path, "fi_strerror") }?,
             // SAFETY: the type of the field is that of the function.

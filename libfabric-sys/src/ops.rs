@@ -419,6 +419,50 @@ pub struct fi_ops_cq {
     >,
 }
 
+/// Operations of an imported monitor of memory (`rdma/fi_ext.h`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fi_ops_mem_monitor {
+    /// Size of the table in bytes.
+    pub size: usize,
+    /// Called before the first cache asks it.
+    pub start: Option<unsafe extern "C" fn(monitor: *mut fid_mem_monitor) -> c_int>,
+    /// Called behind the last cache.
+    pub stop: Option<unsafe extern "C" fn(monitor: *mut fid_mem_monitor)>,
+    /// Watches a range.
+    pub subscribe: Option<
+        unsafe extern "C" fn(
+            monitor: *mut fid_mem_monitor,
+            addr: *const c_void,
+            len: usize,
+        ) -> c_int,
+    >,
+    /// Watches it no more.
+    pub unsubscribe: Option<
+        unsafe extern "C" fn(monitor: *mut fid_mem_monitor, addr: *const c_void, len: usize),
+    >,
+    /// Whether the pages of a range are still those that were there.
+    pub valid: Option<
+        unsafe extern "C" fn(
+            monitor: *mut fid_mem_monitor,
+            addr: *const c_void,
+            len: usize,
+        ) -> bool,
+    >,
+}
+
+/// What an imported monitor of memory tells the library (`rdma/fi_ext.h`).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fi_ops_mem_notify {
+    /// Size of the table in bytes.
+    pub size: usize,
+    /// A range is gone.
+    pub notify: Option<
+        unsafe extern "C" fn(monitor: *mut fid_mem_monitor, addr: *const c_void, len: usize),
+    >,
+}
+
 /// Operations of an event queue.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

@@ -514,6 +514,18 @@ pub struct fid_av {
     pub ops: *mut fi_ops_av,
 }
 
+/// A monitor of memory, which the cache of registrations asks what was unmapped (`rdma/fi_ext.h`, "memory monitor" in fi_mr(3)).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct fid_mem_monitor {
+    /// The object. The library fills its context and operations in at the import.
+    pub fid: fid,
+    /// What whoever made the monitor implements.
+    pub export_ops: *mut fi_ops_mem_monitor,
+    /// What the library implements; filled in at the import.
+    pub import_ops: *mut fi_ops_mem_notify,
+}
+
 /// A memory registration.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

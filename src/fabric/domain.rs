@@ -11,7 +11,7 @@ use libfabric_sys as sys;
 
 use super::report::Report;
 use super::resolver::Resolver;
-use super::{Fabric, device_memory, handle, mr};
+use super::{Fabric, device_memory, handle, mr, registration_cache};
 use crate::Error;
 use crate::cuda::DeviceAllocation;
 use crate::memory::RegisterError;
@@ -31,6 +31,8 @@ pub struct Domain {
     ledger: Arc<AccessLedger>,
     /// Completion queues with a descriptor to wait on, open now.
     wait_queues: AtomicUsize,
+    /// Why libfabric caches its registrations, if it does.
+    cached: Option<&'static str>,
     /// What came of transfers that tried a device's memory; once for each way.
     probes: Mutex<Vec<Probe>>,
     /// For providers that take their time to open an endpoint.
@@ -54,15 +56,13 @@ impl Domain {
     pub(super) fn open(fabric: &Arc<Fabric>) -> Result<Arc<Self>, Error> {
         let scope = Scope::allocate().ok_or(Error::TooManyDomains { limit: MAX_SCOPES })?;
         let mut raw = ptr::null_mut();
-        // SAFETY: the fabric is open, the info is its own, `raw` is writable.
-        let rc = unsafe {
-            sys::fi_domain(
-                fabric.as_ptr(),
-                fabric.info().as_ptr(),
-                &raw mut raw,
-                ptr::null_mut(),
-            )
+        let open = || {
+            let info = fabric.info().as_ptr();
+            // SAFETY: the fabric is open, the info is its own, `raw` is writable.
+            unsafe { sys::fi_domain(fabric.as_ptr(), info, &raw mut raw, ptr::null_mut()) }
         };
+        let library = fabric.info().library();
+        let (rc, uncached) = registration_cache::without(library, fabric.provider(), open);
         let raw = NonNull::new(raw)
             .filter(|_| rc == 0)
             .ok_or_else(|| Error::fabric("fi_domain", rc))?;
@@ -72,6 +72,7 @@ impl Domain {
             registrations: AtomicUsize::new(0),
             ledger: AccessLedger::new(),
             wait_queues: AtomicUsize::new(0),
+            cached: uncached.err(),
             probes: Mutex::default(),
             resolver: Resolver::default(),
             this: this.clone(),
@@ -178,6 +179,12 @@ impl Domain {
 }
 
 impl Domain {
+    /// No key for a peer where libfabric caches registrations.
+    fn check_uncached(&self) -> Result<(), RegisterError> {
+        self.cached
+            .map_or(Ok(()), |reason| Err(RegisterError::Cached { reason }))
+    }
+
     /// Itself, in the process that opened it.
     fn here(&self) -> Result<Arc<Self>, RegisterError> {
         let owner = self.fabric.owner();
@@ -205,6 +212,9 @@ impl Registrar for Domain {
         memory: &DeviceRange,
         rights: Option<Access>,
     ) -> Result<RawRegistration, RegisterError> {
+        if rights.is_some() {
+            self.check_uncached()?;
+        }
         let offered = self.fabric.device_memory();
         device_memory::register(&self.here()?, offered, memory, rights)
     }
@@ -215,6 +225,7 @@ impl Registrar for Domain {
         len: usize,
         access: Access,
     ) -> Result<RawRegistration, RegisterError> {
+        self.check_uncached()?;
         let this = self
             .this
             .upgrade()
@@ -239,6 +250,7 @@ impl fmt::Debug for Domain {
         f.debug_struct("Domain")
             .field("fabric", &self.fabric)
             .field("registrations", &self.registrations())
+            .field("cached", &self.cached)
             .finish_non_exhaustive()
     }
 }

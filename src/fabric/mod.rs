@@ -31,6 +31,7 @@ mod probe;
 mod process_settings;
 mod provider;
 mod queue;
+mod registration_cache;
 mod report;
 mod resolver;
 mod rma;
@@ -51,6 +52,7 @@ pub use domain::Domain;
 pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};
 pub use provider::{AccessEnds, EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
+pub use registration_cache::RegistrationCache;
 pub use report::{Progress, Report, SocketAccess, WaitObject};
 
 pub(crate) use address::{AddrForm, NAME_MAX};

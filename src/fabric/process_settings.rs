@@ -4,6 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::registration_cache::{MAX_COUNT, MONITOR, RegistrationCache};
 use crate::Error;
 
 /// libfabric has been asked for providers: it reads its variables then, and never again.
@@ -53,6 +54,7 @@ impl LogLevel {
 /// | [`providers`](Self::providers) | `FI_PROVIDER` | names, with commas between | all | | 1.17 and 2.x |
 /// | [`provider_path`](Self::provider_path) | `FI_PROVIDER_PATH` | directories, with colons between | libfabric's | | 1.17 and 2.x |
 /// | [`universe_size`](Self::universe_size) | `FI_UNIVERSE_SIZE` | peers that libfabric prepares for | 256 | 1 to 2³¹ - 1 | 1.17 and 2.x |
+/// | [`registration_cache`](Self::registration_cache) | `FI_MR_CACHE_MAX_COUNT`, `FI_MR_CACHE_MONITOR` | | off, without a variable | [`RegistrationCache`] | 1.17 and 2.x |
 /// | [`fork_safe`](Self::fork_safe) | `RDMAV_FORK_SAFE`, `RDMAV_HUGEPAGES_SAFE`, `CXI_FORK_SAFE`, `CXI_FORK_SAFE_HP` | | not set | set or not | read by rdma-core and libcxi |
 ///
 /// A variable that is in the environment already stays as it is: who starts the program has the last word.
@@ -131,6 +133,22 @@ impl ProcessSettings {
     #[must_use]
     pub fn universe_size(self, peers: u32) -> Self {
         self.set("FI_UNIVERSE_SIZE", peers)
+    }
+
+    /// Whether libfabric keeps registrations, with their keys, that were closed (`verbs`, `verbs;ofi_rxm`). Where it does, nothing can be lent to a
+    /// peer: windows, and with them long messages and streams by write, are refused ([`RegisterError::Cached`](crate::error::RegisterError::Cached)), and memory that
+    /// was registered stays pinned until it is unmapped.
+    ///
+    /// It is off in any case, unless this or the environment says otherwise: fabricast registers a region once and not per transfer, so it gains nothing by one.
+    #[must_use]
+    pub fn registration_cache(mut self, cache: RegistrationCache) -> Self {
+        self.variables
+            .retain(|(name, _)| ![MAX_COUNT, MONITOR].contains(name));
+        match cache {
+            RegistrationCache::Off => self.set(MAX_COUNT, 0),
+            RegistrationCache::Memhooks => self.set(MONITOR, "memhooks"),
+            RegistrationCache::Userfaultfd => self.set(MONITOR, "userfaultfd"),
+        }
     }
 
     /// Lets the libraries below verbs, efa and cxi keep what they register from forked children (`MADV_DONTFORK`), their own queues and copies too.
@@ -257,6 +275,22 @@ mod tests {
             ]
         );
         assert!(settings.check().is_ok());
+    }
+
+    #[test]
+    fn the_last_word_on_the_cache_of_registrations_counts() {
+        let variables = |caches: &[RegistrationCache]| {
+            let settings = caches.iter().fold(ProcessSettings::default(), |s, cache| {
+                s.registration_cache(*cache)
+            });
+            assert!(settings.check().is_ok());
+            settings.variables
+        };
+        let memhooks = [("FI_MR_CACHE_MONITOR", "memhooks".to_owned())];
+        let off = [("FI_MR_CACHE_MAX_COUNT", "0".to_owned())];
+        use RegistrationCache::{Memhooks, Off, Userfaultfd};
+        assert_eq!(variables(&[Off, Memhooks]), memhooks);
+        assert_eq!(variables(&[Userfaultfd, Memhooks, Off]), off);
     }
 
     #[test]

@@ -129,6 +129,8 @@ pub struct Provider {
     pub cuda_ipc: bool,
     /// Blocks of streams go better by RMA write than as messages, although the receiver copies each out of its window: measured, or not said.
     pub favours_writes: bool,
+    /// libfabric keeps a cache of its registrations, unless it is kept from it: see [`RegistrationCache`](super::RegistrationCache).
+    pub caches_registrations: bool,
     /// Bytes that it copies by itself, in words.
     pub copies: &'static str,
     /// Where the facts come from.
@@ -192,6 +194,7 @@ pub const PROVIDERS: &[Provider] = &[
         access_ends: AccessEnds::BehindFence,
         cuda_ipc: false,
         favours_writes: false,
+        caches_registrations: false,
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         evidence: Evidence::Tested,
         refused: None,
@@ -219,10 +222,12 @@ pub const PROVIDERS: &[Provider] = &[
         offset_windows: false,
         reads_outlive_close: false,
         holds_registrations: false,
-        // ibv_dereg_mr: the card refuses what comes with the key from then on.
+        // ibv_dereg_mr: the card refuses what comes with the key from then on. Not with the cache: that keeps it.
         access_ends: AccessEnds::WithKey,
         cuda_ipc: false,
         favours_writes: false,
+        // vrb_domain.
+        caches_registrations: true,
         copies: "none",
         evidence: Evidence::Documented,
         refused: None,
@@ -244,6 +249,7 @@ pub const PROVIDERS: &[Provider] = &[
     Provider {
         reports_after_close: false,
         environment: RXM_ENVIRONMENT,
+        caches_registrations: true,
         // One-sided operations go to the card as they are.
         access_ends: AccessEnds::WithKey,
         cq_data: 4,
@@ -281,7 +287,7 @@ pub const PROVIDERS: &[Provider] = &[
     },
     rdm("udp;ofi_rxd", 4, false, "every message", Evidence::Tested),
     // fi_efa.7 and prov/efa: RXR_IOV_LIMIT, later EFA_RDM_IOV_LIMIT, 4; CQ data of 8 bytes in 1.17 and 4 since 1.18 (EFA_CQ_DATA_SIZE);
-    // no wait object in 1.17, later only where its shared memory is off.
+    // no wait object in 1.17, later only where its shared memory is off. Of a cache, 1.17 has one of its own for those who don't say FI_MR_LOCAL; we do.
     Provider {
         reports_after_close: false,
         cq_data: 4,
@@ -350,6 +356,7 @@ const fn rdm(
         access_ends: AccessEnds::WithEndpoint,
         cuda_ipc: false,
         favours_writes: false,
+        caches_registrations: false,
         copies,
         evidence,
         refused: None,

@@ -136,7 +136,8 @@ impl Drop for ManagedVersioned {
 
 impl Region {
     /// A region over a tensor of another library, which must lie in one run: of a GPU, pinned memory, managed memory, or the host's. The
-    /// region owns it from here on, and calls its deleter when the last slice, buffer and registration of it are gone.
+    /// region owns it from here on, and calls its deleter when the last slice, buffer and registration of it are gone. What the deleter gives back, and whether its allocator
+    /// unmaps it and how, matters to nobody then (but see [`external`](Self::external), "Who unmaps the memory", where libfabric's cache is on).
     ///
     /// # Errors
     /// [`MemoryError::Tensor`] for one that is not contiguous, of an unknown kind of device, or not where it says; else as

@@ -171,6 +171,24 @@ pub enum RegisterError {
         /// The process that opened it.
         made_by: u32,
     },
+    /// The memory of an external region is not mapped, or no more: its owner has unmapped it before the region was gone.
+    #[error(
+        "an external region of {len_bytes} bytes is not mapped: its owner has to keep it until `keep_alive` is dropped"
+    )]
+    NotMapped {
+        /// The size of the region, in bytes.
+        len_bytes: usize,
+    },
+    /// A peer's access to the memory could not be ended, nor kept to the rights that it is given: libfabric caches registrations
+    /// ([`RegistrationCache`](crate::fabric::RegistrationCache)).
+    #[error(
+        "a peer can't be given access to memory while libfabric caches registrations, which would leave it there, with all rights, when the window \
+         is taken back ({reason}): unset FI_MR_CACHE_MONITOR, or start the process with FI_MR_CACHE_MAX_COUNT=0"
+    )]
+    Cached {
+        /// Why it does.
+        reason: &'static str,
+    },
     /// The last deregistration still waits for operations in flight.
     #[error("this region is still being deregistered: operations that use it are in flight")]
     Closing,

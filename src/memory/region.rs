@@ -16,6 +16,7 @@ use super::path::Path;
 use super::registration::{RawRegistration, Registrar, RegistrationTable, Scope};
 use crate::cuda::DeviceAllocation;
 use crate::fabric::Domain;
+use crate::mapping;
 use crate::memory::RegisterError;
 use crate::process::Here;
 
@@ -186,6 +187,17 @@ impl Region {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
+    /// # Who unmaps the memory, and how
+    ///
+    /// `keep_alive` alone, in its `drop`. It runs behind the end of the last registration, which takes the pages from the card: so how it unmaps, by munmap(2) of libc or by
+    /// a bare system call, does not matter. It does where the process has libfabric's cache of registrations switched on
+    /// ([`RegistrationCache`](crate::fabric::RegistrationCache); it is off without a setting). That one keeps a registration beyond its end, and hears of what libc's `munmap`, `mremap`,
+    /// `madvise` and `mmap` with `MAP_FIXED` do, by patching them, and of nothing else: not of rustix' system calls, nor of those of a libc that is linked statically. What is mapped
+    /// at the address next would be sent from the pages that lay there before.
+    ///
+    /// Memory that is unmapped too early breaks the promise below. Nobody is told: `tcp` fails the next send from it (EFAULT), and with it the connection; a card goes on with the
+    /// pages, which it holds, and what it sends from them is no longer what lies at the address. Where it is seen, registering says so ([`RegisterError::NotMapped`]).
+    ///
     /// Whether a forked child gets a copy is the owner's business: with `madvise(MADV_DONTFORK)` it does not, and what is registered survives a fork on
     /// any kernel, as memory of our own does ([`HostRegionBuilder::inherited`]).
     ///
@@ -193,7 +205,8 @@ impl Region {
     /// [`MemoryError::Empty`] for 0 bytes, [`MemoryError::TooLarge`] when `len` is above `isize::MAX` or wraps around the address space.
     ///
     /// # Safety
-    /// * All of `base .. base + len` is mapped, readable (and writable if something is received into it) until `keep_alive` is dropped.
+    /// * All of `base .. base + len` is mapped, readable (and writable if something is received into it) until `keep_alive` is dropped; and to the same
+    ///   pages: neither unmapped, nor mapped anew, nor emptied (`MADV_DONTNEED`, `MADV_FREE`).
     /// * Nobody holds a Rust reference to any of these bytes that reads or writes by peers or devices would violate, from now until
     ///   `keep_alive` is dropped; they are shared with the network, as with a device.
     pub unsafe fn external(
@@ -305,8 +318,16 @@ impl Region {
         match self.device_range() {
             // The address of a device's memory never gets into a call for the host's.
             Some(range) => registrar.register_device(&range, None),
+            None if self.has_gone() => Err(RegisterError::NotMapped {
+                len_bytes: self.len,
+            }),
             None => registrar.register(self.base, self.len),
         }
+    }
+
+    /// The memory is somebody else's, who has unmapped it although this region still lives.
+    fn has_gone(&self) -> bool {
+        matches!(*self.memory, Memory::External(_)) && !mapping::is_mapped(self.base, self.len)
     }
 
     /// Which way the bytes go between the region and that domain's network; `None` where it is not registered with it.

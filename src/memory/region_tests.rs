@@ -24,6 +24,23 @@ fn external(len: usize, log: &Arc<Mutex<Vec<&'static str>>>) -> Arc<Region> {
     unsafe { Region::external(base, len, Box::new(KeepAlive(Arc::clone(log), bytes))) }.unwrap()
 }
 
+/// By a provider that would take any address, as tcp does.
+#[test]
+fn external_memory_that_its_owner_has_unmapped_is_not_registered() {
+    let registrar = FakeRegistrar::new();
+    let len = 2 * rustix::param::page_size();
+    let base = mapping::anonymous(len, 0).unwrap();
+    // SAFETY: nobody looks into it. It is not kept as long as the region lives, which is what this test does wrong.
+    let region = unsafe { Region::external(base, len, Box::new(())) }.unwrap();
+    region.register_with(&registrar).unwrap();
+    region.deregister_from(registrar.scope());
+    // SAFETY: mapped above, and nobody has an address in it but the region, which does not use it.
+    unsafe { mapping::unmap(base, len) }.unwrap();
+    let refused = region.register_with(&registrar).unwrap_err();
+    assert_eq!(refused, RegisterError::NotMapped { len_bytes: len });
+    assert_eq!(region.registration_count(), 0);
+}
+
 #[test]
 fn external_memory_outlives_its_registrations() {
     struct Mr(Arc<Mutex<Vec<&'static str>>>);

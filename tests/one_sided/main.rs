@@ -1,7 +1,9 @@
-//! One-sided operations over real providers: what they do, what nobody may do, and peers that stop in the middle of one.
+//! One-sided operations over real providers: what they do, what nobody may do, peers that stop in the middle of one, and memory
+//! that comes and goes.
 
 #[path = "../common/mod.rs"]
 mod common;
 mod forged;
+mod remapped;
 mod rma;
 mod rma_stop;

@@ -37,7 +37,10 @@ impl Both {
     }
 
     fn with(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
-        let mut pair = Pair::apart(domain, send, receive);
+        Self::over(Pair::apart(domain, send, receive))
+    }
+
+    fn over(mut pair: Pair) -> Self {
         // A first message says which connection it is.
         let payload = pair.buffer(b"hello");
         pair.send(payload, b"", 0);
@@ -394,6 +397,68 @@ fn a_refused_write_is_a_failure_unless_the_weaker_level_was_chosen() {
             );
         }
     }
+}
+
+/// How a peer uses a window otherwise than it may, although the owner's memory around it is registered as well.
+const TRESPASSES: [&str; 3] = ["beside it", "a right that it has not", "taken back"];
+
+/// Where the owner's registrations were cached (`fabric::RegistrationCache`), all three would land: one key for all of the region, with all rights, as long
+/// as it is mapped.
+#[test]
+fn a_key_reaches_its_window_alone_and_ends_with_it() {
+    let _watchdog = Watchdog::new("a_key_reaches_its_window_alone");
+    let Some(domain) = domain() else { return };
+    let page = rustix::param::page_size();
+    let mut landed = Vec::new();
+    for trespass in TRESPASSES {
+        // Of one domain, which is the owner's.
+        let pair = Pair::with(&domain, SendConfig::default(), with_windows());
+        let mut both = Both::over(pair);
+        let whole = memory(&vec![0x11; 4 * page]);
+        whole.region().register(&domain).expect("registered");
+        let part = whole.slice(page..2 * page).expect("inside");
+        let access = if trespass == "a right that it has not" {
+            Access::READ
+        } else {
+            Access::WRITE
+        };
+        let (local, _) = both.far_window(part, access);
+        let descriptor = forged(&local, |bytes| match trespass {
+            "beside it" => {
+                let base = u64::from_le_bytes(bytes[32..40].try_into().expect("8 bytes"));
+                let beside = base + page as u64;
+                bytes[32..40].copy_from_slice(&beside.to_le_bytes());
+            }
+            // Under a number that this side has not heard to be over.
+            "taken back" => bytes[24] ^= 0x80,
+            _ => bytes[5] = Access::all().bits() as u8,
+        });
+        if trespass == "taken back" {
+            assert!(both.pair.receiver().revoke(local, after(SOON)));
+            both.until("released", |both| !both.far.is_empty());
+            assert!(
+                matches!(both.far[..], [WindowEvent::Released { .. }]),
+                "{:?}",
+                both.far
+            );
+            both.until("heard of", |both| !both.near.is_empty());
+            both.near.clear();
+        }
+        let remote = both.pair.sender().open_window(&descriptor);
+        let remote = remote.expect("this side can't know");
+        let payload = both.pair.buffer(b"attack!!");
+        let posted = both.pair.sender().write(payload, &remote, 9);
+        posted.expect("posted");
+        both.until("the outcome", |both| !both.near.is_empty());
+        match &both.near[..] {
+            [WindowEvent::WriteFailed { key: 9, .. }] => {}
+            [WindowEvent::Written { .. }] => landed.push(trespass),
+            other => panic!("{trespass}: {other:?}"),
+        }
+        let untouched = contents(&whole) == vec![0x11; 4 * page];
+        assert!(untouched || landed.contains(&trespass), "{trespass}");
+    }
+    assert!(landed.is_empty(), "landed: {landed:?}");
 }
 
 #[test]

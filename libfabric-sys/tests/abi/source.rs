@@ -184,6 +184,7 @@ fn c_name(rust: &str, enumerations: &[String]) -> Option<String> {
         "c_void" => "void",
         "c_char" => "char",
         "c_int" => "int",
+        "bool" => "_Bool",
         "usize" => "size_t",
         "isize" => "ssize_t",
         "u8" => "uint8_t",

@@ -142,7 +142,7 @@ pub(crate) fn constants() -> Vec<Constant> {
             FI_CLASS_EP FI_CLASS_SEP FI_CLASS_RX_CTX FI_CLASS_SRX_CTX FI_CLASS_TX_CTX
             FI_CLASS_STX_CTX FI_CLASS_PEP FI_CLASS_INTERFACE FI_CLASS_AV FI_CLASS_MR FI_CLASS_EQ
             FI_CLASS_CQ FI_CLASS_CNTR FI_CLASS_WAIT FI_CLASS_POLL FI_CLASS_CONNREQ FI_CLASS_MC
-            FI_CLASS_NIC FI_CLASS_AV_SET FI_TYPE_INFO FI_TYPE_EP_TYPE FI_TYPE_CAPS FI_TYPE_OP_FLAGS
+            FI_CLASS_NIC FI_CLASS_AV_SET FI_CLASS_MR_CACHE FI_CLASS_MEM_MONITOR FI_TYPE_INFO FI_TYPE_EP_TYPE FI_TYPE_CAPS FI_TYPE_OP_FLAGS
             FI_TYPE_ADDR_FORMAT FI_TYPE_TX_ATTR FI_TYPE_RX_ATTR FI_TYPE_EP_ATTR FI_TYPE_DOMAIN_ATTR
             FI_TYPE_FABRIC_ATTR FI_TYPE_THREADING FI_TYPE_PROGRESS FI_TYPE_PROTOCOL
             FI_TYPE_MSG_ORDER FI_TYPE_MODE FI_TYPE_AV_TYPE FI_TYPE_VERSION FI_TYPE_EQ_EVENT
@@ -241,6 +241,9 @@ pub(crate) fn layouts() -> Vec<Layout> {
         fid_av {
             1.17: fid ops;
         }
+        fid_mem_monitor {
+            1.17: fid export_ops import_ops;
+        }
         fid_mr {
             1.17: fid mem_desc key;
         }
@@ -325,6 +328,12 @@ pub(crate) fn layouts() -> Vec<Layout> {
         }
         fi_ops_cq {
             1.17: size read readfrom readerr sread sreadfrom signal strerror;
+        }
+        fi_ops_mem_monitor {
+            1.17: size start stop subscribe unsubscribe valid;
+        }
+        fi_ops_mem_notify {
+            1.17: size notify;
         }
         fi_ops_eq {
             1.17: size read readerr write sread strerror;
