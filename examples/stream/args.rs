@@ -218,6 +218,10 @@ pub(crate) struct DemoArgs {
     /// Directory for the temporary one that the files lie in; default: the system's
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
+    /// Address that the receiver listens at; default: loopback, or where that has no RDMA device (verbs) the address that this machine is
+    /// reached at
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<PeerAddr>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

@@ -1,7 +1,8 @@
-//! The demo: receiver and sender as two processes over the loopback interface, and the checksums of both files.
+//! The demo: receiver and sender as two processes on one machine, and the checksums of both files.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -10,8 +11,11 @@ use tempfile::TempDir;
 
 use crate::args::{CommonArgs, DemoArgs};
 use crate::failure::{Failure, describe};
+use crate::send::local_address;
 use crate::{device_buffers, say};
 
+/// An address that is nobody's (RFC 5737), on the other side of the default route.
+const OUTSIDE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
 /// Bytes that are made, and checked, at a time.
 const PIECE: usize = 1 << 20;
 
@@ -26,8 +30,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         Some(file) => file.clone(),
         None => make_file(&place.path().join("demo.dat"), args.size)?,
     };
+    let listen = listen_at(args)?;
     let mut receiver = Process::start("recv", |command| {
-        command.args(["--once", "--listen", "127.0.0.1:0", "--dir"]);
+        command.args(["--once", "--listen", &listen, "--dir"]);
         command.arg(&target_dir);
         pass_on(command, &args.common);
     })?;
@@ -45,6 +50,16 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     }
     let name = source.file_name().unwrap_or(source.as_os_str());
     compare(&source, &target_dir.join(name))
+}
+
+/// Where the receiver listens. RDMA cards are reached at the addresses of their network interfaces, and the loopback interface is none of theirs.
+fn listen_at(args: &DemoArgs) -> Result<String, Failure> {
+    let core = args.common.provider.split(';').next();
+    match (&args.listen, core) {
+        (Some(address), _) => Ok(address.to_string()),
+        (None, Some("verbs")) => Ok(SocketAddr::new(local_address(OUTSIDE)?, 0).to_string()),
+        (None, _) => Ok("127.0.0.1:0".to_owned()),
+    }
 }
 
 fn temporary_directory(args: &DemoArgs) -> Result<TempDir, Failure> {
