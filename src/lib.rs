@@ -35,6 +35,7 @@ pub mod fabric;
 mod fake_gpu;
 pub mod future;
 mod in_flight;
+mod mapping;
 pub mod memory;
 mod process;
 mod random;

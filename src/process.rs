@@ -12,13 +12,10 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
-
-use crate::Error;
+use crate::{Error, mapping};
 
 /// The process that made something.
 #[derive(Clone, Copy)]
@@ -125,20 +122,16 @@ fn mark() -> &'static AtomicU32 {
 /// A page of its own, never unmapped; none where the kernel can't empty it (before Linux 4.14).
 fn wiped_page() -> Option<&'static AtomicU32> {
     let bytes = rustix::param::page_size();
-    let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping at an address that the kernel chooses; it touches no memory of anybody.
-    let page =
-        unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
-    let page = page.ok()?;
+    let page = mapping::anonymous(bytes, 0).ok()?;
     // SAFETY: the page was just mapped, is as long as that, and nobody else knows it.
-    let wiped = unsafe { rustix::mm::madvise(page, bytes, Advice::LinuxWipeOnFork) };
+    let wiped = unsafe { mapping::advise(page, bytes, libc::MADV_WIPEONFORK) };
     if wiped.is_err() {
         // SAFETY: as above.
-        let _ = unsafe { rustix::mm::munmap(page, bytes) };
+        let _ = unsafe { mapping::unmap(page, bytes) };
         return None;
     }
     // SAFETY: mapped for ever, zeroed, aligned to a page, and only ever used as this atomic.
-    Some(unsafe { AtomicU32::from_ptr(page.cast()) })
+    Some(unsafe { AtomicU32::from_ptr(page.as_ptr().cast()) })
 }
 
 static WIPED_BY_HANDLER: AtomicU32 = AtomicU32::new(0);

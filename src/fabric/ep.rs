@@ -5,6 +5,7 @@
 use std::ffi::c_void;
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -44,9 +45,33 @@ pub(crate) struct Ep {
 unsafe impl Send for Ep {}
 
 impl Ep {
+    /// Opens an endpoint that is to connect to a peer. The info names the peer, too: `verbs` looks for the way to it here.
+    pub(crate) fn open_active(
+        domain: &Arc<Domain>,
+        info: &mut Info,
+        peer: &PeerAddr,
+        sizes: (usize, usize),
+        cq: &Arc<Cq>,
+        eq: &Arc<Eq>,
+    ) -> Result<Self, Error> {
+        info.set_destination(connectable(peer)?)?;
+        Self::open(domain, info, sizes, cq, eq)
+    }
+
+    /// Opens an endpoint for the connection request that the info came with.
+    pub(crate) fn open_passive(
+        domain: &Arc<Domain>,
+        request: &mut Info,
+        sizes: (usize, usize),
+        cq: &Arc<Cq>,
+        eq: &Arc<Eq>,
+    ) -> Result<Self, Error> {
+        Self::open(domain, request, sizes, cq, eq)
+    }
+
     /// Opens a connected endpoint (`FI_EP_MSG`), binds and enables it, with queues for `sizes` sends and receives where the
     /// provider has such long ones; where not, posts beyond what it has are refused with `-FI_EAGAIN`.
-    pub(crate) fn open(
+    fn open(
         domain: &Arc<Domain>,
         info: &mut Info,
         sizes: (usize, usize),
@@ -165,12 +190,7 @@ impl Ep {
 
     /// Starts to connect. Once in an endpoint's life.
     pub(crate) fn connect(&self, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
-        let socket = peer.socket_addr();
-        let address = socket.and_then(|_| ProviderAddress::new(peer));
-        let address = address.ok_or_else(|| Error::Address {
-            address: peer.to_string(),
-            reason: "the provider connects to IP addresses with a port".to_owned(),
-        })?;
+        let address = ProviderAddress::socket(connectable(peer)?);
         // SAFETY: the endpoint is open; the address and the data outlive the call, which copies them.
         let rc = unsafe {
             sys::fi_connect(
@@ -273,10 +293,11 @@ impl Ep {
     ///   the context was read, or [`close`](Self::close) returned `Ok`.
     #[inline]
     pub(crate) unsafe fn send(&self, peer: FiAddr, post: &SendPost<'_>) -> Result<(), PostRefused> {
+        let (msg_iov, desc, iov_count) = segments(post.iov, post.desc);
         let msg = sys::fi_msg {
-            msg_iov: post.iov.as_ptr(),
-            desc: post.desc.as_ptr().cast_mut(),
-            iov_count: post.iov.len(),
+            msg_iov,
+            desc,
+            iov_count,
             addr: peer.get(),
             context: post.context as *mut c_void,
             data: post.data.unwrap_or(0),
@@ -423,6 +444,39 @@ impl fmt::Debug for Ep {
     }
 }
 
+/// The only segment of an operation that moves no byte. No address: nothing looks there.
+static NOTHING: Segments = Segments([libc::iovec {
+    iov_base: ptr::null_mut(),
+    iov_len: 0,
+}]);
+
+struct Segments([libc::iovec; 1]);
+
+// SAFETY: it is only read, and its address leads nowhere.
+unsafe impl Sync for Segments {}
+
+/// The segments of an operation and their descriptors, as the provider gets them. There is one at least, although libfabric allows for none, and
+/// what has no byte has no descriptors: `verbs` and `shm` read the first descriptor whenever there is an array, and `verbs` fills in the first segment.
+#[inline]
+fn segments(
+    iov: &[libc::iovec],
+    desc: &[*mut c_void],
+) -> (*const libc::iovec, *mut *mut c_void, usize) {
+    debug_assert_eq!(iov.len(), desc.len());
+    match iov {
+        [] | [libc::iovec { iov_len: 0, .. }] => (NOTHING.0.as_ptr(), ptr::null_mut(), 1),
+        _ => (iov.as_ptr(), desc.as_ptr().cast_mut(), iov.len()),
+    }
+}
+
+/// The address of a peer to whom a connection of the provider's own can be made.
+fn connectable(peer: &PeerAddr) -> Result<SocketAddr, Error> {
+    peer.socket_addr().ok_or_else(|| Error::Address {
+        address: peer.to_string(),
+        reason: "the provider connects to IP addresses with a port".to_owned(),
+    })
+}
+
 fn rma_iov(post: &RmaPost<'_>) -> sys::fi_rma_iov {
     sys::fi_rma_iov {
         addr: post.remote.addr,
@@ -432,10 +486,11 @@ fn rma_iov(post: &RmaPost<'_>) -> sys::fi_rma_iov {
 }
 
 fn rma_msg(peer: FiAddr, post: &RmaPost<'_>, remote: &sys::fi_rma_iov) -> sys::fi_msg_rma {
+    let (msg_iov, desc, iov_count) = segments(post.iov, post.desc);
     sys::fi_msg_rma {
-        msg_iov: post.iov.as_ptr(),
-        desc: post.desc.as_ptr().cast_mut(),
-        iov_count: post.iov.len(),
+        msg_iov,
+        desc,
+        iov_count,
         addr: peer.get(),
         rma_iov: remote,
         rma_iov_count: 1,

@@ -234,6 +234,27 @@ impl Info {
         unsafe { (*attr).tclass = class };
     }
 
+    /// Names the peer that an endpoint of this info is to connect to.
+    pub(crate) fn set_destination(&mut self, peer: SocketAddr) -> Result<(), Error> {
+        let (address, len) = (ProviderAddress::socket(peer), socket_address_len(peer));
+        // SAFETY: a call for memory; the library frees it with the info by free(3).
+        let copy = unsafe { libc::malloc(len) };
+        if copy.is_null() {
+            return Err(Error::fabric("malloc", libc::ENOMEM));
+        }
+        // SAFETY: both have `len` bytes, and the copy was just made.
+        unsafe {
+            copy.cast::<u8>()
+                .copy_from_nonoverlapping(address.as_ptr().cast(), len);
+        }
+        let head = self.head_mut();
+        let before = std::mem::replace(&mut head.dest_addr, copy);
+        head.dest_addrlen = len;
+        // SAFETY: the library allocated it with malloc(3), or it is ours, or null; nothing refers to it any more.
+        unsafe { libc::free(before) };
+        Ok(())
+    }
+
     /// The same without addresses and interface, to be asked for with others.
     pub(crate) fn without_addresses(mut self) -> Self {
         let head = self.head_mut();
@@ -424,8 +445,24 @@ impl ProviderAddress {
         Some(Self { storage })
     }
 
+    /// Of an IP address.
+    pub(crate) fn socket(addr: SocketAddr) -> Self {
+        // SAFETY: a struct of integers is valid when zeroed.
+        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        write_socket_address(addr, &mut storage);
+        Self { storage }
+    }
+
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr_storage {
         &raw const self.storage
+    }
+}
+
+/// Bytes of its form as a `sockaddr`.
+fn socket_address_len(addr: SocketAddr) -> usize {
+    match addr {
+        SocketAddr::V4(_) => size_of::<libc::sockaddr_in>(),
+        SocketAddr::V6(_) => size_of::<libc::sockaddr_in6>(),
     }
 }
 
@@ -479,6 +516,24 @@ mod tests {
             // SAFETY: one byte less is readable, too.
             let short = unsafe { read_address(raw.as_ptr().cast(), len - 1) };
             assert_eq!(short, None, "a cut address is no address");
+        }
+    }
+
+    #[test]
+    fn an_info_names_the_peer_that_it_was_told_last() {
+        let Ok(library) = sys::Library::load() else {
+            return println!("SKIPPED: there is no libfabric");
+        };
+        let mut info = Info::hints(library).unwrap();
+        for text in ["127.0.0.1:7471", "[fe80::1%3]:80", "10.0.2.15:1"] {
+            let peer: PeerAddr = text.parse().unwrap();
+            info.set_destination(peer.socket_addr().unwrap()).unwrap();
+            assert_eq!(
+                info.destination().unwrap().to_string(),
+                text.replace("%3", "")
+            );
+            let copy = info.duplicate().unwrap();
+            assert_eq!(copy.destination(), info.destination());
         }
     }
 

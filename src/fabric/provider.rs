@@ -90,6 +90,11 @@ pub struct Provider {
     pub endpoints: &'static [EndpointKind],
     /// Segments in one send as documented, header included; the opened provider's own answer wins.
     pub iov_limit: usize,
+    /// What is sent is in the peer's memory, and delivered, while the peer's program does nothing: the card puts it into a receive buffer that
+    /// was posted, up to as many as were. Elsewhere it waits for the peer's program to poll.
+    pub delivers_alone: bool,
+    /// Its bytes go by sockets of TCP: any program can reach a listener, a relay can stand between, and the kernel can cut a connection.
+    pub over_tcp: bool,
     /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
     pub endpoint_scope: bool,
     /// It has a file descriptor to wait on (`FI_WAIT_FD`).
@@ -167,6 +172,8 @@ pub const PROVIDERS: &[Provider] = &[
         // FI_EP_RDM since libfabric 1.18.
         endpoints: &[EndpointKind::Msg, EndpointKind::Rdm],
         iov_limit: 4,
+        delivers_alone: false,
+        over_tcp: true,
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
@@ -192,6 +199,8 @@ pub const PROVIDERS: &[Provider] = &[
         name: "verbs",
         endpoints: &[EndpointKind::Msg],
         iov_limit: 4,
+        delivers_alone: true,
+        over_tcp: false,
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
@@ -214,6 +223,7 @@ pub const PROVIDERS: &[Provider] = &[
         environment: None,
     },
     Provider {
+        over_tcp: true,
         reports_after_close: false,
         environment: RXM_ENVIRONMENT,
         ..rdm(
@@ -240,7 +250,10 @@ pub const PROVIDERS: &[Provider] = &[
         )
     },
     // libfabric 1.17's name for what is `tcp` with FI_EP_RDM later; its wait descriptor is always ready.
-    rdm("net", 4, false, "as tcp", Evidence::Tested),
+    Provider {
+        over_tcp: true,
+        ..rdm("net", 4, false, "as tcp", Evidence::Tested)
+    },
     Provider {
         reports_after_close: false,
         offset_windows: true,
@@ -256,7 +269,10 @@ pub const PROVIDERS: &[Provider] = &[
         )
     },
     // Its descriptor is written by progress, which with FI_PROGRESS_MANUAL is ours: who sleeps on it, sleeps.
-    rdm("sockets", 8, false, "sends up to 255 B", Evidence::Tested),
+    Provider {
+        over_tcp: true,
+        ..rdm("sockets", 8, false, "sends up to 255 B", Evidence::Tested)
+    },
     rdm("udp;ofi_rxd", 4, false, "every message", Evidence::Tested),
     // fi_efa.7 and prov/efa: RXR_IOV_LIMIT, later EFA_RDM_IOV_LIMIT, 4; CQ data of 8 bytes in 1.17 and 4 since 1.18 (EFA_CQ_DATA_SIZE);
     // no wait object in 1.17, later only where its shared memory is off.
@@ -311,6 +327,9 @@ const fn rdm(
         name,
         endpoints: &[EndpointKind::Rdm],
         iov_limit,
+        // Their messages wait in software, with which the two sides agree what is delivered.
+        delivers_alone: false,
+        over_tcp: false,
         endpoint_scope: false,
         wait_fd,
         reports_after_close: true,

@@ -1,7 +1,7 @@
 //! Host memory of our own: mapped, aligned, in huge pages where there are some, on one NUMA node where asked.
 //!
-//! Mapped, advised and unmapped through libc, never by a bare system call: providers that cache registrations (verbs, efa) learn by patching libc's
-//! functions that memory is gone, and would go on using the pages that lay there before.
+//! Mapped, advised and unmapped through libc, never by a bare system call ([`mapping`](crate::mapping)): caches of registrations would go on using the
+//! pages that lay there before.
 //!
 //! A forked child has none of it (`MADV_DONTFORK`), unless that was asked for: a fork makes pages copy-on-write, and on old kernels the parent's next
 //! write then moves it to new pages, while a network card, a disk or a GPU goes on using those that were pinned for it.
@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use super::device::Pin;
 use super::{MemoryError, Region, round_up};
+use crate::mapping;
 
 /// The only size of huge page that we ask for, in bytes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
@@ -267,21 +268,7 @@ impl HostMapping {
     /// Maps `len` bytes (a multiple of `page`) that start at a multiple of `alignment`: more than asked, and the ends given back.
     fn new(len: usize, page: usize, alignment: usize, flags: libc::c_int) -> io::Result<Self> {
         let spare = alignment.saturating_sub(page);
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nobody's memory.
-        let start = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len + spare,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
-                -1,
-                0,
-            )
-        };
-        if start == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let start = NonNull::new(start.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let start = mapping::anonymous(len + spare, flags)?;
         let head = start.addr().get().next_multiple_of(alignment) - start.addr().get();
         // SAFETY: `head <= spare`, so this stays inside of the mapping.
         let base = unsafe { start.add(head) };
@@ -291,7 +278,7 @@ impl HostMapping {
             if bytes > 0 {
                 // SAFETY: whole pages at the ends of the mapping just made; nobody knows their addresses yet.
                 // On failure they stay mapped, unused.
-                let _ = unsafe { libc::munmap(from.as_ptr().cast(), bytes) };
+                let _ = unsafe { mapping::unmap(from, bytes) };
             }
         }
         Ok(Self {
@@ -361,12 +348,7 @@ impl HostMapping {
     /// Advice for all of it: one of those that change no content.
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the mapping is ours and whole; none of the advices that are given here changes what lies in it.
-        let rc = unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) };
-        if rc == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
+        unsafe { mapping::advise(self.base, self.len, advice) }
     }
 
     fn touch(&self) {
@@ -382,9 +364,7 @@ impl HostMapping {
 impl Drop for HostMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, whole, and its region is gone, so nobody holds an address in it.
-        let rc = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-        if rc != 0 {
-            let error = io::Error::last_os_error();
+        if let Err(error) = unsafe { mapping::unmap(self.base, self.len) } {
             tracing::error!(%error, len_bytes = self.len, "munmap: a host region leaked");
         }
     }

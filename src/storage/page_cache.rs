@@ -9,14 +9,13 @@ use std::io;
 use std::ops::{Bound, Range, RangeBounds};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::Path;
-use std::ptr;
 
 use rustix::fs::{Advice, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
 
 use super::open::retry;
 use super::{FileError, FileErrorKind, FileHandle, FileOperation};
+use crate::mapping;
 
 /// How much of a file is mapped at once where the kernel has no cachestat(2), in bytes; a byte a page is kept for it.
 const WINDOW: u64 = 1 << 30;
@@ -288,22 +287,13 @@ fn resident_by_mincore(fd: BorrowedFd<'_>, start: u64, end: u64) -> Result<u64, 
 
 fn resident_in_window(fd: BorrowedFd<'_>, at: u64, len: usize) -> Result<u64, FileErrorKind> {
     let mut pages = vec![0_u8; len.div_ceil(rustix::param::page_size())];
-    // SAFETY: a new mapping at an address that the kernel chooses; no byte of it is ever touched, so the file may shrink meanwhile.
-    let window = unsafe {
-        rustix::mm::mmap(
-            ptr::null_mut(),
-            len,
-            ProtFlags::READ,
-            MapFlags::SHARED,
-            fd,
-            at,
-        )
-    }?;
+    // No byte of it is ever touched, so the file may shrink meanwhile.
+    let window = mapping::of_file(fd, at, len).map_err(|error| FileErrorKind::os(&error))?;
     // SAFETY: the mapping was just made and is as long as that; the vector has a byte for each page of it.
-    let rc = unsafe { libc::mincore(window, len, pages.as_mut_ptr()) };
+    let rc = unsafe { libc::mincore(window.as_ptr().cast(), len, pages.as_mut_ptr()) };
     let error = (rc != 0).then(io::Error::last_os_error);
     // SAFETY: the mapping is this function's, and nothing refers to it any more.
-    unsafe { rustix::mm::munmap(window, len) }?;
+    unsafe { mapping::unmap(window, len) }.map_err(|error| FileErrorKind::os(&error))?;
     match error {
         Some(error) => Err(FileErrorKind::os(&error)),
         // The other bits are reserved.

@@ -11,11 +11,19 @@
     reason = "whoever needs it has it; programs take these files one by one"
 )]
 mod names;
+#[path = "patience.rs"]
+#[allow(
+    clippy::duplicate_mod,
+    reason = "whoever needs it has it; programs take these files one by one"
+)]
+mod patience;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+
+use patience::patient;
 
 const ROLE: &str = "FABRICAST_TEST_ROLE";
 const ARGUMENT: &str = "FABRICAST_TEST_ARGUMENT";
@@ -134,6 +142,7 @@ impl Child {
 
     /// The next line that begins with this word, the word left out.
     pub(crate) fn expect(&mut self, word: &str, limit: Duration) -> String {
+        let limit = patient(limit);
         let until = Instant::now() + limit;
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -185,6 +194,7 @@ impl Child {
 
     /// Waits for its end.
     pub(crate) fn wait(&mut self, limit: Duration) -> ExitStatus {
+        let limit = patient(limit);
         let until = Instant::now() + limit;
         loop {
             if let Some(status) = self.process.try_wait().expect("our child") {

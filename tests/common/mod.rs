@@ -8,6 +8,12 @@
 )]
 
 pub(crate) mod child;
+#[allow(
+    clippy::duplicate_mod,
+    reason = "whoever needs it has it; programs take these files one by one"
+)]
+mod patience;
+pub(crate) mod provider;
 pub(crate) mod raw;
 
 use std::collections::BTreeMap;
@@ -17,9 +23,16 @@ use std::time::{Duration, Instant};
 
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ConnectionId, ReceiveConfig, SendConfig};
-use fabricast::error::Error;
-use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
+use fabricast::fabric::EndpointKind;
+use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
+
+#[allow(
+    unused_imports,
+    reason = "each test program is a crate of its own and uses a part of this"
+)]
+pub(crate) use self::{
+    patience::patient,
+    provider::{Needs, any_port, domain_of, nobodys_port, node},
 };
 
 /// After which a step hangs that takes milliseconds on an idle machine. Ends a test, and is no claim about how long anything takes: a machine
@@ -29,21 +42,9 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 /// After which a test hangs as a whole, and its process is ended: the least that a [`Watchdog`] waits.
 const HANGS_AFTER: Duration = Duration::from_secs(300);
 
-/// A domain of tcp on the loopback interface. `None`, after a line that says why, where there is no libfabric.
+/// A domain of the provider that is asked for, with connections of its own. `None`, after a line that says why, where there is none.
 pub(crate) fn domain() -> Option<Arc<Domain>> {
-    match Fabric::builder().provider("tcp").node("127.0.0.1").open() {
-        Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
-        Err(Error::Library(error)) if std::env::var_os("FABRICAST_LIBFABRIC").is_none() => {
-            println!("SKIPPED: {error}");
-            None
-        }
-        Err(error) => panic!("{error}"),
-    }
-}
-
-/// Any free port of the loopback interface.
-pub(crate) fn any_port() -> PeerAddr {
-    "127.0.0.1:0".parse().expect("an address")
+    domain_of(EndpointKind::Msg)
 }
 
 /// A moment from now.
@@ -116,7 +117,7 @@ impl Watchdog {
     }
 
     pub(crate) fn with(test: &'static str, limit: Duration) -> Self {
-        let limit = limit.max(HANGS_AFTER);
+        let limit = patient(limit.max(HANGS_AFTER));
         let (quiet, heard) = mpsc::channel();
         std::thread::spawn(move || {
             if heard.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
@@ -130,6 +131,7 @@ impl Watchdog {
 
 /// Calls `step` until `done`, or fails at the deadline.
 pub(crate) fn drive(what: &str, limit: Duration, mut step: impl FnMut() -> bool) {
+    let limit = patient(limit);
     let until = after(limit);
     let mut idle = 0u32;
     while !step() {
@@ -187,7 +189,7 @@ pub(crate) fn rss_bytes() -> u64 {
 
 /// Waits until the process has no more descriptors than this: closing a peer's may take it a moment.
 pub(crate) fn assert_fds_back(baseline: usize, limit: Duration, mut step: impl FnMut()) {
-    let until = after(limit);
+    let until = after(patient(limit));
     while fd_count() > baseline {
         assert!(
             Instant::now() < until,

@@ -60,7 +60,7 @@ pub(crate) fn start(role: &str, row: &str, library: &str, words: &str) -> Child 
         ("FABRICAST_LIBFABRIC", library),
         ("FABRICAST_ROW", ""),
         ("FABRICAST_CASE", ""),
-        // What the row of `ofi_rxm` asks for.
+        // What the rows of `ofi_rxm` ask for.
         ("FI_OFI_RXM_SAR_LIMIT", "0"),
     ];
     Child::with_env(NAME, role, format!("row={row} {words}"), &env)

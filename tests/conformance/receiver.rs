@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{ConnectionId, ConnectionInfo, LongMessages, ReceiveConfig};
-use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent};
+use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
 
-use crate::common::{SOON, child, drive};
+use crate::common::{SOON, any_port, child, drive};
 use crate::message::{Checker, MAX_MESSAGE};
 use crate::told::{Told, mode};
 
@@ -28,11 +28,12 @@ pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
         config = config.header_mode(mode(asked));
     }
     let anywhere = match domain.fabric().provider().name {
-        "shm" => "any",
-        _ => "127.0.0.1:0",
+        "shm" => PeerAddr::any(),
+        _ => any_port(),
     };
-    let at = told.text("at").unwrap_or(anywhere);
-    ReceiveEndpoint::listen(domain, at.parse().expect("an address"), config).expect("listens")
+    let at = told.text("at");
+    let at = at.map_or(anywhere, |at| at.parse().expect("an address"));
+    ReceiveEndpoint::listen(domain, at, config).expect("listens")
 }
 
 /// Receives until so many connections (`ends`) are over, keeping the first `hold` messages until then or until told.

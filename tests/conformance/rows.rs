@@ -6,55 +6,65 @@ use fabricast::error::Error;
 use fabricast::fabric::EndpointKind;
 use fabricast::{Domain, Fabric};
 
-use crate::common::{SOON, child};
+use crate::common::{SOON, child, node};
 use crate::on;
 use crate::told::Told;
 
-/// A provider with one kind of endpoint, and the local address that it is asked for.
+/// A provider with one kind of endpoint.
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) provider: &'static str,
     pub(crate) kind: EndpointKind,
-    node: Option<&'static str>,
+    /// It takes an address of this machine.
+    by_address: bool,
     /// Bytes of CQ data that it may use: 4 is what efa and psm3 have.
     pub(crate) cq_data: usize,
 }
-
-const LOOPBACK: Option<&str> = Some("127.0.0.1");
 
 pub(crate) const ROWS: &[Row] = &[
     Row {
         name: "tcp(MSG)",
         kind: EndpointKind::Msg,
-        ..row("tcp", LOOPBACK)
+        ..row("tcp", true)
     },
     Row {
         name: "tcp(RDM)",
-        ..row("tcp", LOOPBACK)
+        ..row("tcp", true)
     },
-    row("tcp;ofi_rxm", LOOPBACK),
-    row("net", LOOPBACK),
+    row("tcp;ofi_rxm", true),
+    row("net", true),
     Row {
         name: "tcp(RDM,4)",
         cq_data: 4,
-        ..row("tcp", LOOPBACK)
+        ..row("tcp", true)
     },
     Row {
         name: "net(4)",
         cq_data: 4,
-        ..row("net", LOOPBACK)
+        ..row("net", true)
     },
-    row("shm", None),
-    row("sockets", LOOPBACK),
-    row("udp;ofi_rxd", LOOPBACK),
+    row("shm", false),
+    row("sockets", true),
+    row("udp;ofi_rxd", true),
+    Row {
+        name: "verbs(MSG)",
+        kind: EndpointKind::Msg,
+        // What a card's immediate data holds.
+        cq_data: 4,
+        ..row("verbs", true)
+    },
+    Row {
+        cq_data: 4,
+        ..row("verbs;ofi_rxm", true)
+    },
 ];
 
-const fn row(provider: &'static str, node: Option<&'static str>) -> Row {
+const fn row(provider: &'static str, by_address: bool) -> Row {
     Row {
         name: provider,
         provider,
         kind: EndpointKind::Rdm,
-        node,
+        by_address,
         cq_data: 8,
     }
 }
@@ -69,9 +79,9 @@ pub(crate) fn open(row: &Row) -> Result<Arc<Domain>, Error> {
         .provider(row.provider)
         .endpoint_kind(row.kind)
         .cq_data_limit(row.cq_data);
-    let builder = match row.node {
-        Some(node) => builder.node(node),
-        None => builder,
+    let builder = match row.by_address {
+        true => builder.node(node()),
+        false => builder,
     };
     builder.open()?.open_domain()
 }

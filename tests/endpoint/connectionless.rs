@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use common::child::{Child, argument, hear, role, tell};
-use common::{SOON, Watchdog, after, any_port, fd_count, millis, rss_bytes, within};
+use common::{SOON, Watchdog, after, any_port, domain_of, fd_count, millis, rss_bytes, within};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
     CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId, PeerMessage,
@@ -18,22 +18,12 @@ use fabricast::endpoint::{
 use fabricast::error::{Blocked, Error, SendErrorKind};
 use fabricast::event_loop::{EventLoop, LoopEvent};
 use fabricast::fabric::EndpointKind;
-use fabricast::{ConnectionlessEndpoint, Domain, Fabric, PeerAddr};
+use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// `None`, after a line that says why, where there is no libfabric or no provider of this kind.
 fn domain() -> Option<Arc<Domain>> {
-    let open = |provider| {
-        let fabric = Fabric::builder().provider(provider).node("127.0.0.1");
-        fabric.endpoint_kind(EndpointKind::Rdm).open()
-    };
-    match open("net").or_else(|_| open("tcp")) {
-        Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
-        Err(error) => {
-            println!("SKIPPED: {error}");
-            None
-        }
-    }
+    domain_of(EndpointKind::Rdm)
 }
 
 /// An endpoint with its application.

@@ -15,17 +15,15 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
-use common::{SOON, Watchdog, after, drive, millis};
+use common::{Needs, SOON, Watchdog, after, drive, millis, node, provider::fabric_at};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
     CloseReason, Keepalive, KernelWatch, ReceiveConfig, ReconnectPolicy, SendConfig,
 };
 use fabricast::error::{Error, SendErrorKind};
 use fabricast::event_loop::EventLoop;
-use fabricast::fabric::{EndpointSettings, LogLevel, ProcessSettings, SocketAccess};
-use fabricast::{
-    Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
-};
+use fabricast::fabric::{EndpointKind, EndpointSettings, LogLevel, ProcessSettings, SocketAccess};
+use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 use namespaces::{NEAR, in_two_namespaces, ip};
 
 const T1: Duration = Duration::from_millis(300);
@@ -221,8 +219,8 @@ fn receiver_role(config: ReceiveConfig) {
 
 fn domain_at(addr: &str) -> Arc<Domain> {
     let node = addr.rsplit_once(':').expect("host:port").0;
-    let fabric = Fabric::builder().provider("tcp").node(node).open();
-    fabric.expect("a fabric").open_domain().expect("a domain")
+    let fabric = fabric_at(EndpointKind::Msg, node).expect("a fabric");
+    fabric.open_domain().expect("a domain")
 }
 
 /// A port that a process had until a moment ago.
@@ -550,7 +548,7 @@ fn attempts_end_with_the_last_one() {
 fn slow_relay(to: PeerAddr, bytes_each_10_ms: usize) -> (PeerAddr, Arc<AtomicU64>) {
     let longest_pause = Arc::new(AtomicU64::new(0));
     let pause = Arc::clone(&longest_pause);
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let listener = TcpListener::bind((node(), 0)).expect("a port");
     let addr = listener.local_addr().expect("its number");
     std::thread::spawn(move || {
         let (near, _) = listener.accept().expect("the sender connects");
@@ -598,6 +596,9 @@ fn a_message_that_takes_long_to_arrive_is_life() {
     let Some(domain) = common::domain() else {
         return;
     };
+    if !domain.needs_sockets() {
+        return;
+    }
     let elsewhere = common::domain().expect("there is one already");
     let config = ReceiveConfig::default()
         .max_message(LEN + 64)
@@ -1109,9 +1110,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
     let Some(domain) = common::domain() else {
         return;
     };
-    let source = TcpListener::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr();
+    let source = TcpListener::bind((node(), 0)).expect("a port").local_addr();
     let source: PeerAddr = source.expect("its number").into();
     let endpoint = EndpointSettings::default()
         .source(source)
@@ -1167,9 +1166,7 @@ fn the_process_is_set_up_before_the_first_fabric_and_not_after() {
         return Child::with_env(TEST, "settings", "", &env).finish(SOON);
     }
     // A range around a port that was free a moment ago.
-    let free = TcpListener::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr();
+    let free = TcpListener::bind((node(), 0)).expect("a port").local_addr();
     let low = free.expect("its number").port().min(65_000);
     let settings = ProcessSettings::default()
         .tcp_ports(low, low + 200)
@@ -1184,6 +1181,10 @@ fn the_process_is_set_up_before_the_first_fabric_and_not_after() {
     let Some(domain) = common::domain() else {
         return;
     };
+    // The ports are those of tcp's sockets.
+    if !domain.needs_sockets() {
+        return;
+    }
     let receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver()).expect("listens");
     let port = receiver.local_addr().socket_addr().expect("tcp").port();

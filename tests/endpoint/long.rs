@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::child::{self, Child};
-use common::{SOON, Watchdog, after, buffer, drive, pattern, pool, receive_ends, rounds, send_end};
+use common::{
+    SOON, Watchdog, after, buffer, domain_of, drive, node, pattern, pool, provider::asked_or,
+    receive_ends, rounds, send_end,
+};
 use fabricast::buffer::{Payload, SharedBufferManager};
 use fabricast::endpoint::{LongMessages, ReceiveConfig, SendConfig};
 use fabricast::error::{Blocked, SendErrorKind};
@@ -19,28 +22,32 @@ use fabricast::{
     SendEvent,
 };
 
-/// Providers with their kind of endpoint. `shm` is for two processes: `conformance` has it.
-const ROWS: &[(&str, EndpointKind)] = &[
-    ("tcp", EndpointKind::Msg),
-    ("tcp", EndpointKind::Rdm),
-    ("net", EndpointKind::Rdm),
-    ("tcp;ofi_rxm", EndpointKind::Rdm),
-    ("sockets", EndpointKind::Rdm),
-    ("udp;ofi_rxd", EndpointKind::Rdm),
-];
+/// Providers with each kind of endpoint, where none is asked for. `shm` is for two processes: `conformance` has it.
+const CONNECTED: &[&str] = &["tcp"];
+const CONNECTIONLESS: &[&str] = &["tcp", "net", "tcp;ofi_rxm", "sockets", "udp;ofi_rxd"];
+
+/// The rows that are asked for; else these first ones without connections.
+fn rows(connectionless: usize) -> impl Iterator<Item = (&'static str, EndpointKind)> {
+    let of = |kind, usual| {
+        let asked = asked_or(kind, usual).into_iter();
+        asked.map(move |provider| (provider, kind))
+    };
+    let connected = of(EndpointKind::Msg, CONNECTED);
+    connected.chain(of(EndpointKind::Rdm, &CONNECTIONLESS[..connectionless]))
+}
 
 const MESSAGE: usize = 64 * 1024;
 
 fn open(provider: &str, kind: EndpointKind) -> Result<Arc<Domain>, fabricast::Error> {
     let builder = Fabric::builder().provider(provider).endpoint_kind(kind);
-    builder.node("127.0.0.1").open()?.open_domain()
+    builder.node(node()).open()?.open_domain()
 }
 
 /// Calls `check` with two domains of each row that is here.
 fn on_each_row(mut check: impl FnMut(&Arc<Domain>, &Arc<Domain>)) {
     let mut ran = 0;
-    for (provider, kind) in ROWS {
-        match (open(provider, *kind), open(provider, *kind)) {
+    for (provider, kind) in rows(CONNECTIONLESS.len()) {
+        match (open(provider, kind), open(provider, kind)) {
             (Ok(near), Ok(far)) => {
                 println!("{provider} {kind}");
                 check(&near, &far);
@@ -241,8 +248,8 @@ fn long_messages_keep_their_place_on_every_provider() {
 fn tens_of_megabytes() {
     let _dog = Watchdog::with("tens_of_megabytes", Duration::from_secs(120));
     let len = rounds(64 << 20, 512 << 20) as usize;
-    for (provider, kind) in &ROWS[..3] {
-        let (Ok(near), Ok(far)) = (open(provider, *kind), open(provider, *kind)) else {
+    for (provider, kind) in rows(2) {
+        let (Ok(near), Ok(far)) = (open(provider, kind), open(provider, kind)) else {
             println!("SKIPPED: no {provider} {kind}");
             continue;
         };
@@ -284,12 +291,10 @@ fn rdm() -> bool {
 }
 
 fn killed_domain(rdm: bool) -> Option<Arc<Domain>> {
-    let first = common::domain()?;
-    if !rdm {
-        return Some(first);
-    }
-    let open = |provider: &str| open(provider, EndpointKind::Rdm);
-    open("net").or_else(|_| open("tcp")).ok()
+    domain_of(match rdm {
+        true => EndpointKind::Rdm,
+        false => EndpointKind::Msg,
+    })
 }
 
 fn receive_huge() {

@@ -8,6 +8,7 @@ mod endpoints;
 mod future;
 #[cfg(feature = "tokio")]
 mod future_tokio;
+mod hooked;
 mod lifecycle;
 mod long;
 mod mixed;

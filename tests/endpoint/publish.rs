@@ -8,7 +8,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
-use common::{SOON, Watchdog, after, any_port, buffer, drive, millis, pattern, pool, within};
+use common::{
+    SOON, Watchdog, after, any_port, buffer, domain_of as domain, drive, millis, pattern, pool,
+    within,
+};
 use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager, ZeroCopyBufferManager};
 use fabricast::endpoint::{
     CloseReason, ConnectionId, DropReason, Outcomes, PeerOutcome, PublishConfig, PublisherId,
@@ -16,9 +19,7 @@ use fabricast::endpoint::{
 };
 use fabricast::error::Error;
 use fabricast::fabric::EndpointKind;
-use fabricast::{
-    Domain, Fabric, PeerAddr, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent,
-};
+use fabricast::{PeerAddr, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
 
 const TAG: u64 = 0xf1d0_0000_0000_0007;
 const DEPTH: u32 = 4;
@@ -26,28 +27,6 @@ const SIZES: [usize; 4] = [8, 100, 5000, 70_000];
 
 fn size_of(key: u64) -> usize {
     SIZES[(key % SIZES.len() as u64) as usize]
-}
-
-/// A domain of tcp, connected (`Msg`) or not. `None`, after a line that says why, where this library has none.
-fn domain(kind: EndpointKind) -> Option<Arc<Domain>> {
-    let builder = Fabric::builder().node("127.0.0.1").endpoint_kind(kind);
-    // What 1.17 calls `net` is `tcp` of 2.x over FI_EP_RDM.
-    let providers: &[&str] = match kind {
-        EndpointKind::Msg => &["tcp"],
-        _ => &["tcp", "net"],
-    };
-    let mut why = None;
-    for provider in providers {
-        match builder.clone().provider(*provider).open() {
-            Ok(fabric) => return Some(fabric.open_domain().expect("a domain")),
-            Err(Error::Library(error)) if std::env::var_os("FABRICAST_LIBFABRIC").is_some() => {
-                panic!("{error}")
-            }
-            Err(error) => why = Some(error),
-        }
-    }
-    println!("SKIPPED: {kind:?}: {}", why.expect("a reason"));
-    None
 }
 
 fn kind_named(name: &str) -> EndpointKind {

@@ -11,7 +11,7 @@ use fabricast::fabric::EndpointKind;
 use fabricast::{Domain, Fabric, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 
 use crate::common::{
-    SOON, Watchdog, after, alone, any_port, buffer, drive, millis, pool, send_end,
+    SOON, Watchdog, after, alone, any_port, buffer, drive, millis, node, pool, send_end,
 };
 use crate::victim::{BEFORE, MANY, OWN, THEIRS, config};
 
@@ -22,7 +22,7 @@ const BYTES: usize = 64 << 10;
 
 fn open(provider: &str) -> Option<Arc<Domain>> {
     let builder = Fabric::builder().endpoint_kind(EndpointKind::Rdm);
-    let fabric = builder.provider(provider).node("127.0.0.1").open().ok()?;
+    let fabric = builder.provider(provider).node(node()).open().ok()?;
     Some(fabric.open_domain().expect("a domain"))
 }
 

@@ -10,7 +10,7 @@ use fabricast::endpoint::{
 };
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
 
-use crate::common::{SOON, any_port, drive};
+use crate::common::{Needs, SOON, any_port, drive};
 use crate::peer::Liar;
 use crate::wire;
 
@@ -68,6 +68,10 @@ impl Victim {
     /// So many endpoints in one domain. `None`, after a line that says why: there is no libfabric.
     pub(crate) fn new(endpoints: usize, config: &ReceiveConfig) -> Option<Self> {
         let domain = crate::common::domain()?;
+        // Liars speak tcp, and relays stand between.
+        if !domain.needs_sockets() {
+            return None;
+        }
         let listen = |_| ReceiveEndpoint::listen(&domain, any_port(), config.clone());
         let endpoints = (0..endpoints).map(listen);
         let endpoints = endpoints.map(|endpoint| Some(endpoint.expect("listens")));

@@ -9,7 +9,10 @@ use crate::common;
 
 use std::sync::Arc;
 
-use common::{SOON, Watchdog, any_port, buffer, drive, millis, pool, send_end, small_receiver};
+use common::{
+    SOON, Watchdog, any_port, buffer, drive, millis, node, pool, provider::asked_or, send_end,
+    small_receiver,
+};
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, Destination, LocalWindow, SendConfig, WindowDescriptor,
@@ -40,7 +43,7 @@ fn open(provider: &str) -> Result<Arc<Domain>, fabricast::Error> {
     let builder = Fabric::builder().endpoint_kind(EndpointKind::Rdm);
     builder
         .provider(provider)
-        .node("127.0.0.1")
+        .node(node())
         .open()?
         .open_domain()
 }
@@ -48,7 +51,7 @@ fn open(provider: &str) -> Result<Arc<Domain>, fabricast::Error> {
 /// Calls `check` for each provider that is here.
 fn on_each_provider(mut check: impl FnMut(&str)) {
     let mut ran = 0;
-    for provider in PROVIDERS {
+    for provider in asked_or(EndpointKind::Rdm, &PROVIDERS) {
         match open(provider) {
             Ok(_) => {
                 println!("{provider}");

@@ -11,16 +11,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
-use common::{Watchdog, after, drive, millis, rounds};
+use common::{Watchdog, after, domain_of, drive, millis, rounds};
 use fabricast::buffer::RegionSlice;
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, LocalWindow, ReceiveConfig, SendConfig, WindowDescriptor,
     WindowEvent,
 };
 use fabricast::fabric::EndpointKind;
-use fabricast::{
-    Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
-};
+use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 
 /// The two forms of connections. Those over FI_EP_RDM go by sockets, so that a process can be stopped in the middle of an operation.
 const MSG: EndpointKind = EndpointKind::Msg;
@@ -28,21 +26,7 @@ const RDM: EndpointKind = EndpointKind::Rdm;
 
 /// `None`, after a line that says why, where there is no such thing.
 fn domain(kind: EndpointKind) -> Option<Arc<Domain>> {
-    let first = common::domain()?;
-    if kind == MSG {
-        return Some(first);
-    }
-    let open = |provider: &str| {
-        let builder = Fabric::builder().provider(provider).endpoint_kind(RDM);
-        builder.node("127.0.0.1").open()
-    };
-    match open("net").or_else(|_| open("tcp")) {
-        Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
-        Err(error) => {
-            println!("SKIPPED: {error}");
-            None
-        }
-    }
+    domain_of(kind)
 }
 
 /// Bytes of the window.

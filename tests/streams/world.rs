@@ -11,7 +11,10 @@ use fabricast::stream::{
     BlockSource, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, SinkFactory, StreamNews,
     StreamReceiver, StreamSender, Transfer, Transport,
 };
-use fabricast::{Domain, Fabric, PeerAddr};
+use fabricast::{Domain, PeerAddr};
+
+pub(crate) use crate::common::any_port;
+use crate::common::{domain_of, patient, provider::fabric_at};
 
 pub(crate) use crate::pattern::pattern as content;
 
@@ -19,36 +22,17 @@ pub(crate) use crate::pattern::pattern as content;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn by() -> Instant {
-    Instant::now() + PATIENCE
-}
-
-pub(crate) fn any_port() -> PeerAddr {
-    "127.0.0.1:0".parse().expect("an address")
+    Instant::now() + patient(PATIENCE)
 }
 
 /// A domain of this kind; none, after a line that says why, where there is no libfabric or no provider of it.
 pub(crate) fn domain(kind: EndpointKind) -> Option<Arc<Domain>> {
-    domain_at(kind, "127.0.0.1")
+    domain_of(kind)
 }
 
 /// The same at another address of this machine.
 pub(crate) fn domain_at(kind: EndpointKind, node: &str) -> Option<Arc<Domain>> {
-    let open = |provider| {
-        let fabric = Fabric::builder().provider(provider).node(node);
-        fabric.endpoint_kind(kind).open()
-    };
-    let opened = match kind {
-        EndpointKind::Msg => open("tcp"),
-        // libfabric 1.x calls it `net`, 2.x `tcp`.
-        EndpointKind::Rdm => open("net").or_else(|_| open("tcp")),
-    };
-    match opened {
-        Ok(fabric) => Some(fabric.open_domain().expect("a domain")),
-        Err(error) => {
-            println!("SKIPPED: {error}");
-            None
-        }
-    }
+    Some(fabric_at(kind, node)?.open_domain().expect("a domain"))
 }
 
 /// Runs a test over each kind of connections.

@@ -142,8 +142,13 @@ impl FabricLink {
         })
     }
 
-    fn open_ep(&self, info: &mut Info) -> Result<Ep, Error> {
-        let ep = Ep::open(&self.domain, info, self.queue_sizes, &self.cq, &self.eq)?;
+    /// An endpoint for a connection to a peer; without one, for the request that the info came with.
+    fn open_ep(&self, info: &mut Info, peer: Option<&PeerAddr>) -> Result<Ep, Error> {
+        let (domain, sizes, cq, eq) = (&self.domain, self.queue_sizes, &self.cq, &self.eq);
+        let ep = match peer {
+            Some(peer) => Ep::open_active(domain, info, peer, sizes, cq, eq),
+            None => Ep::open_passive(domain, info, sizes, cq, eq),
+        }?;
         if self.stale.contains(&(ep.as_ptr() as ConnKey)) {
             // What is still to come of the endpoint that was here before would be taken for this one's.
             return Err(Error::fabric("fi_endpoint", libc::EAGAIN));
@@ -359,7 +364,7 @@ impl Link for FabricLink {
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
-        let opened = self.open_ep(&mut self.info.duplicate()?);
+        let opened = self.open_ep(&mut self.info.duplicate()?, Some(peer));
         let ep = opened.map_err(|error| match self.settings.source_addr() {
             Some(source) => in_use(error, &source),
             None => error,
@@ -382,7 +387,7 @@ impl Link for FabricLink {
         };
         self.settings.adjust(info);
         let peer = info.destination().and_then(|peer| peer.socket_addr());
-        match self.open_ep(info) {
+        match self.open_ep(info, None) {
             Ok(ep) => {
                 let conn = FabricConn {
                     ep,

@@ -9,7 +9,7 @@ use fabricast::fabric::EndpointKind;
 use fabricast::{ConnectionlessEndpoint, PeerAddr};
 
 use crate::common::child::{self, Child};
-use crate::common::{SOON, after, drive, pattern};
+use crate::common::{SOON, after, any_port, drive, pattern};
 use crate::message::{Checker, HEADER, header};
 use crate::on::{On, kill};
 use crate::rows;
@@ -192,7 +192,7 @@ pub(crate) fn exchange(told: &Told) {
         .lost_after(Some(Duration::from_millis(2500)));
     let at = match domain.fabric().provider().name {
         "shm" => PeerAddr::any(),
-        _ => "127.0.0.1:0".parse().expect("an address"),
+        _ => any_port(),
     };
     let end = match ConnectionlessEndpoint::open(&domain, at, config) {
         Ok(end) => end,

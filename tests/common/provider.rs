@@ -1,0 +1,124 @@
+//! Which provider the tests run on, and at which address of this machine: from the environment.
+//!
+//! FABRICAST_TEST_PROVIDER is a name, or several with commas between them: a test takes the first that has the kind of endpoint it wants and
+//! that opens, and is skipped where none does. Default: `tcp`, and for FI_EP_RDM `net`, which is libfabric 1.17's name for it.
+//! FABRICAST_TEST_NODE is the address (127.0.0.1), which must be IPv4: rdma_cm refuses the loopback interface.
+//!
+//! What else a test assumes of its provider, it asks of the provider's row, or of what was opened ([`Needs`]), never by name.
+
+use std::sync::{Arc, LazyLock};
+
+use fabricast::error::Error;
+use fabricast::fabric::EndpointKind;
+use fabricast::{Domain, Fabric, PeerAddr, fabric};
+
+static PROVIDERS: LazyLock<Option<String>> = LazyLock::new(|| variable("FABRICAST_TEST_PROVIDER"));
+static NODE: LazyLock<String> = LazyLock::new(|| {
+    let node = variable("FABRICAST_TEST_NODE").unwrap_or_else(|| "127.0.0.1".to_owned());
+    let is_ip = node.parse::<std::net::Ipv4Addr>().is_ok();
+    assert!(is_ip, "FABRICAST_TEST_NODE is an IPv4 address");
+    node
+});
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+/// The address of this machine that tests listen at and connect from.
+pub(crate) fn node() -> &'static str {
+    &NODE
+}
+
+/// Any free port there.
+pub(crate) fn any_port() -> PeerAddr {
+    let text = format!("{}:0", node());
+    text.parse().expect("an address")
+}
+
+/// A port there that nobody listens at: some provider had it a moment ago, and it is not given out again at once.
+pub(crate) fn nobodys_port() -> PeerAddr {
+    let listener = std::net::TcpListener::bind((node(), 0)).expect("a port");
+    listener.local_addr().expect("bound").into()
+}
+
+/// The providers that tests over this kind of endpoint run on, the best first: those of the environment, else `usual`.
+pub(crate) fn asked_or(kind: EndpointKind, usual: &[&'static str]) -> Vec<&'static str> {
+    let Some(asked) = PROVIDERS.as_deref() else {
+        return usual.to_vec();
+    };
+    let row = |name| fabric::provider(name).unwrap_or_else(|| panic!("no provider {name}"));
+    let rows = asked.split(',').map(row);
+    let fit = rows.filter(|row| row.endpoints.contains(&kind));
+    fit.map(|row| row.name).collect()
+}
+
+/// A fabric of the provider that is asked for, at another address of this machine. `None`, after a line that says why, where there is no
+/// libfabric, or no provider of that kind.
+pub(crate) fn fabric_at(kind: EndpointKind, node: &str) -> Option<Arc<Fabric>> {
+    let usual: &[&str] = match kind {
+        EndpointKind::Msg => &["tcp"],
+        EndpointKind::Rdm => &["tcp", "net"],
+    };
+    let mut why = format!("no provider of FABRICAST_TEST_PROVIDER has {kind}");
+    for name in asked_or(kind, usual) {
+        let builder = Fabric::builder().provider(name).endpoint_kind(kind);
+        match builder.node(node).open() {
+            Ok(fabric) => return Some(fabric),
+            Err(error @ Error::Library(_)) if variable("FABRICAST_LIBFABRIC").is_some() => {
+                panic!("{error}")
+            }
+            Err(error @ Error::Library(_)) => why = error.to_string(),
+            // Where it is the only one that is meant, it has to be there.
+            Err(error) if kind == EndpointKind::Msg => panic!("{error}"),
+            Err(error) => why = error.to_string(),
+        }
+    }
+    println!("SKIPPED: {why}");
+    None
+}
+
+/// The same at [`node`].
+pub(crate) fn fabric_of(kind: EndpointKind) -> Option<Arc<Fabric>> {
+    fabric_at(kind, node())
+}
+
+/// A domain of it.
+pub(crate) fn domain_of(kind: EndpointKind) -> Option<Arc<Domain>> {
+    Some(fabric_of(kind)?.open_domain().expect("a domain"))
+}
+
+/// What a test can't do without. Each is asked after a domain was opened; the answer is no, after a line that says so.
+pub(crate) trait Needs {
+    /// Connections are sockets of TCP: strangers can speak TCP to them, relays stand between, and the kernel can cut them.
+    fn needs_sockets(&self) -> bool;
+
+    /// Messages wait in the kernel, or nowhere, until the peer's program reads them.
+    fn needs_peers_program(&self) -> bool;
+
+    /// One-sided writes carry the application's data.
+    fn needs_write_data(&self) -> bool;
+}
+
+impl Needs for Arc<Domain> {
+    fn needs_sockets(&self) -> bool {
+        let has = self.fabric().provider().over_tcp;
+        told(has, self, "it goes by no sockets of TCP")
+    }
+
+    fn needs_peers_program(&self) -> bool {
+        let alone = self.fabric().provider().delivers_alone;
+        told(!alone, self, "it delivers without the peer's program")
+    }
+
+    fn needs_write_data(&self) -> bool {
+        let report = self.report();
+        let has = report.cq_data_size >= 8;
+        told(has, self, "its writes carry no data of 8 bytes")
+    }
+}
+
+fn told(has: bool, domain: &Domain, lacks: &str) -> bool {
+    if !has {
+        println!("SKIPPED: {}: {lacks}", domain.report().provider);
+    }
+    has
+}
