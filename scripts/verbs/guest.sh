@@ -13,6 +13,7 @@
 #
 # VERBS_CPUS, VERBS_MEMORY, VERBS_DEVICE (rxe, siw), VERBS_ACCEL (tcg, kvm); VERBS_ROOT: a root other than the host's, for machines that have no
 # RDMA libraries of their own.
+# shellcheck disable=SC2154  # verbs.sh sets what is not set here
 
 declare -A guest_pid=() guest_console=()
 guest_cpus=${VERBS_CPUS:-2}
@@ -106,10 +107,12 @@ guest_job() {
     share=$(guest_dir "$1")
     rm -f "$share/$job".*
     {
-        echo "export FABRICAST_TEST_PROVIDER=verbs FABRICAST_TEST_NODE=$(guest_address "$1")"
+        # What has connections of its own, and what has none; and a machine that is slower than most.
+        echo "export FABRICAST_TEST_PROVIDER='verbs,verbs;ofi_rxm' FABRICAST_TEST_NODE=$(guest_address "$1") FABRICAST_TEST_PATIENCE=4"
         # The first for rxe, whose completion queues are smaller than what verbs;ofi_rxm asks for; the second is what fabricast wants of it.
         echo "export FI_UNIVERSE_SIZE=16 FI_OFI_RXM_SAR_LIMIT=0"
         export -p | grep -E '^declare -x (FABRICAST_(TEST|LIBFABRIC|SOAK|SEED|ROW|CASE|JOBS)|FI_|RUST_|VERBS_JOB_)' || true
+        # shellcheck disable=SC2016  # the guest's PATH
         printf 'export PATH=%q:$PATH\ncd %q || exit\n' "$logs/bin" "$repository"
         printf 'exec timeout -k 5 %q bash -c %q\n' "$limit" "$4"
     } >"$share/$job.new"
