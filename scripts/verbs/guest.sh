@@ -11,14 +11,15 @@
 #   guest_stop NAME                  ends it in good order, or else kills it
 #   guest_stop_all                   for the trap
 #
-# VERBS_CPUS, VERBS_MEMORY, VERBS_DEVICE (rxe, siw), VERBS_ACCEL (tcg, kvm); VERBS_ROOT: a root other than the host's, for machines that have no
-# RDMA libraries of their own.
+# VERBS_CPUS, VERBS_MEMORY, VERBS_DEVICE (rxe, siw), VERBS_ACCEL (tcg, kvm); VERBS_QEMU: another qemu-system-x86_64; VERBS_ROOT: a root for the
+# guests other than the host's, with the programs to run in its usr/local/bin, for machines that have no RDMA libraries of their own.
 # shellcheck disable=SC2154  # verbs.sh sets what is not set here
 
 declare -A guest_pid=() guest_console=()
 guest_cpus=${VERBS_CPUS:-2}
 guest_memory=${VERBS_MEMORY:-4G}
 guest_device=${VERBS_DEVICE:-rxe}
+guest_qemu=${VERBS_QEMU:-qemu-system-x86_64}
 guest_root=${VERBS_ROOT:-/}
 # Seconds until a guest must be up: some 10 on an idle machine, and more where four cores' work is done by one.
 guest_boot_limit=180
@@ -58,10 +59,10 @@ guest_boot() {
     [[ $accelerator == tcg ]] || cpu=host
     mkdir -p "$share"
     rm -f "$share"/{up,stop} "$share"/job-*
+    cp "$repository/scripts/verbs/agent.sh" "$share/"
     [[ -p $share/monitor ]] || mkfifo "$share/monitor"
     cat >"$share/settings" <<SETTINGS
 share=$share
-scripts=$repository/scripts/verbs
 layer=$layer
 address=$(guest_address "$name")
 device=$guest_device
@@ -69,7 +70,7 @@ device_module=$([[ $guest_device == rxe ]] && echo rdma_rxe || echo "$guest_devi
 SETTINGS
     exec {console}<>"$share/monitor"
     guest_console[$name]=$console
-    nice qemu-system-x86_64 -machine "q35,accel=$accelerator" -cpu "$cpu" -smp "$guest_cpus" -m "$guest_memory" \
+    nice "$guest_qemu" -machine "q35,accel=$accelerator" -cpu "$cpu" -smp "$guest_cpus" -m "$guest_memory" \
         -nodefaults -no-reboot -display none -serial "file:$share/console.log" -monitor stdio \
         -kernel "$kernel/vmlinuz" -initrd "$logs/initramfs.gz" -append "console=ttyS0 quiet panic=-1 mitigations=off" \
         -fsdev "local,id=root,path=$guest_root,security_model=none,readonly=on,multidevs=remap" \
@@ -113,7 +114,8 @@ guest_job() {
         echo "export FI_UNIVERSE_SIZE=16 FI_OFI_RXM_SAR_LIMIT=0"
         export -p | grep -E '^declare -x (FABRICAST_(TEST|LIBFABRIC|SOAK|SEED|ROW|CASE|JOBS)|FI_|RUST_|VERBS_JOB_)' || true
         # shellcheck disable=SC2016  # the guest's PATH
-        printf 'export PATH=%q:$PATH\ncd %q || exit\n' "$logs/bin" "$repository"
+        printf 'export PATH=%q:$PATH\n' "$logs/bin"
+        [[ $guest_root != / ]] || printf 'cd %q || exit\n' "$repository"
         printf 'exec timeout -k 5 %q bash -c %q\n' "$limit" "$4"
     } >"$share/$job.new"
     mv "$share/$job.new" "$share/$job.sh"

@@ -153,7 +153,7 @@ two_guests() {
     local times=${VERBS_TIMES:-1} which run passed failed begin
     two_library=$1
     printf '\n==== two guests, libfabric %s, %s times each\n' "$(version_of "$1")" "$times"
-    if ! qemu-system-x86_64 -netdev help 2>/dev/null | grep -qx stream; then
+    if ! "$guest_qemu" -netdev help 2>/dev/null | grep -qx stream; then
         skip_row two "this QEMU has no netdev 'stream' (since 7.2)"
         return
     fi
