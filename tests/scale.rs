@@ -15,7 +15,8 @@ use std::time::Instant;
 
 use common::child::{Child, argument, hear, role, tell};
 use common::{
-    SOON, Watchdog, after, any_port, domain, drive, fd_count, fd_list, millis, rss_bytes, send_end,
+    SOON, Watchdog, after, any_port, domain, drive, fd_count, fd_list, millis, patient, rss_bytes,
+    send_end,
 };
 use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
 use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
@@ -108,7 +109,7 @@ struct Seen {
 
 /// Polls and sleeps until `done`.
 fn receive(listener: &mut ReceiveEndpoint, seen: &mut Seen, done: impl Fn(&Seen) -> bool) {
-    let until = after(LIMIT);
+    let until = after(patient(LIMIT));
     let mut events = Vec::with_capacity(256);
     while !done(seen) {
         assert!(Instant::now() < until, "{seen:?} after {LIMIT:?}");
@@ -251,27 +252,19 @@ impl Sender {
     }
 }
 
+/// Drives all of them, also those that are there: who is not polled answers no question, and is silent for its peer.
 fn until_all(
     what: &str,
     senders: &mut [Sender],
     pool: &SharedBufferManager,
     done: impl Fn(&Sender) -> bool,
 ) {
-    let until = after(LIMIT);
+    let until = after(patient(LIMIT));
     while !senders.iter().all(&done) {
         assert!(Instant::now() < until, "{what}: not within {LIMIT:?}");
-        for sender in unfinished(senders, &done) {
-            sender.step(pool);
-        }
+        senders.iter_mut().for_each(|sender| sender.step(pool));
         std::thread::sleep(millis(1));
     }
-}
-
-fn unfinished<'a>(
-    senders: &'a mut [Sender],
-    done: &'a impl Fn(&Sender) -> bool,
-) -> impl Iterator<Item = &'a mut Sender> {
-    senders.iter_mut().filter(move |sender| !done(sender))
 }
 
 fn sending_process() {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -262,6 +263,9 @@ pub(crate) struct DemoArgs {
     pub(crate) builders: u16,
     #[command(flatten)]
     pub(crate) build: BuildArgs,
+    /// Address of this machine for all of them; some providers (verbs) take no loopback addresses
+    #[arg(long, default_value = "127.0.0.1", value_name = "ADDR")]
+    pub(crate) node: IpAddr,
     /// Kill one builder (SIGKILL) so many seconds after the start
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub(crate) kill_builder_after: Option<f64>,

@@ -1,6 +1,7 @@
-//! The demo: builders as processes of their own, the readout in this one, over the loopback interface.
+//! The demo: builders as processes of their own, the readout in this one, at one address of this machine.
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -12,15 +13,13 @@ use crate::open_domain;
 use crate::report::Report;
 use crate::source::{self, Incident};
 
-const LOOPBACK: &str = "127.0.0.1";
 /// How long builders may take to end after the run.
 const END: Duration = Duration::from_secs(15);
 
 /// Runs builders and a readout, and kills a builder if that was asked for.
 pub(crate) fn run(args: DemoArgs) -> Result<Report, Failure> {
     // A provider that is missing is said once, not by every process.
-    let loopback = LOOPBACK.parse().expect("an address");
-    drop(open_domain(&args.common.provider, loopback)?);
+    drop(open_domain(&args.common.provider, args.node)?);
     let start = |_| Builder::start(&args);
     let mut builders = (0..args.builders)
         .map(start)
@@ -63,7 +62,8 @@ impl Builder {
         let failed = |error| Failure::os("builder", &error);
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
         command
-            .args(["builder", "--child", "--listen", &format!("{LOOPBACK}:0")])
+            .args(["builder", "--child"])
+            .arg(format!("--listen={}", SocketAddr::new(args.node, 0)))
             .arg(format!("--detectors={}", args.readout.detectors))
             .arg(format!("--max-fragment={}", args.readout.size.max()))
             .args(

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -215,13 +216,12 @@ pub(crate) struct DemoArgs {
     /// Bytes of the file that is made
     #[arg(long, default_value = "1G", value_parser = parse_size)]
     pub(crate) size: u64,
+    /// Address of this machine for both; default: 127.0.0.1, or what the provider has where it takes no loopback addresses (verbs)
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) node: Option<IpAddr>,
     /// Directory for the temporary one that the files lie in; default: the system's
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
-    /// Address that the receiver listens at; default: loopback, or where that has no RDMA device (verbs) the address that this machine is
-    /// reached at
-    #[arg(long, value_name = "ADDR")]
-    pub(crate) listen: Option<PeerAddr>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }

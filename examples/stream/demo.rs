@@ -1,4 +1,4 @@
-//! The demo: receiver and sender as two processes on one machine, and the checksums of both files.
+//! The demo: receiver and sender as two processes at one address of this machine, and the checksums of both files.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -11,11 +11,8 @@ use tempfile::TempDir;
 
 use crate::args::{CommonArgs, DemoArgs};
 use crate::failure::{Failure, describe};
-use crate::send::local_address;
-use crate::{device_buffers, say};
+use crate::{device_buffers, open_domain, say};
 
-/// An address that is nobody's (RFC 5737), on the other side of the default route.
-const OUTSIDE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 9);
 /// Bytes that are made, and checked, at a time.
 const PIECE: usize = 1 << 20;
 
@@ -30,7 +27,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         Some(file) => file.clone(),
         None => make_file(&place.path().join("demo.dat"), args.size)?,
     };
-    let listen = listen_at(args)?;
+    let listen = SocketAddr::new(node(args)?, 0).to_string();
     let mut receiver = Process::start("recv", |command| {
         command.args(["--once", "--listen", &listen, "--dir"]);
         command.arg(&target_dir);
@@ -52,14 +49,19 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     compare(&source, &target_dir.join(name))
 }
 
-/// Where the receiver listens. RDMA cards are reached at the addresses of their network interfaces, and the loopback interface is none of theirs.
-fn listen_at(args: &DemoArgs) -> Result<String, Failure> {
-    let core = args.common.provider.split(';').next();
-    match (&args.listen, core) {
-        (Some(address), _) => Ok(address.to_string()),
-        (None, Some("verbs")) => Ok(SocketAddr::new(local_address(OUTSIDE)?, 0).to_string()),
-        (None, _) => Ok("127.0.0.1:0".to_owned()),
+/// Where both meet.
+fn node(args: &DemoArgs) -> Result<IpAddr, Failure> {
+    if let Some(node) = args.node {
+        return Ok(node);
     }
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    let address = |local| Ok::<_, Failure>(open_domain(&args.common, local)?.report().address);
+    let found = match address(Some(loopback)) {
+        Ok(found) => found,
+        // It has to be another address, or there is no such provider.
+        Err(_) => address(None)?,
+    };
+    Ok(found.unwrap_or(loopback))
 }
 
 fn temporary_directory(args: &DemoArgs) -> Result<TempDir, Failure> {

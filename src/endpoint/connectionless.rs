@@ -628,7 +628,7 @@ impl ConnectionlessEndpoint {
     pub unsafe fn as_raw(&self) -> Option<*mut sys::fid_ep> {
         let mut ids = self.peers.ids();
         let conn = ids.find_map(|id| self.peers.get(id)?.connections().next())?;
-        self.core.conn(conn).map(|conn| conn.as_raw())
+        self.core.conn(conn).and_then(|conn| conn.as_raw())
     }
 }
 

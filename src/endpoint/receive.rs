@@ -727,14 +727,14 @@ impl ReceiveEndpoint {
         self.core.stats()
     }
 
-    /// The raw `fid_ep` of a connection; `None` when there is no such connection.
+    /// The raw `fid_ep` of a connection; `None` when there is no such connection, and while the provider looks for its peer.
     ///
     /// # Safety
     ///
     /// * It is valid until the next call of a method with `&mut self`, and until this value is dropped.
     /// * It must not be closed, and nothing may be posted on it whose completion this endpoint would read.
     pub unsafe fn as_raw(&self, connection: ConnectionId) -> Option<*mut sys::fid_ep> {
-        self.core.conn(connection).map(|conn| conn.as_raw())
+        self.core.conn(connection).and_then(|conn| conn.as_raw())
     }
 }
 

@@ -746,14 +746,14 @@ impl SendEndpointZeroCopy {
         self.core.status()
     }
 
-    /// The raw `fid_ep`; `None` when it is closed.
+    /// The raw `fid_ep`; `None` when it is closed, and while the provider looks for the peer.
     ///
     /// # Safety
     ///
     /// * It is valid until the next call of a method with `&mut self`, and until this value is dropped.
     /// * It must not be closed, and nothing may be posted on it whose completion this endpoint would read.
     pub unsafe fn as_raw(&self) -> Option<*mut sys::fid_ep> {
-        self.core.conn().map(|conn| conn.as_raw())
+        self.core.conn().and_then(|conn| conn.as_raw())
     }
 }
 

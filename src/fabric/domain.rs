@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use libfabric_sys as sys;
 
 use super::report::Report;
+use super::resolver::Resolver;
 use super::{Fabric, device_memory, handle, mr};
 use crate::Error;
 use crate::cuda::DeviceAllocation;
@@ -32,6 +33,8 @@ pub struct Domain {
     wait_queues: AtomicUsize,
     /// What came of transfers that tried a device's memory; once for each way.
     probes: Mutex<Vec<Probe>>,
+    /// For providers that take their time to open an endpoint.
+    resolver: Resolver,
     this: Weak<Self>,
     fabric: Arc<Fabric>,
 }
@@ -70,6 +73,7 @@ impl Domain {
             ledger: AccessLedger::new(),
             wait_queues: AtomicUsize::new(0),
             probes: Mutex::default(),
+            resolver: Resolver::default(),
             this: this.clone(),
             fabric: Arc::clone(fabric),
         }))
@@ -107,6 +111,11 @@ impl Domain {
     /// When memory that peers could reach by its keys is free.
     pub(crate) fn ledger(&self) -> &Arc<AccessLedger> {
         &self.ledger
+    }
+
+    /// Threads that open endpoints where that takes long.
+    pub(crate) fn resolver(&self) -> &Resolver {
+        &self.resolver
     }
 
     pub(super) fn count_registration(&self) -> Result<(), RegisterError> {

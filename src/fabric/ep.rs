@@ -43,55 +43,48 @@ pub(crate) struct Ep {
 
 // SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
 unsafe impl Send for Ep {}
+// SAFETY: as above, and at the same time; all else that it has is `Sync`.
+unsafe impl Sync for Ep {}
 
 impl Ep {
-    /// Opens an endpoint that is to connect to a peer. The info names the peer, too: `verbs` looks for the way to it here.
+    /// Makes a connected endpoint (`FI_EP_MSG`) of one that was opened: binds and enables it.
+    pub(crate) fn connected(opened: OpenedEp, cq: &Arc<Cq>, eq: &Arc<Eq>) -> Result<Self, Error> {
+        let (raw, domain) = opened.into_parts();
+        let ep = Self {
+            raw,
+            cq: Arc::clone(cq),
+            _eq: Some(Arc::clone(eq)),
+            _av: None,
+            participant: Some(domain.ledger().join()),
+            _domain: domain,
+        };
+        cq.on_bound();
+        ep.bind("fi_ep_bind(eq)", eq.fid(), 0)?;
+        ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
+        device_memory::set_options(&ep._domain, &ep)?;
+        ep.enable()?;
+        Ok(ep)
+    }
+
+    /// The same for one that connects to a peer.
     pub(crate) fn open_active(
         domain: &Arc<Domain>,
         info: &mut Info,
         peer: &PeerAddr,
         sizes: (usize, usize),
-        cq: &Arc<Cq>,
-        eq: &Arc<Eq>,
+        (cq, eq): (&Arc<Cq>, &Arc<Eq>),
     ) -> Result<Self, Error> {
-        info.set_destination(connectable(peer)?)?;
-        Self::open(domain, info, sizes, cq, eq)
+        Self::connected(OpenedEp::active(domain, info, peer, sizes)?, cq, eq)
     }
 
-    /// Opens an endpoint for the connection request that the info came with.
+    /// The same for the connection request that the info came with.
     pub(crate) fn open_passive(
         domain: &Arc<Domain>,
         request: &mut Info,
         sizes: (usize, usize),
-        cq: &Arc<Cq>,
-        eq: &Arc<Eq>,
+        (cq, eq): (&Arc<Cq>, &Arc<Eq>),
     ) -> Result<Self, Error> {
-        Self::open(domain, request, sizes, cq, eq)
-    }
-
-    /// Opens a connected endpoint (`FI_EP_MSG`), binds and enables it, with queues for `sizes` sends and receives where the
-    /// provider has such long ones; where not, posts beyond what it has are refused with `-FI_EAGAIN`.
-    fn open(
-        domain: &Arc<Domain>,
-        info: &mut Info,
-        sizes: (usize, usize),
-        cq: &Arc<Cq>,
-        eq: &Arc<Eq>,
-    ) -> Result<Self, Error> {
-        let ep = Self {
-            raw: Self::open_sized(domain, info, sizes)?,
-            cq: Arc::clone(cq),
-            _eq: Some(Arc::clone(eq)),
-            _av: None,
-            participant: Some(domain.ledger().join()),
-            _domain: Arc::clone(domain),
-        };
-        cq.on_bound();
-        ep.bind("fi_ep_bind(eq)", eq.fid(), 0)?;
-        ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
-        device_memory::set_options(domain, &ep)?;
-        ep.enable()?;
-        Ok(ep)
+        Self::connected(OpenedEp::sized(domain, request, sizes)?, cq, eq)
     }
 
     /// The same for an endpoint that is not connected (`FI_EP_RDM`): it sends to any peer of the address vector, and
@@ -103,38 +96,21 @@ impl Ep {
         cq: &Arc<Cq>,
         av: &Arc<Av>,
     ) -> Result<Self, Error> {
+        let (raw, domain) = OpenedEp::sized(domain, info, sizes)?.into_parts();
         let ep = Self {
-            raw: Self::open_sized(domain, info, sizes)?,
+            raw,
             cq: Arc::clone(cq),
             _eq: None,
             _av: Some(Arc::clone(av)),
             participant: Some(domain.ledger().join()),
-            _domain: Arc::clone(domain),
+            _domain: domain,
         };
         cq.on_bound();
         ep.bind("fi_ep_bind(av)", av.fid(), 0)?;
         ep.bind("fi_ep_bind(cq)", cq.fid(), sys::FI_TRANSMIT | sys::FI_RECV)?;
-        device_memory::set_options(domain, &ep)?;
+        device_memory::set_options(&ep._domain, &ep)?;
         ep.enable()?;
         Ok(ep)
-    }
-
-    fn open_sized(
-        domain: &Domain,
-        info: &mut Info,
-        sizes: (usize, usize),
-    ) -> Result<NonNull<sys::fid_ep>, Error> {
-        let default = (info.tx().size, info.rx().size);
-        let (mut tx, mut rx) = (sizes.0.max(default.0), sizes.1.max(default.1));
-        loop {
-            info.set_queue_sizes(tx, rx);
-            // A size that is too long is refused before anything is made of the info, so it can be tried again.
-            match Self::open_raw(domain, info) {
-                Ok(raw) => return Ok(raw),
-                Err(error) if (tx, rx) == default => return Err(error),
-                Err(_) => (tx, rx) = ((tx / 2).max(default.0), (rx / 2).max(default.1)),
-            }
-        }
     }
 
     /// Binds a queue or an address vector, which `self` keeps open.
@@ -161,22 +137,6 @@ impl Ep {
                 size_of::<T>(),
             )
         }
-    }
-
-    fn open_raw(domain: &Domain, info: &Info) -> Result<NonNull<sys::fid_ep>, Error> {
-        let mut raw = ptr::null_mut();
-        // SAFETY: the domain is open, the info is of the same library, `raw` is writable.
-        let rc = unsafe {
-            sys::fi_endpoint(
-                domain.as_ptr(),
-                info.as_ptr(),
-                &raw mut raw,
-                ptr::null_mut(),
-            )
-        };
-        NonNull::new(raw)
-            .filter(|_| rc == 0)
-            .ok_or_else(|| Error::fabric("fi_endpoint", rc))
     }
 
     pub(crate) fn as_ptr(&self) -> *mut sys::fid_ep {
@@ -442,6 +402,120 @@ impl fmt::Debug for Ep {
             .field("raw", &self.raw)
             .finish_non_exhaustive()
     }
+}
+
+/// An endpoint that is bound to nothing, so that any thread may open and close it.
+pub(crate) struct OpenedEp {
+    raw: NonNull<sys::fid_ep>,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: the domain is opened with FI_THREAD_SAFE (`builder::hints`), so any thread may call into it.
+unsafe impl Send for OpenedEp {}
+
+impl OpenedEp {
+    /// Opens an endpoint that is to connect to a peer, with queues for `sizes` sends and receives where the provider has such long ones; where not,
+    /// posts beyond what it has are refused with `-FI_EAGAIN`. The info names the peer, too: `verbs` looks for the way to it here, which may take
+    /// seconds (the column `resolves_in_open`).
+    pub(crate) fn active(
+        domain: &Arc<Domain>,
+        info: &mut Info,
+        peer: &PeerAddr,
+        sizes: (usize, usize),
+    ) -> Result<Self, Error> {
+        info.set_destination(connectable(peer)?)?;
+        Self::sized(domain, info, sizes)
+    }
+
+    fn sized(domain: &Arc<Domain>, info: &mut Info, sizes: (usize, usize)) -> Result<Self, Error> {
+        let default = (info.tx().size, info.rx().size);
+        let (mut tx, mut rx) = (sizes.0.max(default.0), sizes.1.max(default.1));
+        loop {
+            info.set_queue_sizes(tx, rx);
+            // A size that is too long is refused before anything is made of the info, so it can be tried again.
+            match Self::open(domain, info) {
+                Err(error) if (tx, rx) != default && may_be_the_sizes(&error) => {
+                    (tx, rx) = ((tx / 2).max(default.0), (rx / 2).max(default.1));
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open(domain: &Arc<Domain>, info: &Info) -> Result<Self, Error> {
+        let mut raw = ptr::null_mut();
+        // SAFETY: the domain is open, the info is of the same library, `raw` is writable.
+        let rc = unsafe {
+            sys::fi_endpoint(
+                domain.as_ptr(),
+                info.as_ptr(),
+                &raw mut raw,
+                ptr::null_mut(),
+            )
+        };
+        let raw = NonNull::new(raw)
+            .filter(|_| rc == 0)
+            .ok_or_else(|| Error::fabric("fi_endpoint", rc))?;
+        Ok(Self {
+            raw,
+            domain: Arc::clone(domain),
+        })
+    }
+
+    /// Whoever gets them closes it.
+    fn into_parts(self) -> (NonNull<sys::fid_ep>, Arc<Domain>) {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: read once; `this` is never dropped.
+        let domain = unsafe { ptr::read(&raw const this.domain) };
+        (this.raw, domain)
+    }
+}
+
+impl Drop for OpenedEp {
+    fn drop(&mut self) {
+        let fabric = self.domain.fabric();
+        let _guard = fabric.keys().look();
+        // SAFETY: open and owned; nothing was bound to it.
+        let _ = unsafe { handle::close("ep", fabric.owner(), self.raw.as_ptr().cast()) };
+    }
+}
+
+impl fmt::Debug for OpenedEp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpenedEp")
+            .field("raw", &self.raw)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What `fi_endpoint` says of queues that are too long, among other things: `-FI_ENODATA` where the attributes are compared with the provider's
+/// (`ofi_check_tx_attr`, `ofi_check_rx_attr`: tcp, verbs, efa), `-FI_EINVAL` where they are looked at one by one, and want of room. Whatever else it says
+/// is as true of shorter ones, and may have taken seconds.
+fn may_be_the_sizes(error: &Error) -> bool {
+    let Error::Fabric { errno, .. } = error else {
+        return false;
+    };
+    matches!(
+        errno.get(),
+        libc::EINVAL | libc::ENODATA | libc::ENOMEM | libc::ENOSPC
+    )
+}
+
+/// Why a peer can't be reached, if an error says that and nothing else: a reason for its connection to end, not for an endpoint to be refused.
+pub(crate) fn unreachable(error: &Error) -> Option<FabricErrno> {
+    let Error::Fabric { errno, .. } = error else {
+        return None;
+    };
+    let of_the_peer = matches!(
+        errno.get(),
+        libc::ETIMEDOUT
+            | libc::EHOSTUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETUNREACH
+            | libc::ENETDOWN
+            | libc::ECONNREFUSED
+    );
+    of_the_peer.then_some(*errno)
 }
 
 /// The only segment of an operation that moves no byte. No address: nothing looks there.

@@ -20,6 +20,8 @@ mod domain;
 mod endpoint_settings;
 mod ep;
 mod handle;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod hook;
 mod info;
 mod keys;
 mod mr;
@@ -30,6 +32,7 @@ mod process_settings;
 mod provider;
 mod queue;
 mod report;
+mod resolver;
 mod rma;
 mod shm;
 
@@ -54,7 +57,7 @@ pub(crate) use address::{AddrForm, NAME_MAX};
 pub(crate) use av::{Av, FiAddr, fits};
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) use device_memory::{DeviceRegistrar, Terms, register as register_device};
-pub(crate) use ep::Ep;
+pub(crate) use ep::{Ep, OpenedEp, unreachable};
 pub(crate) use info::Info;
 pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
@@ -63,6 +66,7 @@ pub(crate) use operation::{
 pub use operation::{Inject, Level};
 pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
+pub(crate) use resolver::JobId;
 pub(crate) use rma::RmaLimits;
 pub(crate) use shm::check_peer;
 

@@ -122,7 +122,7 @@ impl Ends {
         let eq = Arc::new(Eq::open(fabric)?);
         let pep = Pep::listen(fabric, &PeerAddr::any(), &eq)?;
         let mut info = fabric.info().duplicate()?;
-        let from = Ep::open_active(domain, &mut info, &pep.local(), (0, 0), &cq, &eq)?;
+        let from = Ep::open_active(domain, &mut info, &pep.local(), (0, 0), (&cq, &eq))?;
         from.connect(&pep.local(), &[])?;
         let (mut to, mut standing) = (None, 0);
         while standing < 2 {
@@ -143,7 +143,7 @@ impl Ends {
             }
             match (kind, info) {
                 (sys::FI_CONNREQ, Some(mut info)) if to.is_none() => {
-                    let opened = Ep::open_passive(domain, &mut info, (0, 0), &cq, &eq);
+                    let opened = Ep::open_passive(domain, &mut info, (0, 0), (&cq, &eq));
                     let ep = opened.inspect_err(|_| pep.reject(info.handle(), &[]))?;
                     ep.accept(&[])?;
                     to = Some(ep);

@@ -95,6 +95,9 @@ pub struct Provider {
     pub delivers_alone: bool,
     /// Its bytes go by sockets of TCP: any program can reach a listener, a relay can stand between, and the kernel can cut a connection.
     pub over_tcp: bool,
+    /// It looks for the way to a peer while an endpoint is opened, and may take seconds where there is no such peer. A thread of the domain does
+    /// that; the connection goes on when it has its answer, and ends by its `connect_timeout` where that is sooner.
+    pub resolves_in_open: bool,
     /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
     pub endpoint_scope: bool,
     /// It has a file descriptor to wait on (`FI_WAIT_FD`).
@@ -174,6 +177,7 @@ pub const PROVIDERS: &[Provider] = &[
         iov_limit: 4,
         delivers_alone: false,
         over_tcp: true,
+        resolves_in_open: false,
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
@@ -201,6 +205,8 @@ pub const PROVIDERS: &[Provider] = &[
         iov_limit: 4,
         delivers_alone: true,
         over_tcp: false,
+        // vrb_create_ep: rdma_resolve_addr up to 1.20, and rdma_getaddrinfo, which may ask a daemon (ibacm), in all.
+        resolves_in_open: true,
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
@@ -330,6 +336,7 @@ const fn rdm(
         // Their messages wait in software, with which the two sides agree what is delivered.
         delivers_alone: false,
         over_tcp: false,
+        resolves_in_open: false,
         endpoint_scope: false,
         wait_fd,
         reports_after_close: true,

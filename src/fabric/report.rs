@@ -1,6 +1,7 @@
 //! `Report`: what was got.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use libfabric_sys as sys;
 
@@ -55,6 +56,8 @@ pub struct Report {
     pub api: String,
     /// Network interface or device.
     pub interface: String,
+    /// Its address of this machine, where it has an IP address: the one that was asked for, else one that the provider chose.
+    pub address: Option<IpAddr>,
     /// What connections are made of; both ends must have the same.
     pub endpoint: EndpointKind,
     /// Wire protocol, libfabric's number (`FI_PROTO_*`): both ends must have the same.
@@ -96,6 +99,9 @@ impl Report {
             library: sys::version_text(info.library().version()),
             api: sys::version_text(info.library().negotiated()),
             interface: info.domain_name(),
+            address: info
+                .source()
+                .and_then(|addr| Some(addr.socket_addr()?.ip())),
             endpoint: fabric.endpoint_kind(),
             protocol: info.protocol(),
             mr_mode: domain.mr_mode,

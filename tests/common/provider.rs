@@ -4,12 +4,12 @@
 //! that opens, and is skipped where none does. Default: `tcp`, and for FI_EP_RDM `net`, which is libfabric 1.17's name for it.
 //! FABRICAST_TEST_NODE is the address (127.0.0.1), which must be IPv4: rdma_cm refuses the loopback interface.
 //!
-//! What else a test assumes of its provider, it asks of the provider's row, or of what was opened ([`Needs`]), never by name.
+//! What else a test assumes of its provider, it asks of the provider's row, or of what was opened ([`Offers`]), never by name.
 
 use std::sync::{Arc, LazyLock};
 
 use fabricast::error::Error;
-use fabricast::fabric::EndpointKind;
+use fabricast::fabric::{AccessEnds, EndpointKind};
 use fabricast::{Domain, Fabric, PeerAddr, fabric};
 
 static PROVIDERS: LazyLock<Option<String>> = LazyLock::new(|| variable("FABRICAST_TEST_PROVIDER"));
@@ -51,6 +51,12 @@ pub(crate) fn asked_or(kind: EndpointKind, usual: &[&'static str]) -> Vec<&'stat
     fit.map(|row| row.name).collect()
 }
 
+/// The kinds of endpoint that tests over both kinds run on: those of the providers that are asked for, else both.
+pub(crate) fn kinds() -> impl Iterator<Item = EndpointKind> {
+    let both = [EndpointKind::Msg, EndpointKind::Rdm].into_iter();
+    both.filter(|kind| !asked_or(*kind, &["tcp"]).is_empty())
+}
+
 /// A fabric of the provider that is asked for, at another address of this machine. `None`, after a line that says why, where there is no
 /// libfabric, or no provider of that kind.
 pub(crate) fn fabric_at(kind: EndpointKind, node: &str) -> Option<Arc<Fabric>> {
@@ -86,30 +92,46 @@ pub(crate) fn domain_of(kind: EndpointKind) -> Option<Arc<Domain>> {
     Some(fabric_of(kind)?.open_domain().expect("a domain"))
 }
 
-/// What a test can't do without. Each is asked after a domain was opened; the answer is no, after a line that says so.
-pub(crate) trait Needs {
+/// What not every provider has, and some tests can't do without. Where the answer is no, a line says that the test is skipped for it.
+pub(crate) trait Offers {
     /// Connections are sockets of TCP: strangers can speak TCP to them, relays stand between, and the kernel can cut them.
-    fn needs_sockets(&self) -> bool;
+    fn has_sockets(&self) -> bool;
+
+    /// It works in any network namespace: no device has to be moved there.
+    fn works_in_namespaces(&self) -> bool;
 
     /// Messages wait in the kernel, or nowhere, until the peer's program reads them.
-    fn needs_peers_program(&self) -> bool;
+    fn waits_for_programs(&self) -> bool;
+
+    /// One-sided operations go by the peers' programs: who stops one, stops its operations.
+    fn stops_with_programs(&self) -> bool;
 
     /// One-sided writes carry the application's data.
-    fn needs_write_data(&self) -> bool;
+    fn writes_carry_data(&self) -> bool;
 }
 
-impl Needs for Arc<Domain> {
-    fn needs_sockets(&self) -> bool {
+impl Offers for Arc<Domain> {
+    fn has_sockets(&self) -> bool {
         let has = self.fabric().provider().over_tcp;
         told(has, self, "it goes by no sockets of TCP")
     }
 
-    fn needs_peers_program(&self) -> bool {
+    fn works_in_namespaces(&self) -> bool {
+        let none = self.fabric().provider().over_tcp;
+        told(none, self, "its device is in no namespace of ours")
+    }
+
+    fn waits_for_programs(&self) -> bool {
         let alone = self.fabric().provider().delivers_alone;
         told(!alone, self, "it delivers without the peer's program")
     }
 
-    fn needs_write_data(&self) -> bool {
+    fn stops_with_programs(&self) -> bool {
+        let by_card = self.fabric().provider().access_ends == AccessEnds::WithKey;
+        told(!by_card, self, "cards go on when programs are stopped")
+    }
+
+    fn writes_carry_data(&self) -> bool {
         let report = self.report();
         let has = report.cq_data_size >= 8;
         told(has, self, "its writes carry no data of 8 bytes")

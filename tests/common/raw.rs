@@ -1,15 +1,17 @@
-//! `RawPeer`: a client that speaks libfabric and says whatever a test wants, through `libfabric-sys`.
+//! `RawPeer`: a client that speaks libfabric and says whatever a test wants, through `libfabric-sys`, over its domain's provider.
 
 #![allow(unsafe_code)]
 // A function that opens several objects has several calls and one reason why all are right.
 #![allow(clippy::multiple_unsafe_ops_per_block)]
 
-use std::ffi::{CString, c_void};
+use std::ffi::CString;
 use std::ptr;
 use std::sync::Arc;
 
 use fabricast::{Domain, PeerAddr};
 use libfabric_sys as sys;
+
+use super::node;
 
 /// What the event queue said.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,9 +29,10 @@ pub(crate) struct RawPeer {
     eq: *mut sys::fid_eq,
     info: *mut sys::fi_info,
     library: &'static sys::Library,
-    /// What was sent; freed after the endpoint.
-    sent: Vec<Vec<u8>>,
-    _domain: Arc<Domain>,
+    /// What was sent, with its registration, if the provider wants one; freed after the endpoint.
+    sent: Vec<(Vec<u8>, *mut sys::fid_mr)>,
+    is_connected: bool,
+    domain: Arc<Domain>,
 }
 
 /// A hello as docs/wire.md says: version 2, no receive buffers.
@@ -68,7 +71,7 @@ impl RawPeer {
         let library = sys::Library::load().expect("the domain was opened with it");
         // SAFETY: all objects are opened from a domain and a fabric that `domain` keeps open, and closed in `drop`.
         unsafe {
-            let info = find_tcp(library);
+            let info = find(library, domain, to);
             let (fabric, dom) = (domain.fabric().as_raw(), domain.as_raw());
             let (mut eq, mut cq, mut ep) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
             let mut eq_attr: sys::fi_eq_attr = std::mem::zeroed();
@@ -86,19 +89,8 @@ impl RawPeer {
             let both = sys::FI_TRANSMIT | sys::FI_RECV;
             ok("fi_ep_bind", sys::fi_ep_bind(ep, cq.cast(), both));
             ok("fi_enable", sys::fi_enable(ep));
-            let Some(std::net::SocketAddr::V4(v4)) = to.socket_addr() else {
-                panic!("tests use IPv4");
-            };
-            let mut addr: libc::sockaddr_in = std::mem::zeroed();
-            addr.sin_family = libc::AF_INET as libc::sa_family_t;
-            addr.sin_port = v4.port().to_be();
-            addr.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
-            let rc = sys::fi_connect(
-                ep,
-                (&raw const addr).cast(),
-                private.as_ptr().cast(),
-                private.len(),
-            );
+            let (to, len) = ((*info).dest_addr, private.len());
+            let rc = sys::fi_connect(ep, to.cast_const(), private.as_ptr().cast(), len);
             ok("fi_connect", rc);
             Self {
                 ep,
@@ -107,7 +99,8 @@ impl RawPeer {
                 info,
                 library,
                 sent: Vec::new(),
-                _domain: Arc::clone(domain),
+                is_connected: false,
+                domain: Arc::clone(domain),
             }
         }
     }
@@ -124,6 +117,7 @@ impl RawPeer {
             let len = size_of_val(&room);
             let n = sys::fi_eq_read(self.eq, &raw mut kind, room.as_mut_ptr().cast(), len, 0);
             if n > 0 {
+                self.is_connected = kind == sys::FI_CONNECTED;
                 return match kind {
                     sys::FI_CONNECTED => Some(RawEvent::Connected),
                     sys::FI_SHUTDOWN => Some(RawEvent::Shutdown),
@@ -133,6 +127,7 @@ impl RawPeer {
             if n != -(sys::FI_EAVAIL as isize) {
                 return None;
             }
+            self.is_connected = false;
             let mut entry = sys::EqErrEntryBuf::zeroed();
             let mut data = [0_u8; 256];
             entry.entry.err_data = data.as_mut_ptr().cast();
@@ -145,18 +140,31 @@ impl RawPeer {
         }
     }
 
-    /// Posts a message; only after [`RawEvent::Connected`], or the provider crashes.
+    /// Posts a message. Nothing happens on a connection that is over: providers crash who post there.
     pub(crate) fn send(&mut self, bytes: &[u8], data: Option<u64>) {
-        self.sent.push(bytes.to_vec());
-        let kept = self.sent.last().expect("just pushed");
+        if !self.is_connected {
+            return;
+        }
+        let kept = bytes.to_vec();
+        let mr = self.registered(&kept);
         let iov = libc::iovec {
             iov_base: kept.as_ptr().cast_mut().cast(),
             iov_len: kept.len(),
         };
-        let mut desc: *mut c_void = ptr::null_mut();
+        self.sent.push((kept, mr));
+        let mut desc = ptr::null_mut();
+        if !mr.is_null() {
+            // SAFETY: open until the endpoint is closed.
+            desc = unsafe { sys::fi_mr_desc(mr) };
+        }
+        // verbs looks into a descriptor that is there, also for a message without a byte.
+        let descs = match desc.is_null() {
+            true => ptr::null_mut(),
+            false => &raw mut desc,
+        };
         let msg = sys::fi_msg {
             msg_iov: &raw const iov,
-            desc: &raw mut desc,
+            desc: descs,
             iov_count: 1,
             addr: 0,
             context: ptr::null_mut(),
@@ -166,25 +174,50 @@ impl RawPeer {
             Some(_) => sys::FI_COMPLETION | sys::FI_REMOTE_CQ_DATA,
             None => sys::FI_COMPLETION,
         };
-        // SAFETY: connected, by this function's contract; the bytes are kept until the endpoint is closed. tcp needs
-        // no descriptor. A refusal means that the connection is gone, which the tests wait for by other means.
+        // SAFETY: connected; the bytes and their registration are kept until the endpoint is closed. A refusal means that the connection is
+        // gone, which the tests wait for by other means.
         let _ = unsafe { sys::fi_sendmsg(self.ep, &raw const msg, flags) };
+    }
+
+    /// A registration of these bytes, where the provider wants one.
+    fn registered(&self, bytes: &[u8]) -> *mut sys::fid_mr {
+        let mut mr = ptr::null_mut();
+        if self.domain.report().mr_mode & sys::FI_MR_LOCAL != 0 && !bytes.is_empty() {
+            // SAFETY: the domain is open, and the bytes stay where they are until the registration is closed.
+            let rc = unsafe {
+                let start = bytes.as_ptr().cast();
+                let dom = self.domain.as_raw();
+                let to = &raw mut mr;
+                sys::fi_mr_reg(
+                    dom,
+                    start,
+                    bytes.len(),
+                    sys::FI_SEND,
+                    0,
+                    0,
+                    0,
+                    to,
+                    ptr::null_mut(),
+                )
+            };
+            ok("fi_mr_reg", rc);
+        }
+        mr
     }
 }
 
-/// An info of tcp on the loopback interface.
-unsafe fn find_tcp(library: &'static sys::Library) -> *mut sys::fi_info {
+/// An info of the domain's provider at the tests' address, with that destination.
+unsafe fn find(library: &'static sys::Library, domain: &Domain, to: PeerAddr) -> *mut sys::fi_info {
     let hints = library.allocinfo();
     assert!(!hints.is_null());
-    let (name, node) = (
-        CString::new("tcp").expect("no zero"),
-        CString::new("127.0.0.1").expect("no zero"),
-    );
+    let name = CString::new(domain.fabric().provider().name).expect("no zero");
+    let node = CString::new(node()).expect("no zero");
     let mut info = ptr::null_mut();
-    // SAFETY: the hints are of this library, which freed with them what is allocated by strdup(3).
+    // SAFETY: the hints are of this library, which frees with them what is allocated by strdup(3), as it does with an info's addresses.
     unsafe {
         (*(*hints).fabric_attr).prov_name = libc::strdup(name.as_ptr());
         (*(*hints).ep_attr).type_ = sys::FI_EP_MSG;
+        (*(*hints).domain_attr).mr_mode = domain.report().mr_mode;
         (*hints).caps = sys::FI_MSG;
         let rc = library.fi_getinfo(
             library.negotiated(),
@@ -196,8 +229,28 @@ unsafe fn find_tcp(library: &'static sys::Library) -> *mut sys::fi_info {
         );
         ok("fi_getinfo", rc);
         library.fi_freeinfo(hints);
+        let addr = libc::malloc(size_of::<libc::sockaddr_in>()).cast::<libc::sockaddr_in>();
+        assert!(!addr.is_null(), "memory");
+        addr.write(sockaddr(to));
+        libc::free((*info).dest_addr);
+        (*info).dest_addr = addr.cast();
+        (*info).dest_addrlen = size_of::<libc::sockaddr_in>();
     }
     info
+}
+
+fn sockaddr(addr: PeerAddr) -> libc::sockaddr_in {
+    let Some(std::net::SocketAddr::V4(v4)) = addr.socket_addr() else {
+        panic!("tests use IPv4");
+    };
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: v4.port().to_be(),
+        sin_addr: libc::in_addr {
+            s_addr: u32::from(*v4.ip()).to_be(),
+        },
+        sin_zero: [0; 8],
+    }
 }
 
 impl Drop for RawPeer {
@@ -206,6 +259,9 @@ impl Drop for RawPeer {
         unsafe {
             sys::fi_close(self.ep.cast());
             while self.poll_closed() {}
+            for (_, mr) in self.sent.iter().filter(|(_, mr)| !mr.is_null()) {
+                sys::fi_close((*mr).cast());
+            }
             sys::fi_close(self.cq.cast());
             sys::fi_close(self.eq.cast());
             self.library.fi_freeinfo(self.info);

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
 use common::{
-    Needs, Pair, SOON, Watchdog, after, any_port, assert_balanced, buffer, bytes_of, domain, drive,
-    got, messages, millis, nobodys_port, node, outcomes, pattern, pool, receive_ends, send_end,
-    small_receiver,
+    Offers, Pair, SOON, Watchdog, after, any_port, assert_balanced, buffer, bytes_of, domain,
+    drive, got, messages, millis, nobodys_port, node, outcomes, pattern, pool, receive_ends,
+    send_end, small_receiver,
 };
 use fabricast::buffer::{
     HeaderSlotConfig, HeaderSlotManager, Payload, RingConfig, RingRegion, Segment,
@@ -425,7 +425,7 @@ fn stalled(domain: &Arc<Domain>, policy: DeadlinePolicy) -> (Pair, u64) {
 fn a_late_send_is_only_reported_where_that_is_asked_for() {
     let _dog = Watchdog::new("notify");
     let Some(domain) = domain() else { return };
-    if !domain.needs_peers_program() {
+    if !domain.waits_for_programs() {
         return;
     }
     let (mut pair, count) = stalled(&domain, DeadlinePolicy::Notify);
@@ -463,7 +463,7 @@ fn a_late_send_is_only_reported_where_that_is_asked_for() {
 fn a_late_send_fails_the_connection_by_default_and_every_key_comes_back() {
     let _dog = Watchdog::new("fail connection");
     let Some(domain) = domain() else { return };
-    if !domain.needs_peers_program() {
+    if !domain.waits_for_programs() {
         return;
     }
     let (mut pair, count) = stalled(&domain, DeadlinePolicy::FailConnection);
@@ -751,7 +751,7 @@ fn lone_end(sender: &mut SendEndpointZeroCopy, limit: Duration) -> CloseReason {
 fn a_silent_server_runs_into_the_connect_timeout() {
     let _dog = Watchdog::new("silent server");
     let Some(domain) = domain() else { return };
-    if !domain.needs_sockets() {
+    if !domain.has_sockets() {
         return;
     }
     let server = std::net::TcpListener::bind((node(), 0)).expect("binds");
@@ -1123,8 +1123,8 @@ fn the_raw_endpoint_is_the_one_that_libfabric_knows() {
     // SAFETY: the endpoint is open, and `len` says how much room there is.
     let rc = unsafe { libfabric_sys::fi_getname(ep.cast(), (&raw mut addr).cast(), &raw mut len) };
     assert_eq!((rc, len), (0, size_of_val(&addr)));
-    let ip = u32::from_be(addr.sin_addr.s_addr);
-    assert_eq!(ip, u32::from(std::net::Ipv4Addr::LOCALHOST));
+    let ip = std::net::Ipv4Addr::from(u32::from_be(addr.sin_addr.s_addr));
+    assert_eq!(ip.to_string(), node());
     // SAFETY: it is only compared.
     let again = unsafe { pair.sender().as_raw() };
     assert_eq!(again, Some(ep), "one connection, one endpoint");

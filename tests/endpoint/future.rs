@@ -19,6 +19,7 @@ use fabricast::endpoint::{
     WindowDescriptor, WindowEvent,
 };
 use fabricast::error::{CompletionError, Error, SendErrorKind};
+use fabricast::fabric::AccessEnds;
 use fabricast::future::{
     AsyncReceiveEndpoint, AsyncSendEndpoint, ConnectionEvent, EndpointFds, Executor, Reactor,
     SendFailed, SendFailure, Watch,
@@ -288,6 +289,7 @@ async fn use_windows(
     pool: SharedBufferManager,
     told: std::sync::mpsc::Receiver<WindowDescriptor>,
     ticker: Ticker,
+    by_card: bool,
 ) {
     sender.connected().await.expect("connected");
     let mut descriptor = None;
@@ -312,9 +314,11 @@ async fn use_windows(
     // Posted and dropped: the destination goes back to the pool when the read is over.
     let into = Destination::buffer(pool.try_acquire().expect("a buffer"), 11);
     let mut reading = Box::pin(sender.read(into, window.at(4)));
-    assert!(poll_once(reading.as_mut()).is_pending());
-    assert!(reading.is_posted());
-    drop(reading);
+    let polled = poll_once(reading.as_mut());
+    // A card may be done before the call that posted looks for it.
+    let is_done = by_card && polled.is_ready();
+    assert!(is_done || (polled.is_pending() && reading.is_posted()));
+    drop((polled, reading));
     let refused = sender
         .write(buffer(&pool, b"beyond"), window.at(1 << 20))
         .await
@@ -343,7 +347,7 @@ async fn use_windows(
     }
     until(&ticker, || pool.free_count() == free).await;
     assert_accounts(&sender);
-    assert_eq!(sender.future_stats().detached, 1);
+    assert_eq!(sender.future_stats().detached, u64::from(!is_done));
     assert_eq!(sender.close(after(SOON)).await, CloseReason::Finished);
     assert!(sender.window_event().await.is_none(), "all was told");
 }
@@ -397,7 +401,8 @@ fn one_sided_operations_are_futures() {
     let both = Both::with(&domain, SendConfig::default(), receive);
     let ticker = Ticker::new(&both.executor);
     let (tell, told) = std::sync::mpsc::channel();
-    let using = use_windows(both.sender, both.pool, told, ticker);
+    let by_card = domain.fabric().provider().access_ends == AccessEnds::WithKey;
+    let using = use_windows(both.sender, both.pool, told, ticker, by_card);
     let offering = offer_a_window(both.receiver, tell);
     both.executor
         .block_on(All::new().with(using).with(offering));

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
-use common::{Needs, SOON, Watchdog, after, drive, millis, node, provider::fabric_at};
+use common::{Offers, SOON, Watchdog, after, drive, millis, node, provider::fabric_at};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
     CloseReason, Keepalive, KernelWatch, ReceiveConfig, ReconnectPolicy, SendConfig,
@@ -596,7 +596,7 @@ fn a_message_that_takes_long_to_arrive_is_life() {
     let Some(domain) = common::domain() else {
         return;
     };
-    if !domain.needs_sockets() {
+    if !domain.has_sockets() {
         return;
     }
     let elsewhere = common::domain().expect("there is one already");
@@ -1182,7 +1182,7 @@ fn the_process_is_set_up_before_the_first_fabric_and_not_after() {
         return;
     };
     // The ports are those of tcp's sockets.
-    if !domain.needs_sockets() {
+    if !domain.has_sockets() {
         return;
     }
     let receiver =

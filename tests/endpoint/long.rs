@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::child::{self, Child};
 use common::{
-    SOON, Watchdog, after, buffer, domain_of, drive, node, pattern, pool, provider::asked_or,
+    SOON, Watchdog, after, buffer, domain_of, drive, node, pattern, pool,
+    provider::{asked_or, kinds},
     receive_ends, rounds, send_end,
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
@@ -422,7 +423,8 @@ fn either_side_killed_in_the_middle() {
         None => {}
     }
     let _dog = Watchdog::with(KILLED, Duration::from_secs(120));
-    for rdm in [false, true] {
+    for kind in kinds() {
+        let rdm = kind == EndpointKind::Rdm;
         kill_the_receiver(rdm);
         kill_the_sender(rdm);
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::child::{self, Child};
 use common::{
     SOON, Watchdog, after, any_port, buffer, domain_of as domain, drive, millis, pattern, pool,
-    within,
+    provider::kinds, within,
 };
 use fabricast::buffer::{HeaderSlotConfig, SharedBufferManager, ZeroCopyBufferManager};
 use fabricast::endpoint::{
@@ -326,7 +326,7 @@ fn waits() -> SlowPolicy {
 
 fn over_each_kind(test: &'static str, run: fn(EndpointKind)) {
     let _dog = Watchdog::with(test, 12 * SOON);
-    for kind in [EndpointKind::Msg, EndpointKind::Rdm] {
+    for kind in kinds() {
         run(kind);
     }
 }

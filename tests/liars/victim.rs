@@ -10,7 +10,7 @@ use fabricast::endpoint::{
 };
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
 
-use crate::common::{Needs, SOON, any_port, drive};
+use crate::common::{Offers, SOON, any_port, drive};
 use crate::peer::Liar;
 use crate::wire;
 
@@ -69,7 +69,7 @@ impl Victim {
     pub(crate) fn new(endpoints: usize, config: &ReceiveConfig) -> Option<Self> {
         let domain = crate::common::domain()?;
         // Liars speak tcp, and relays stand between.
-        if !domain.needs_sockets() {
+        if !domain.has_sockets() {
             return None;
         }
         let listen = |_| ReceiveEndpoint::listen(&domain, any_port(), config.clone());

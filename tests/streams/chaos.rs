@@ -11,6 +11,7 @@ use fabricast::stream::{
 };
 
 use crate::common::child::{Child, argument, hear, role, tell};
+use crate::common::patient;
 use crate::common::{Random, rounds};
 use crate::world::*;
 
@@ -113,7 +114,7 @@ impl Play {
             transport,
             from: tempfile::tempdir().expect("a directory"),
             to: tempfile::tempdir().expect("a directory"),
-            addr: "127.0.0.1:0".to_owned(),
+            addr: any_port().to_string(),
             seed: 0,
         };
         fs::write(this.path(), content(SIZE, this.seed)).expect("written");
@@ -304,7 +305,7 @@ fn a_receiver_that_is_stopped_is_given_up_and_the_stream_goes_on_with_it_later()
         std::thread::sleep(Duration::from_millis(100));
         receiver.stop();
         // Longer than a silent peer is waited for: connections are given up, and made again.
-        std::thread::sleep(Duration::from_millis(4000));
+        std::thread::sleep(patient(Duration::from_millis(4000)));
         receiver.go_on();
         sender.expect("done", PATIENCE);
         assert!(play.assert_whole_or_absent(), "it has arrived");

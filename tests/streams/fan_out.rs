@@ -145,7 +145,7 @@ fn a_peer_that_is_not_there_does_not_hold_the_others_up() {
         let crowd = Crowd::new(domain, 2);
         let mut addrs = crowd.addrs();
         // Nobody listens there.
-        addrs.push("127.0.0.1:1".parse().unwrap());
+        addrs.push(nobodys_port());
         let began = Instant::now();
         let sender = StreamSender::open(
             domain,

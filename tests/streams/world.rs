@@ -13,8 +13,11 @@ use fabricast::stream::{
 };
 use fabricast::{Domain, PeerAddr};
 
-pub(crate) use crate::common::any_port;
-use crate::common::{domain_of, patient, provider::fabric_at};
+pub(crate) use crate::common::{Offers, any_port, nobodys_port};
+use crate::common::{
+    domain_of, patient,
+    provider::{fabric_at, kinds},
+};
 
 pub(crate) use crate::pattern::pattern as content;
 
@@ -37,7 +40,7 @@ pub(crate) fn domain_at(kind: EndpointKind, node: &str) -> Option<Arc<Domain>> {
 
 /// Runs a test over each kind of connections.
 pub(crate) fn over_both(test: impl Fn(&Arc<Domain>)) {
-    for kind in [EndpointKind::Msg, EndpointKind::Rdm] {
+    for kind in kinds() {
         if let Some(domain) = domain(kind) {
             println!("over {kind:?}");
             test(&domain);
@@ -60,14 +63,14 @@ pub(crate) fn sender_config() -> SenderConfig {
     SenderConfig::default()
         .block_bytes(64 << 10)
         .buffers(16)
-        .lost_after(Duration::from_secs(3))
+        .lost_after(patient(Duration::from_secs(3)))
 }
 
 pub(crate) fn receiver_config(sink: impl SinkFactory) -> ReceiverConfig {
     ReceiverConfig::new(sink)
         .block_bytes(64 << 10)
         .connections(4)
-        .lost_after(Duration::from_secs(3))
+        .lost_after(patient(Duration::from_secs(3)))
 }
 
 pub(crate) fn listen(domain: &Arc<Domain>, config: ReceiverConfig) -> StreamReceiver {
@@ -118,13 +121,13 @@ pub(crate) fn send_to(
 
 /// What a sender says of itself.
 pub(crate) fn of_sender(sender: &StreamSender) -> String {
-    let words = sender.describe(Duration::from_secs(5));
+    let words = sender.describe(patient(Duration::from_secs(5)));
     words.unwrap_or_else(|| "the sender does not answer".to_owned())
 }
 
 /// What a receiver says of itself.
 pub(crate) fn of_receiver(receiver: &StreamReceiver) -> String {
-    let words = receiver.describe(Duration::from_secs(5));
+    let words = receiver.describe(patient(Duration::from_secs(5)));
     words.unwrap_or_else(|| "the receiver does not answer".to_owned())
 }
 

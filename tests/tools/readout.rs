@@ -3,27 +3,26 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use fabricast::buffer::Payload;
 use fabricast::endpoint::{HeaderMode, SendConfig};
 use fabricast::{Fabric, SendEndpointZeroCopy};
 
-/// No process of these tests may take longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::patience::patient;
+use crate::provider::{any_port, nobodys_port, node};
 
-/// Where cargo puts examples: beside the directory of the tests.
+/// No process of these tests may take longer.
+static PATIENCE: LazyLock<Duration> = LazyLock::new(|| patient(Duration::from_secs(60)));
+
 fn program() -> Option<PathBuf> {
-    let tests = std::env::current_exe().ok()?;
-    let program = tests.parent()?.parent()?.join("examples/readout");
-    if program.exists() {
-        return Some(program);
-    }
-    println!(
-        "SKIPPED: {} is not built (cargo build --example readout)",
-        program.display()
-    );
-    None
+    crate::example("readout")
+}
+
+/// The provider to use.
+fn provider() -> &'static str {
+    crate::over().expect("the program is there")
 }
 
 /// A process of ours; ended when it is dropped.
@@ -46,12 +45,16 @@ impl Process {
 
     /// Waits for the end. What it prints in these tests fits into the pipes.
     fn end(mut self) -> Ended {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + *PATIENCE;
         let status = loop {
             if let Some(status) = self.0.try_wait().expect("it is our child") {
                 break status;
             }
-            assert!(Instant::now() < deadline, "not ended within {PATIENCE:?}");
+            assert!(
+                Instant::now() < deadline,
+                "not ended within {:?}",
+                *PATIENCE
+            );
             std::thread::sleep(Duration::from_millis(5));
         };
         let (mut stdout, mut stderr) = (String::new(), String::new());
@@ -137,6 +140,7 @@ impl Counts {
 /// A demo of a second with these arguments added.
 fn demo(program: &Path, more: &[&str]) -> Ended {
     let mut arguments = vec!["demo", "--json", "--seconds", "1"];
+    arguments.extend(["--provider", provider(), "--node", node()]);
     arguments.extend(more);
     Process::start(program, &arguments).end()
 }
@@ -183,7 +187,9 @@ fn as_fast_as_it_goes_with_more_detectors_than_builders() {
 #[test]
 fn the_table_names_what_people_look_for() {
     let Some(program) = program() else { return };
-    let ended = Process::start(&program, &["demo", "--seconds", "0.2", "--rate", "1"]).end();
+    let mut arguments = vec!["demo", "--seconds", "0.2", "--rate", "1"];
+    arguments.extend(["--provider", provider(), "--node", node()]);
+    let ended = Process::start(&program, &arguments).end();
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
     for words in [
         "libfabric",
@@ -266,7 +272,15 @@ struct Builder {
 
 impl Builder {
     fn start(program: &Path, more: &[&str]) -> Self {
-        let mut arguments = vec!["builder", "--json", "--listen", "127.0.0.1:0"];
+        let listen = any_port().to_string();
+        let mut arguments = vec![
+            "builder",
+            "--json",
+            "--listen",
+            &listen,
+            "--provider",
+            provider(),
+        ];
         arguments.extend(more);
         let mut process = Process::start(program, &arguments);
         let mut stdout = BufReader::new(process.0.stdout.take().expect("a pipe"));
@@ -292,7 +306,7 @@ impl Builder {
 
 /// A source with these builders.
 fn source(program: &Path, builders: &[Builder], more: &[&str]) -> Process {
-    let mut arguments = vec!["source", "--json"];
+    let mut arguments = vec!["source", "--json", "--provider", provider()];
     for builder in builders {
         arguments.extend(["--to", &builder.address]);
     }
@@ -348,7 +362,7 @@ fn a_stopped_builder_is_given_up() {
 /// The threads of the detectors are there as soon as the run begins.
 fn wait_for_detectors(source: &Process) {
     let tasks = format!("/proc/{}/task", source.0.id());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + *PATIENCE;
     let is_detector = |task: std::fs::DirEntry| {
         std::fs::read_to_string(task.path().join("comm"))
             .is_ok_and(|name| name.starts_with("detector-"))
@@ -395,8 +409,9 @@ fn a_stranger_does_not_end_the_run() {
 
 /// Sends one message, and waits until the builder has had enough.
 fn send_as_stranger(address: &str, header: &[u8; 64]) {
-    let fabric = Fabric::builder().provider("tcp").node("127.0.0.1");
-    let domain = fabric.open().expect("tcp").open_domain().expect("a domain");
+    let fabric = Fabric::builder().provider(provider()).node(node());
+    let domain = fabric.open().expect("it is there").open_domain();
+    let domain = domain.expect("a domain");
     let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
     let to = address.parse().expect("an address");
     let mut sender = SendEndpointZeroCopy::connect(&domain, to, config).expect("an endpoint");
@@ -404,7 +419,7 @@ fn send_as_stranger(address: &str, header: &[u8; 64]) {
     sender
         .send_data(Payload::empty(), header, 0)
         .expect("the builder grants some");
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + *PATIENCE;
     let mut events = Vec::new();
     while sender.close_reason().is_none() {
         assert!(Instant::now() < deadline, "it keeps the connection");
@@ -451,11 +466,8 @@ fn wrong_command_lines_are_named() {
 #[test]
 fn a_peer_or_provider_that_is_not_there_is_named() {
     let Some(program) = program() else { return };
-    // A port that was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let to = free.local_addr().expect("an address").to_string();
-    drop(free);
-    let lonely = Process::start(&program, &["source", "--to", &to]).end();
+    let to = nobodys_port().to_string();
+    let lonely = source(&program, &[], &["--to", &to]).end();
     lonely.assert_failed(1, &to);
     lonely.assert_failed(1, "could not connect");
     Process::start(&program, &["demo", "--provider", "nosuch"])

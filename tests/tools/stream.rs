@@ -6,26 +6,25 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::patience::patient;
+use crate::provider::{any_port, nobodys_port};
+
 /// No process of these tests may take longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+static PATIENCE: LazyLock<Duration> = LazyLock::new(|| patient(Duration::from_secs(60)));
 const BLOCK: usize = 64 * 1024;
 
-/// Where cargo puts examples: beside the directory of the tests.
 fn program() -> Option<PathBuf> {
-    let tests = std::env::current_exe().ok()?;
-    let program = tests.parent()?.parent()?.join("examples/stream");
-    if program.exists() {
-        return Some(program);
-    }
-    println!(
-        "SKIPPED: {} is not built (cargo build --example stream)",
-        program.display()
-    );
-    None
+    crate::example("stream")
+}
+
+/// The provider to use.
+fn provider() -> &'static str {
+    crate::over().expect("the program is there")
 }
 
 /// A process of ours; ended when it is dropped.
@@ -52,14 +51,15 @@ impl Process {
     }
 
     fn status(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + *PATIENCE;
         loop {
             if let Some(status) = self.0.try_wait().expect("it is our child") {
                 return status;
             }
             assert!(
                 Instant::now() < deadline,
-                "it has not ended within {PATIENCE:?}"
+                "it has not ended within {:?}",
+                *PATIENCE
             );
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -130,7 +130,9 @@ struct Running {
 impl Running {
     fn start(program: &Path, dir: &Path, more: &[&str]) -> Self {
         let mut command = Command::new(program);
-        command.args(["recv", "--listen", "127.0.0.1:0", "--block", "64K", "--dir"]);
+        let listen = any_port().to_string();
+        command.args(["recv", "--listen", &listen, "--provider", provider()]);
+        command.args(["--block", "64K", "--dir"]);
         command.arg(dir).args(more);
         Self::start_command(&mut command)
     }
@@ -154,7 +156,8 @@ impl Running {
 
     fn send(&self, program: &Path, files: &[&Path]) -> Process {
         let mut command = Command::new(program);
-        command.args(["send", "--block", "64K", "--to", &self.address]);
+        command.args(["send", "--provider", provider(), "--block", "64K"]);
+        command.args(["--to", &self.address]);
         Process::start_command(command.args(files))
     }
 }
@@ -266,7 +269,8 @@ fn what_is_skipped_is_said_and_strictly_nothing_is() {
     let receiver = Running::start(&program, to.path(), &[]);
     let send = |more: &[&str]| {
         let mut command = Command::new(&program);
-        command.args(["send", "--block", "64K", "--to", &receiver.address]);
+        command.args(["send", "--provider", provider(), "--block", "64K"]);
+        command.args(["--to", &receiver.address]);
         Process::start_command(command.args(more).arg(&top)).end()
     };
     let said = |ended: &Ended| {
@@ -316,7 +320,19 @@ fn the_demo_compares_checksums() {
     let Some(program) = program() else { return };
     let dir = temp();
     let place = dir.path().to_str().expect("text");
-    let ended = Process::start(&program, &["demo", "--size", "3M", "--dir", place]).end();
+    let ended = Process::start(
+        &program,
+        &[
+            "demo",
+            "--provider",
+            provider(),
+            "--size",
+            "3M",
+            "--dir",
+            place,
+        ],
+    )
+    .end();
     ended.assert_ok();
     assert!(
         ended.stdout.contains("the checksums are equal"),
@@ -388,15 +404,14 @@ fn nobody_listens() {
     let Some(program) = program() else { return };
     let dir = temp();
     let path = file(&dir, "f", 10);
-    // A port that was free a moment ago.
-    let free = std::net::TcpListener::bind("127.0.0.1:0")
-        .expect("a port")
-        .local_addr();
-    let to = free.expect("an address").to_string();
+    let to = nobodys_port().to_string();
     let text = path.to_str().expect("text");
-    Process::start(&program, &["send", text, "--to", &to])
-        .end()
-        .assert_failed("could not connect");
+    Process::start(
+        &program,
+        &["send", text, "--provider", provider(), "--to", &to],
+    )
+    .end()
+    .assert_failed("could not connect");
 }
 
 /// A limit on the size of files stands in for a full disk where we may not mount one.
@@ -406,9 +421,12 @@ fn a_receiver_without_room_says_so_to_the_sender() {
     let (from, to) = (temp(), temp());
     let path = file(&from, "large", 8 << 20);
     // The shell sets the limit (512-byte units in sh), and ignores the signal that would kill the receiver.
-    let script = r#"trap '' XFSZ; ulimit -f 2048; exec "$0" recv --once --listen 127.0.0.1:0 --block 64K --dir "$1""#;
+    let script = r#"trap '' XFSZ; ulimit -f 2048; exec "$0" recv --once --listen $LISTEN --provider "$OVER" --block 64K --dir "$1""#;
     let mut command = Command::new("sh");
     command.args(["-c", script]).arg(&program).arg(to.path());
+    command
+        .env("LISTEN", any_port().to_string())
+        .env("OVER", provider());
     let receiver = Running::start_command(&mut command);
     receiver
         .send(&program, &[&path])
@@ -433,14 +451,16 @@ fn a_full_disk_is_said_to_the_sender() {
     }
     // What the receiver leaves is looked at in its own namespace, and said by the shell's exit code.
     let script = format!(
-        r#"{mount} "$1"; "$0" recv --once --listen 127.0.0.1:0 --block 64K --dir "$1"; code=$?
+        r#"{mount} "$1"; "$0" recv --once --listen $LISTEN --provider "$OVER" --block 64K --dir "$1"; code=$?
            test -z "$(ls -A "$1")" || exit 9; exit $code"#
     );
     let mut command = Command::new("unshare");
     command
         .args(["-m", "sh", "-c", &script])
         .arg(&program)
-        .arg(to.path());
+        .arg(to.path())
+        .env("LISTEN", any_port().to_string())
+        .env("OVER", provider());
     let receiver = Running::start_command(&mut command);
     receiver
         .send(&program, &[&path])
@@ -516,7 +536,7 @@ fn a_sender_killed_midway() {
 
 /// What is kept of a stream is there as soon as it is accepted.
 fn wait_for_stream(to: &Path) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + *PATIENCE;
     while names(to).is_empty() {
         assert!(Instant::now() < deadline, "no sender came");
         std::thread::sleep(Duration::from_micros(200));
@@ -537,7 +557,8 @@ fn a_tree_goes_to_two_receivers_and_a_cut_stream_goes_on() {
     let receivers =
         [&first, &second].map(|dir| Running::start(&program, dir.path(), &["--key", key]));
     let mut command = Command::new(&program);
-    command.args(["send", "--json", "--block", "64K", "--key", key]);
+    command.args(["send", "--json", "--provider", provider(), "--block", "64K"]);
+    command.args(["--key", key]);
     for receiver in &receivers {
         command.args(["--to", &receiver.address]);
     }
@@ -560,7 +581,13 @@ fn a_tree_goes_to_two_receivers_and_a_cut_stream_goes_on() {
     // Without the key nothing is taken.
     let mut command = Command::new(&program);
     command
-        .args(["send", "--to", &receivers[0].address])
+        .args([
+            "send",
+            "--provider",
+            provider(),
+            "--to",
+            &receivers[0].address,
+        ])
         .arg(&top);
     Process::start_command(&mut command)
         .end()
@@ -576,6 +603,8 @@ fn the_same_command_again_goes_on_where_a_stream_was_cut() {
     let mut command = Command::new(&program);
     command.args([
         "send",
+        "--provider",
+        provider(),
         "--block",
         "64K",
         "--rate",
@@ -588,7 +617,7 @@ fn the_same_command_again_goes_on_where_a_stream_was_cut() {
     // Some blocks are in the journal.
     let work = to.path().join(&names(to.path())[0]);
     let journal_len = || fs::metadata(work.join("journal")).map_or(0, |about| about.len());
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + *PATIENCE;
     while journal_len() < 1000 {
         assert!(Instant::now() < deadline, "nothing is written");
         std::thread::sleep(Duration::from_millis(5));

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use crate::Error;
 use crate::endpoint::link::half_open::HalfOpen;
 use crate::endpoint::link::socket::{self, KernelWatch, TcpWatch};
+use crate::endpoint::link::sought::{Inbox, Search, Sought};
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::link::{
     CloseFailed, CmData, CmEvent, Completions, ConnKey, Link, LinkConn, LinkLimits, PostRefused,
@@ -24,7 +25,8 @@ use crate::endpoint::protocol::connection::Form;
 use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
 use crate::fabric::{
-    Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, Pep, RawEvent, in_use,
+    Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, OpenedEp, Pep,
+    RawEvent, in_use, unreachable,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
@@ -51,6 +53,8 @@ pub(crate) struct FabricLink {
     events: VecDeque<RawEvent>,
     /// Closed endpoints that may have events further back in the event queue, until that was seen empty.
     stale: Vec<ConnKey>,
+    /// Connections whose peer the provider looks for.
+    search: Search,
     listener: Option<Listener>,
     cq: Arc<Cq>,
     eq: Arc<Eq>,
@@ -78,6 +82,10 @@ impl FabricLink {
         let info = settings.info(fabric)?;
         let eq = Arc::new(Eq::open(fabric)?);
         let cq = Arc::new(Cq::open(domain, tx + rx)?);
+        let search = match fabric.provider().resolves_in_open {
+            true => Search::by_thread()?,
+            false => Search::default(),
+        };
         Ok(Self {
             limits: limits(fabric, &info),
             info,
@@ -85,6 +93,7 @@ impl FabricLink {
             queue_sizes: settings.queue_sizes((tx, rx)),
             events: VecDeque::new(),
             stale: Vec::new(),
+            search,
             listener: None,
             cq,
             eq,
@@ -138,22 +147,47 @@ impl FabricLink {
         Arc::new(FabricWait {
             cq: Arc::clone(&self.cq),
             eq: Arc::clone(&self.eq),
+            inbox: self.search.inbox().map(Arc::clone),
             domain: Arc::clone(&self.domain),
         })
     }
 
-    /// An endpoint for a connection to a peer; without one, for the request that the info came with.
-    fn open_ep(&self, info: &mut Info, peer: Option<&PeerAddr>) -> Result<Ep, Error> {
-        let (domain, sizes, cq, eq) = (&self.domain, self.queue_sizes, &self.cq, &self.eq);
-        let ep = match peer {
-            Some(peer) => Ep::open_active(domain, info, peer, sizes, cq, eq),
-            None => Ep::open_passive(domain, info, sizes, cq, eq),
-        }?;
-        if self.stale.contains(&(ep.as_ptr() as ConnKey)) {
-            // What is still to come of the endpoint that was here before would be taken for this one's.
-            return Err(Error::fabric("fi_endpoint", libc::EAGAIN));
+    /// Nothing that was said of another endpoint at this place may be taken for this one's.
+    fn admit(&mut self, ep: Ep) -> Result<Ep, Error> {
+        let fid = ep.as_ptr() as ConnKey;
+        self.search.forget_endpoint(fid);
+        unstale(&self.stale, ep)
+    }
+
+    /// An endpoint for a connection to a peer, at once.
+    fn open_active(&mut self, mut info: Info, peer: &PeerAddr) -> Result<Ep, Error> {
+        let (domain, sizes) = (&self.domain, self.queue_sizes);
+        let ep = Ep::open_active(domain, &mut info, peer, sizes, (&self.cq, &self.eq))?;
+        self.admit(ep)
+    }
+
+    /// An endpoint for the request that the info came with.
+    fn open_passive(&mut self, info: &mut Info) -> Result<Ep, Error> {
+        let (domain, sizes) = (&self.domain, self.queue_sizes);
+        let ep = Ep::open_passive(domain, info, sizes, (&self.cq, &self.eq))?;
+        self.admit(ep)
+    }
+
+    /// Endpoints that threads have opened: their connections go on, or end.
+    fn take_sought(&mut self) {
+        let (cq, eq, stale) = (&self.cq, &self.eq, &self.stale);
+        let over = self
+            .search
+            .take(|opened: OpenedEp| unstale(stale, Ep::connected(opened, cq, eq)?));
+        for (key, errno) in over {
+            self.events.push_back(RawEvent {
+                kind: 0,
+                fid: key,
+                info: None,
+                errno: errno.get(),
+                data: CmData::new(&[]),
+            });
         }
-        Ok(ep)
     }
 
     /// Takes events of a closed endpoint out of the event queue: its address may be the next endpoint's. Those that lie too far back are
@@ -202,6 +236,7 @@ impl FabricLink {
             errno,
             data,
         } = event;
+        let fid = self.search.key_of(fid);
         if errno != 0 {
             return Some(CmEvent::Refused {
                 conn: fid,
@@ -233,6 +268,7 @@ impl Drop for FabricLink {
     /// Requests that nobody looked at are refused, and sockets that never became one are cut off: the provider would keep
     /// them for ever.
     fn drop(&mut self) {
+        self.search.end(&self.domain);
         for _ in 0..BACKLOG_AT_CLOSE_MAX {
             // Here the provider takes a socket out of its backlog, and sees the end of the one that was cut off before.
             self.refuse_all();
@@ -240,6 +276,14 @@ impl Drop for FabricLink {
                 return;
             }
         }
+    }
+}
+
+/// What is still to come of the endpoint that was here before would be taken for this one's.
+fn unstale(stale: &[ConnKey], ep: Ep) -> Result<Ep, Error> {
+    match stale.contains(&(ep.as_ptr() as ConnKey)) {
+        true => Err(Error::fabric("fi_endpoint", libc::EAGAIN)),
+        false => Ok(ep),
     }
 }
 
@@ -290,10 +334,17 @@ impl Drop for Request {
     }
 }
 
+/// The endpoint of a connection.
+#[derive(Debug)]
+enum End {
+    Here(Ep),
+    Sought(Arc<Sought>),
+}
+
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct FabricConn {
-    ep: Ep,
+    end: End,
     /// As known before it is connected. Providers of connected endpoints that have other addresses are asked.
     peer: Option<SocketAddr>,
     /// Its socket, once it was looked for.
@@ -304,7 +355,10 @@ pub(crate) struct FabricConn {
 
 impl LinkConn for FabricConn {
     fn key(&self) -> ConnKey {
-        self.ep.as_ptr() as ConnKey
+        match &self.end {
+            End::Here(ep) => ep.as_ptr() as ConnKey,
+            End::Sought(sought) => sought.key(),
+        }
     }
 
     fn registrar(&self) -> Option<&dyn Registrar> {
@@ -313,34 +367,47 @@ impl LinkConn for FabricConn {
 
     fn peer(&self) -> Option<PeerAddr> {
         let known = self.peer.map(PeerAddr::from);
-        known.or_else(|| self.ep.peer())
+        known.or_else(|| self.ep()?.peer())
     }
 
     fn participant(&self) -> Option<&Participant> {
-        self.ep.participant()
+        self.ep().and_then(Ep::participant)
     }
 }
 
 impl FabricConn {
+    /// None while the provider looks for the peer.
+    #[inline]
+    fn ep(&self) -> Option<&Ep> {
+        match &self.end {
+            End::Here(ep) => Some(ep),
+            End::Sought(sought) => sought.ep(),
+        }
+    }
+
     /// Local address and peer.
     fn ends(&self) -> Option<(SocketAddr, SocketAddr)> {
-        Some((
-            self.ep.local()?.socket_addr()?,
-            self.ep.peer()?.socket_addr()?,
-        ))
+        let ep = self.ep()?;
+        Some((ep.local()?.socket_addr()?, ep.peer()?.socket_addr()?))
     }
 
     /// The socket of a connection that stands: the library says which, or it is looked for.
     fn socket(&self) -> Option<RawFd> {
-        self.ep.socket().or_else(|| {
+        self.ep()?.socket().or_else(|| {
             let (local, peer) = self.ends()?;
             socket::find(local, peer)
         })
     }
 
-    pub(crate) fn as_raw(&self) -> *mut sys::fid_ep {
-        self.ep.as_ptr()
+    /// None while the provider looks for the peer.
+    pub(crate) fn as_raw(&self) -> Option<*mut sys::fid_ep> {
+        self.ep().map(Ep::as_ptr)
     }
+}
+
+/// A connection whose endpoint is not there: nothing is posted on it before it stands.
+fn not_connected() -> PostRefused {
+    PostRefused::Errno(FabricErrno::new(libc::ENOTCONN))
 }
 
 impl Link for FabricLink {
@@ -364,13 +431,22 @@ impl Link for FabricLink {
     }
 
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
-        let opened = self.open_ep(&mut self.info.duplicate()?, Some(peer));
-        let ep = opened.map_err(|error| match self.settings.source_addr() {
-            Some(source) => in_use(error, &source),
-            None => error,
-        })?;
+        let info = self.info.duplicate()?;
+        let end = if self.search.inbox().is_some() {
+            let sizes = self.queue_sizes;
+            End::Sought(self.search.begin(&self.domain, info, *peer, sizes)?)
+        } else {
+            match self.open_active(info, peer) {
+                Ok(ep) => End::Here(ep),
+                Err(error) => match (unreachable(&error), self.settings.source_addr()) {
+                    (Some(errno), _) => End::Sought(self.search.lost(errno)),
+                    (None, Some(source)) => return Err(in_use(error, &source)),
+                    (None, None) => return Err(error),
+                },
+            }
+        };
         Ok(FabricConn {
-            ep,
+            end,
             peer: peer.socket_addr(),
             socket: None,
             request: None,
@@ -378,7 +454,10 @@ impl Link for FabricLink {
     }
 
     fn connect(&mut self, conn: &FabricConn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
-        conn.ep.connect(peer, data)
+        match &conn.end {
+            End::Here(ep) => ep.connect(peer, data),
+            End::Sought(sought) => sought.connect(peer, data),
+        }
     }
 
     fn prepare_accept(&mut self, mut request: Request) -> Result<FabricConn, (Request, Error)> {
@@ -387,10 +466,10 @@ impl Link for FabricLink {
         };
         self.settings.adjust(info);
         let peer = info.destination().and_then(|peer| peer.socket_addr());
-        match self.open_ep(info, None) {
+        match self.open_passive(info) {
             Ok(ep) => {
                 let conn = FabricConn {
-                    ep,
+                    end: End::Here(ep),
                     peer,
                     socket: None,
                     request: Some(request),
@@ -409,7 +488,11 @@ impl Link for FabricLink {
     }
 
     fn accept(&mut self, conn: &mut FabricConn, data: &[u8]) -> Result<(), Error> {
-        let accepted = conn.ep.accept(data);
+        let ep = conn.ep();
+        let accepted = ep.map_or_else(
+            || Err(Error::fabric("fi_accept", libc::ENOTCONN)),
+            |ep| ep.accept(data),
+        );
         // Whatever the answer: an accept that failed may have freed the request, and must not be followed by a refusal.
         if let Some(request) = conn.request.take() {
             request.accepted();
@@ -426,10 +509,20 @@ impl Link for FabricLink {
         if let Some(listener) = &mut self.listener {
             listener.peers.remove(&key);
         }
-        conn.ep
-            .close()
+        let ep = match conn.end {
+            End::Here(ep) => Some(ep),
+            End::Sought(sought) => {
+                self.search.forget(&self.domain, key);
+                self.events.retain(|event| event.fid != key);
+                Arc::into_inner(sought).and_then(Sought::into_ep)
+            }
+        };
+        let Some(ep) = ep else { return Ok(()) };
+        let fid = ep.as_ptr() as ConnKey;
+        self.search.forget_endpoint(fid);
+        ep.close()
             .map_err(|code| CloseFailed(FabricErrno::new(code)))?;
-        self.forget_events_of(key);
+        self.forget_events_of(fid);
         Ok(())
     }
 
@@ -439,8 +532,9 @@ impl Link for FabricLink {
         conn: &FabricConn,
         post: &SendPost<'_>,
     ) -> Result<(), PostRefused> {
+        let ep = conn.ep().ok_or_else(not_connected)?;
         // SAFETY: the caller's promises; cores post sends on established connections only (`Connection::may_send`).
-        unsafe { conn.ep.send(FiAddr::UNSPECIFIED, post) }
+        unsafe { ep.send(FiAddr::UNSPECIFIED, post) }
     }
 
     #[inline]
@@ -452,8 +546,15 @@ impl Link for FabricLink {
         desc: *mut c_void,
         context: usize,
     ) -> Result<(), PostRefused> {
-        // SAFETY: the caller's promises.
-        unsafe { conn.ep.receive(base, len, desc, context) }
+        match &conn.end {
+            // SAFETY: the caller's promises.
+            End::Here(ep) => unsafe { ep.receive(base, len, desc, context) },
+            End::Sought(sought) => {
+                let limit = self.queue_sizes.1.max(self.info.rx().size);
+                // SAFETY: the caller's promises.
+                unsafe { sought.receive(limit, base, len, desc, context) }
+            }
+        }
     }
 
     fn watch(&mut self, conn: &FabricConn, watch: &TcpWatch) -> KernelWatch {
@@ -493,8 +594,9 @@ impl Link for FabricLink {
         conn: &FabricConn,
         post: &RmaPost<'_>,
     ) -> Result<(), PostRefused> {
+        let ep = conn.ep().ok_or_else(not_connected)?;
         // SAFETY: the caller's promises; cores write on established connections only.
-        unsafe { conn.ep.write(FiAddr::UNSPECIFIED, post) }
+        unsafe { ep.write(FiAddr::UNSPECIFIED, post) }
     }
 
     #[inline]
@@ -503,8 +605,9 @@ impl Link for FabricLink {
         conn: &FabricConn,
         post: &RmaPost<'_>,
     ) -> Result<(), PostRefused> {
+        let ep = conn.ep().ok_or_else(not_connected)?;
         // SAFETY: the caller's promises; cores read on established connections only.
-        unsafe { conn.ep.read(FiAddr::UNSPECIFIED, post) }
+        unsafe { ep.read(FiAddr::UNSPECIFIED, post) }
     }
 
     #[inline]
@@ -513,6 +616,7 @@ impl Link for FabricLink {
     }
 
     fn poll_cm(&mut self) -> Result<Option<CmEvent<Request>>, Error> {
+        self.take_sought();
         loop {
             let event = match self.events.pop_front() {
                 Some(event) => event,
@@ -573,15 +677,17 @@ impl Link for FabricLink {
 struct FabricWait {
     cq: Arc<Cq>,
     eq: Arc<Eq>,
+    inbox: Option<Arc<Inbox>>,
     domain: Arc<Domain>,
 }
 
 impl LinkWait for FabricWait {
-    fn fds(&self) -> SmallVec<[RawFd; 2]> {
-        match (self.cq.fd(), self.eq.fd()) {
-            (Some(cq), Some(eq)) => SmallVec::from_buf([cq, eq]),
-            _ => SmallVec::new(),
-        }
+    fn fds(&self) -> SmallVec<[RawFd; 3]> {
+        let (Some(cq), Some(eq)) = (self.cq.fd(), self.eq.fd()) else {
+            return SmallVec::new();
+        };
+        let bell = self.inbox.iter().map(|inbox| inbox.bell());
+        [cq, eq].into_iter().chain(bell).collect()
     }
 
     fn try_wait(&self) -> Result<bool, Error> {
@@ -600,3 +706,7 @@ impl LinkWait for FabricWait {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "sought_tests.rs"]
+mod tests;

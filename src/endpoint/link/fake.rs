@@ -1868,7 +1868,7 @@ impl Link for FakeLink {
 pub(crate) struct FakeWait;
 
 impl LinkWait for FakeWait {
-    fn fds(&self) -> SmallVec<[RawFd; 2]> {
+    fn fds(&self) -> SmallVec<[RawFd; 3]> {
         SmallVec::new()
     }
 

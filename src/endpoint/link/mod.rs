@@ -25,6 +25,7 @@ mod peer_book;
 pub(crate) mod provider;
 pub(crate) mod rdm;
 pub(crate) mod socket;
+mod sought;
 pub(crate) mod wait;
 
 use std::ffi::c_void;

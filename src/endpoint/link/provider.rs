@@ -110,7 +110,7 @@ impl ProviderLink {
 }
 
 impl ProviderConn {
-    pub(crate) fn as_raw(&self) -> *mut sys::fid_ep {
+    pub(crate) fn as_raw(&self) -> Option<*mut sys::fid_ep> {
         match self {
             Self::Msg(conn) => conn.as_raw(),
             Self::Rdm(conn) => conn.as_raw(),

@@ -390,8 +390,8 @@ pub(crate) struct RdmConn {
 unsafe impl Send for RdmConn {}
 
 impl RdmConn {
-    pub(crate) fn as_raw(&self) -> *mut sys::fid_ep {
-        self.raw
+    pub(crate) fn as_raw(&self) -> Option<*mut sys::fid_ep> {
+        Some(self.raw)
     }
 }
 
@@ -715,7 +715,7 @@ struct RdmWait {
 }
 
 impl LinkWait for RdmWait {
-    fn fds(&self) -> SmallVec<[RawFd; 2]> {
+    fn fds(&self) -> SmallVec<[RawFd; 3]> {
         self.cq.fd().into_iter().collect()
     }
 

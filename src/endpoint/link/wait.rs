@@ -18,7 +18,7 @@ use crate::process::Owner;
 /// The link's part: its descriptors and `fi_trywait`.
 pub(crate) trait LinkWait: Send + Sync + fmt::Debug {
     /// Readable when there may be something to poll for; empty where the provider has none.
-    fn fds(&self) -> SmallVec<[RawFd; 2]>;
+    fn fds(&self) -> SmallVec<[RawFd; 3]>;
     /// True: sleeping on the descriptors is safe now.
     fn try_wait(&self) -> Result<bool, Error>;
 }
@@ -103,7 +103,7 @@ impl EndpointWait {
             // SAFETY: the descriptors belong to the link's queues, which `self.link` keeps open during this call.
             PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)
         };
-        let mut polled: SmallVec<[PollFd<'_>; 3]> = fds.iter().map(watch).collect();
+        let mut polled: SmallVec<[PollFd<'_>; 4]> = fds.iter().map(watch).collect();
         polled.push(PollFd::new(&self.wake_fd, PollFlags::IN));
         let timeout = Timespec {
             tv_sec: left.as_secs().cast_signed(),
