@@ -3,10 +3,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test test-gpu info models conformance fuzz soak bench bench-file bench-stream fmt clippy doc clean
+.PHONY: help setup demo readout test test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
+RUN ?=
+export RUN
 FUZZ_SECONDS ?= 30
 BENCH_RUNS ?= 15
 BENCH_DIR ?=
@@ -45,6 +47,9 @@ models: ## every interleaving (loom), and the shutdown and one-sided suites unde
 conformance: ## every behaviour on every provider of both libraries, as a table (minutes)
 	@scripts/setup.sh test
 	@scripts/test.sh conformance
+
+verbs: ## the demo, the suites and the conformance rows over verbs, in a QEMU guest with a soft RDMA card (RUN="stream demo --provider verbs")
+	@scripts/verbs.sh $(if $(RUN),run "$$RUN")
 
 fuzz: ## random bytes for everything that reads bytes of peers (FUZZ_SECONDS=30 for each target)
 	@scripts/setup.sh test

@@ -3,13 +3,14 @@
 #
 #   setup.sh run     what the demo and the benches need: libfabric, a linker
 #   setup.sh test    also what the tests need: headers, valgrind, ip, python3
+#   setup.sh verbs   what the demo needs, and what verbs.sh starts its guests with: QEMU, rdma, the RDMA libraries
 set -euo pipefail
 
 mode=${1:-run}
 case $mode in
-run | test) ;;
+run | test | verbs) ;;
 *)
-    echo "usage: setup.sh run|test" >&2
+    echo "usage: setup.sh run|test|verbs" >&2
     exit 2
     ;;
 esac
@@ -33,6 +34,8 @@ have_venv() { python3 -c 'import ensurepip' 2>/dev/null || python3 -m pip --vers
 
 installed() { [[ $(dpkg-query -W -f '${Status}' "$1" 2>/dev/null) == *" ok installed" ]]; }
 
+have_rxe() { compgen -G '/usr/lib*/*/libibverbs/librxe-rdmav*.so' >/dev/null || compgen -G '/usr/lib*/libibverbs/librxe-rdmav*.so' >/dev/null; }
+
 # Sets `needed` and `optional` (lists of Debian package names) to what this machine lacks.
 find_missing() {
     needed=() optional=()
@@ -41,6 +44,13 @@ find_missing() {
     command -v make >/dev/null || needed+=(make)
     command -v ip >/dev/null || optional+=(iproute2)
     command -v fi_pingpong >/dev/null || optional+=(libfabric-bin)
+    if [[ $mode == verbs ]]; then
+        command -v qemu-system-x86_64 >/dev/null || needed+=(qemu-system-x86)
+        command -v rdma >/dev/null || needed+=(iproute2)
+        have_rxe || needed+=(ibverbs-providers)
+        # For looking around in a guest.
+        command -v ibv_devinfo >/dev/null || optional+=(ibverbs-utils)
+    fi
     [[ $mode == test ]] || return 0
     [[ -e /usr/include/rdma/fabric.h ]] || needed+=(libfabric-dev)
     command -v valgrind >/dev/null || needed+=(valgrind)

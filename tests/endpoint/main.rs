@@ -5,6 +5,7 @@
 mod common;
 mod connectionless;
 mod endpoints;
+mod far;
 mod future;
 #[cfg(feature = "tokio")]
 mod future_tokio;
