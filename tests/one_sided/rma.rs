@@ -35,23 +35,10 @@ impl Both {
     }
 
     fn with(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
-        let mut pair = Pair::apart(domain, send, receive);
-        // A first message says which connection it is.
-        let payload = pair.buffer(b"hello");
-        pair.send(payload, b"", 0);
-        let mut connection = None;
-        pair.until("a first message", |pair| {
-            for event in pair.received.drain(..) {
-                if let ReceiveEvent::Message(message) = event {
-                    connection = Some(message.connection());
-                }
-            }
-            connection.is_some() && !pair.sent.is_empty()
-        });
-        pair.sent.clear();
+        let pair = Pair::apart(domain, send, receive);
         Self {
+            connection: pair.connection.expect("it is connected"),
             pair,
-            connection: connection.expect("it is there"),
             near: Vec::new(),
             far: Vec::new(),
             ended: None,
