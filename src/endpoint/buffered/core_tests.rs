@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{Buffer, Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::coalesce::{Format, SmallMessages};
 use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings, BufferedWait, Outlet};
 use crate::endpoint::buffered::event::{
@@ -159,6 +160,7 @@ struct Setup {
     depth: u32,
     waiting: u32,
     flush_interval: Option<Duration>,
+    clock: Clock,
 }
 
 impl Default for Setup {
@@ -169,6 +171,7 @@ impl Default for Setup {
             depth: 4,
             waiting: 2,
             flush_interval: Some(LONG),
+            clock: Clock::system(),
         }
     }
 }
@@ -188,7 +191,7 @@ impl Setup {
                 crate::endpoint::core::rig::panics();
             })),
         };
-        let wait = Arc::new(EndpointWait::new(Arc::new(FakeWait)).unwrap());
+        let wait = Arc::new(EndpointWait::new(Arc::new(FakeWait), self.clock.clone()).unwrap());
         let wait = BufferedWait::new(wait);
         Rig {
             core: Some(BufferedCore::new(
@@ -779,6 +782,7 @@ fn every_accepted_message_has_one_outcome_whatever_happens() {
             depth: 1 + random.below(4) as u32,
             waiting: 1 + random.below(3) as u32,
             flush_interval: [None, Some(Duration::from_micros(20))][random.below(2)],
+            clock: Clock::system(),
         }
         .connected();
         for _ in 0..300 {

@@ -623,6 +623,7 @@ fn rdm_one_of_two_connections_is_given_up_and_told_so() {
     let mut other = SendCore::connect(
         link,
         Arc::new(FakeWait),
+        rig.setup.clock.clone(),
         some_addr(),
         rig.headers.clone(),
         settings,
@@ -698,6 +699,7 @@ fn rdm_what_a_closed_connection_had_posted_serves_the_next() {
         let mut other = SendCore::connect(
             rig.net.link(),
             Arc::new(FakeWait),
+            rig.setup.clock.clone(),
             some_addr(),
             rig.headers.clone(),
             send_settings(&rig.setup.clone(), &none),

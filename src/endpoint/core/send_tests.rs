@@ -700,6 +700,7 @@ fn neighbour(rig: &Rig) -> SendCore<crate::endpoint::link::fake::FakeLink> {
     SendCore::connect(
         rig.net.link(),
         Arc::new(FakeWait),
+        rig.setup.clock.clone(),
         some_addr(),
         rig.headers.clone(),
         send_settings(&rig.setup, &none),

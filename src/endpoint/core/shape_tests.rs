@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::buffer::{Buffer, Payload};
+use crate::clock::Clock;
 use crate::endpoint::core::rig::{Rig, Setup, send_settings};
 use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::event::{Inject, Level, SendEvent};
@@ -41,7 +42,14 @@ fn another_sender(
     let mut settings = send_settings(&rig.setup, &Arc::new(Mutex::new(Vec::new())));
     change(&mut settings);
     let (link, headers) = (rig.net.link(), rig.headers.clone());
-    SendCore::connect(link, Arc::new(FakeWait), some_addr(), headers, settings)
+    SendCore::connect(
+        link,
+        Arc::new(FakeWait),
+        Clock::system(),
+        some_addr(),
+        headers,
+        settings,
+    )
 }
 
 #[test]

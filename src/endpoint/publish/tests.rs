@@ -14,6 +14,7 @@ use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::table::SubscriptionLimits;
 use super::wanted::SubscribeError;
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{
@@ -49,6 +50,7 @@ struct Stage {
     deadline: Option<Duration>,
     header_mode: HeaderMode,
     reconnect: ReconnectPolicy,
+    clock: Clock,
 }
 
 impl Stage {
@@ -74,6 +76,7 @@ impl Stage {
             deadline: None,
             header_mode: HeaderMode::Prefixed,
             reconnect: ReconnectPolicy::off(),
+            clock: Clock::system(),
         }
     }
 
@@ -242,7 +245,14 @@ impl Play {
         let headers = HeaderSlotManager::new(config).unwrap();
         let pool = SharedBufferManager::allocate(128, 128).unwrap();
         let settings = stage.publisher_settings(&headers);
-        let core = ReceiveCore::listen(link, Arc::new(FakeWait), pool, settings).unwrap();
+        let core = ReceiveCore::listen(
+            link,
+            Arc::new(FakeWait),
+            stage.clock.clone(),
+            pool,
+            settings,
+        )
+        .unwrap();
         let abandoned = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&abandoned);
         let settings = PublishSettings {
@@ -507,7 +517,14 @@ impl Play {
 fn subscriber(net: &Net, stage: &Stage, publisher: usize) -> Subscriber {
     let pool = SharedBufferManager::allocate(stage.receive_slots, SLOT_BYTES * 2).unwrap();
     let settings = stage.subscriber_settings();
-    let core = ReceiveCore::listen(net.hub(), Arc::new(FakeWait), pool.clone(), settings).unwrap();
+    let core = ReceiveCore::listen(
+        net.hub(),
+        Arc::new(FakeWait),
+        stage.clock.clone(),
+        pool.clone(),
+        settings,
+    )
+    .unwrap();
     let settings = SubscribeSettings {
         publishers: 2,
         subscriptions: 6,
