@@ -46,7 +46,7 @@ impl Default for HubSetup {
             max_connections: 4,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
-            clock: Clock::system(),
+            clock: Clock::held(),
         }
     }
 }

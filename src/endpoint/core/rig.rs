@@ -74,7 +74,7 @@ pub(crate) struct Setup {
     pub(crate) long_device: Option<DeviceBufferManager>,
     /// The sender's.
     pub(crate) patience: Patience,
-    /// What both sides judge deadlines by.
+    /// What both sides judge deadlines by: one that stands still, until a test says otherwise.
     pub(crate) clock: Clock,
 }
 
@@ -112,7 +112,7 @@ impl Default for Setup {
             long_deadline: None,
             long_device: None,
             patience: Patience::ENDLESS,
-            clock: Clock::system(),
+            clock: Clock::held(),
         }
     }
 }
@@ -235,6 +235,15 @@ impl Rig {
             said: Vec::new(),
             drop_at_once: true,
         }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.setup.clock.now()
+    }
+
+    /// So much time passes, for both sides.
+    pub(crate) fn pass(&self, time: Duration) {
+        self.setup.clock.advance(time);
     }
 
     pub(crate) fn sender(&mut self) -> &mut SendCore<FakeLink> {
