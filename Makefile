@@ -3,13 +3,15 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream fmt clippy doc clean
+.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
 RUN ?=
 export RUN
 FUZZ_SECONDS ?= 30
+N ?= 10
+BUSY ?= 4
 BENCH_RUNS ?= 15
 BENCH_DIR ?=
 BENCH_SIZES ?= 64 4096 65536 1048576 16777216
@@ -31,6 +33,10 @@ readout: ## 2 detectors, 2 builders, 5 seconds: event building, and counts compa
 test: ## the tests over libfabric of the system and over 2.x, and both mixed (the long ones have names of their own)
 	@scripts/setup.sh test
 	@scripts/test.sh
+
+rounds: ## what `make test` runs of the suite, N times beside BUSY busy processes: how many rounds are green (N=10 BUSY=4)
+	@scripts/setup.sh test
+	@N=$(N) BUSY=$(BUSY) scripts/rounds.sh
 
 test-gpu: ## all GPU tests over this machine's driver, as a table (SKIPPED with the reason where there is none; SANITIZER=1: memcheck, too)
 	@scripts/setup.sh run

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::EventFlags;
 use smallvec::SmallVec;
 
+use crate::clock::Clock;
 use crate::error::Error;
 use poller::Poller;
 use table::Table;
@@ -166,7 +167,8 @@ pub struct EventLoop {
     fd_owners: HashMap<RawFd, Token>,
     /// Collected and not yet delivered. Bounded: each source is in it at most once.
     pending: VecDeque<LoopEvent>,
-    /// The clock when it was last read.
+    clock: Clock,
+    /// The time when it was last asked.
     now: Instant,
     busy: bool,
     spin_until: Option<Instant>,
@@ -189,6 +191,11 @@ impl EventLoop {
     /// # Errors
     /// [`Error::Config`] for a setting outside its range, [`Error::Os`] as in [`new`](Self::new).
     pub fn with(config: LoopConfig) -> Result<Self, Error> {
+        Self::by(config, Clock::system())
+    }
+
+    /// A loop that tells the time by this clock.
+    fn by(config: LoopConfig, clock: Clock) -> Result<Self, Error> {
         config.validate()?;
         let poller = Poller::new(config.events_max)?;
         let waker = Waker::new()?;
@@ -205,7 +212,8 @@ impl EventLoop {
             timers_live: 0,
             fd_owners: HashMap::new(),
             pending: VecDeque::new(),
-            now: Instant::now(),
+            now: clock.now(),
+            clock,
             busy: false,
             spin_until: None,
             spins: 0,
@@ -229,7 +237,7 @@ impl EventLoop {
             .map(|source| source.fds())
             .unwrap_or_default();
         let polled = fds.is_empty();
-        let next_poll = Instant::now();
+        let next_poll = self.clock.now();
         let token = self.sources.insert(Source::Endpoint(Endpoint {
             handle,
             fds: SmallVec::new(),
@@ -301,7 +309,7 @@ impl EventLoop {
     pub fn add_timer(&mut self, after: Duration, every: Option<Duration>) -> Token {
         let token = self.sources.insert(Source::Timer { every });
         self.timers_live += 1;
-        if let Some(at) = Instant::now().checked_add(after) {
+        if let Some(at) = self.clock.now().checked_add(after) {
             self.timers.set(at, token);
         }
         token
@@ -373,7 +381,7 @@ impl EventLoop {
         duration: Duration,
         mut handler: impl FnMut(&mut Self, LoopEvent),
     ) -> Result<(), Error> {
-        let until = Instant::now().checked_add(duration);
+        let until = self.clock.now().checked_add(duration);
         while !self.take_stop() {
             self.serve(until, &mut handler)?;
             if self.is_over(until) {
@@ -393,7 +401,7 @@ impl EventLoop {
         timeout: Option<Duration>,
         mut handler: impl FnMut(&mut Self, LoopEvent),
     ) -> Result<usize, Error> {
-        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let until = timeout.and_then(|timeout| self.clock.now().checked_add(timeout));
         self.serve(until, &mut handler)
     }
 
@@ -474,7 +482,7 @@ impl EventLoop {
             std::hint::spin_loop();
             return Ok(());
         }
-        self.now = Instant::now();
+        self.now = self.clock.now();
         let wake_at = earliest(self.sweep_endpoints(), earliest(self.timers.next(), until));
         let timeout = if self.pending.is_empty() {
             wake_at.map_or(SLEEP_MAX, |at| {
@@ -483,7 +491,7 @@ impl EventLoop {
         } else {
             Duration::ZERO
         };
-        let ready = self.look(timeout)?;
+        let ready = self.look(self.clock.sleep_for(timeout))?;
         self.update_spin();
         if !timeout.is_zero() {
             self.stats.sleeps += 1;
@@ -548,7 +556,7 @@ impl EventLoop {
                 Some(Source::Timer { .. }) | None => {}
             }
         }
-        self.now = Instant::now();
+        self.now = self.clock.now();
         self.queue_due_timers();
         Ok(count > 0)
     }
@@ -598,7 +606,7 @@ impl EventLoop {
             return false;
         };
         if !self.is_spinning() {
-            self.now = Instant::now();
+            self.now = self.clock.now();
         }
         self.now >= until
     }

@@ -23,6 +23,7 @@
 extern crate self as fabricast;
 
 pub mod buffer;
+mod clock;
 pub mod coalesce;
 mod contain;
 pub mod cuda;

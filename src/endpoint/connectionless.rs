@@ -18,6 +18,7 @@ use self::config::OnAbandoned;
 use self::peers::{Peers, Stage};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
@@ -170,7 +171,7 @@ impl ConnectionlessEndpoint {
         let deliveries = config.delivery.take().map(Deliveries::new).transpose()?;
         let settings = settings(config, windows, &headers, &pool);
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(link, waiter, pool, settings)?;
+        let core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
         Ok(Self {
             core: Here::new(core),
             peers: Peers::new(this.0),
@@ -259,7 +260,7 @@ impl ConnectionlessEndpoint {
         if in_use.sends + in_use.payloads_kept + in_use.messages_held > 0 {
             return Err(in_use.into());
         }
-        self.remove_peer_by(peer, Instant::now() + self.close_timeout)
+        self.remove_peer_by(peer, self.core.clock().now() + self.close_timeout)
     }
 
     /// Removes a peer politely: no send to it is taken any more, those in flight complete, both sides say goodbye. At the deadline, what is
@@ -385,7 +386,8 @@ impl ConnectionlessEndpoint {
         self.end_leaving(events);
         if let Some(deliveries) = &mut self.deliveries {
             deliveries.pass(events, before);
-            self.core.set_layer_deadline(deliveries.next_look());
+            let next = deliveries.next_look(self.core.clock());
+            self.core.set_layer_deadline(next);
         }
         polled?;
         Ok(events.len() - before)
@@ -398,9 +400,10 @@ impl ConnectionlessEndpoint {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core
-            .wait()
-            .sleep(crate::endpoint::limits::moment_in(timeout))
+        self.core.wait().sleep(crate::endpoint::limits::moment_in(
+            self.core.clock(),
+            timeout,
+        ))
     }
 
     fn tell(&mut self, inbox: &mut Vec<ReceiveEvent>, events: &mut Vec<ConnectionlessEvent>) {
@@ -524,8 +527,8 @@ impl ConnectionlessEndpoint {
         let was_up = self.peers.get(peer)?.is_up();
         self.peers.set_stage(peer, connection, Stage::Up);
         if self.peers.get(peer)?.leaving {
-            self.core
-                .begin_close(connection, Instant::now() + self.close_timeout);
+            let deadline = self.core.clock().now() + self.close_timeout;
+            self.core.begin_close(connection, deadline);
             return None;
         }
         (!was_up).then_some(ConnectionlessEvent::PeerUp { peer, addr, info })
@@ -584,7 +587,7 @@ impl ConnectionlessEndpoint {
         self.tell(&mut inbox, &mut events);
         self.end_leaving(&mut events);
         if let Some(deliveries) = self.deliveries.take() {
-            deliveries.finish(&mut events, deadline);
+            deliveries.finish(&mut events, self.core.clock(), deadline);
         }
         Ok(events)
     }

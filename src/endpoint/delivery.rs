@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{DeviceBuffer, DeviceBufferManager, SharedBufferConfig, SharedBufferManager};
+use crate::clock::Clock;
 use crate::cuda::{CudaError, Event, Stream};
 use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
 use crate::endpoint::id::ConnectionId;
@@ -410,22 +411,22 @@ impl<E: Arrival> Deliveries<E> {
     }
 
     /// When to look again, if something waits that tells nobody.
-    pub(crate) fn next_look(&self) -> Option<Instant> {
+    pub(crate) fn next_look(&self, clock: &Clock) -> Option<Instant> {
         let copies = matches!(self.queue.front(), Some(Held::Copying(..)));
         let pause = match () {
             () if copies => GATE_RETRY,
             () if !self.queue.is_empty() || !self.landing.is_empty() => CONTROL_RETRY,
             () => return None,
         };
-        Some(Instant::now() + pause)
+        Some(clock.now() + pause)
     }
 
     /// The endpoint is closed, and said this: what is under way is waited for, and what found no buffer by then comes as it is, in the
     /// host's memory.
-    pub(crate) fn finish(mut self, events: &mut Vec<E>, deadline: Instant) {
+    pub(crate) fn finish(mut self, events: &mut Vec<E>, clock: &Clock, deadline: Instant) {
         self.pass(events, 0);
-        while !self.queue.is_empty() && Instant::now() < deadline {
-            std::thread::sleep(Duration::from_micros(50));
+        while !self.queue.is_empty() && clock.now() < deadline {
+            std::thread::sleep(clock.sleep_for(Duration::from_micros(50)));
             self.pass(events, events.len());
         }
         for held in mem::take(&mut self.queue) {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
@@ -56,6 +57,8 @@ pub(crate) struct DuplexConfig {
     pub(crate) windows: u32,
     /// Writes into windows of peers that are in flight at once.
     pub(crate) writes: u32,
+    /// What it judges deadlines by.
+    pub(crate) clock: Clock,
     /// What becomes of messages that are sent.
     #[cfg(test)]
     pub(crate) faults: Option<faults::FaultConfig>,
@@ -185,7 +188,13 @@ impl DuplexEndpoint {
         let link = link.map_err(fd_limit::explain)?;
         let local = listen.map(|addr| link.local_addr().unwrap_or(addr));
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(link, waiter, config.pool.clone(), settings)?;
+        let core = ReceiveCore::listen(
+            link,
+            waiter,
+            config.clock.clone(),
+            config.pool.clone(),
+            settings,
+        )?;
         Ok(Self {
             core: Here::new(core),
             local,

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::Error;
+use crate::clock::Clock;
 use crate::endpoint::protocol::connection::WINDOWS_MAX;
 use crate::endpoint::protocol::liveness::Patience;
 
@@ -92,9 +93,9 @@ pub(crate) fn check_deadline(field: &'static str, deadline: Option<Duration>) ->
 }
 
 /// When a time from now is over; one beyond what the clock can tell is as good as a year.
-pub(crate) fn moment_in(timeout: Duration) -> Instant {
+pub(crate) fn moment_in(clock: &Clock, timeout: Duration) -> Instant {
     const YEAR: Duration = Duration::from_secs(366 * 86_400);
-    Instant::now() + timeout.min(YEAR)
+    clock.now() + timeout.min(YEAR)
 }
 
 pub(crate) fn check_timeout(field: &'static str, timeout: Duration) -> Result<(), Error> {

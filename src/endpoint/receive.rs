@@ -9,6 +9,7 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::buffer::{Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
@@ -462,7 +463,7 @@ impl ReceiveEndpoint {
             watch: config.watch,
         };
         let waiter = link.waiter();
-        let mut core = ReceiveCore::listen(link, waiter, pool, settings)?;
+        let mut core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
         if let Some(ring) = &config.staging {
             ring.register(domain)?;
             core.stage_in(ring);
@@ -493,7 +494,8 @@ impl ReceiveEndpoint {
         let polled = self.core.poll(events);
         if let Some(deliveries) = &mut self.deliveries {
             deliveries.pass(events, before);
-            self.core.set_layer_deadline(deliveries.next_look());
+            let next = deliveries.next_look(self.core.clock());
+            self.core.set_layer_deadline(next);
         }
         polled?;
         Ok(events.len() - before)
@@ -506,7 +508,9 @@ impl ReceiveEndpoint {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.wait().sleep(limits::moment_in(timeout))
+        self.core
+            .wait()
+            .sleep(limits::moment_in(self.core.clock(), timeout))
     }
 
     /// Writes a payload into a window of a peer. Returns at once;
@@ -707,7 +711,7 @@ impl ReceiveEndpoint {
         self.core.owner().check()?;
         let mut events = self.core.close(deadline)?;
         if let Some(deliveries) = self.deliveries {
-            deliveries.finish(&mut events, deadline);
+            deliveries.finish(&mut events, self.core.clock(), deadline);
         }
         Ok(events)
     }

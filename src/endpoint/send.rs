@@ -9,6 +9,7 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
@@ -384,8 +385,15 @@ impl SendEndpointZeroCopy {
         let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
             .map_err(fd_limit::explain)?;
         let waiter = link.waiter();
-        let core = SendCore::connect(link, waiter, peer, headers, config.settings)
-            .map_err(fd_limit::explain)?;
+        let core = SendCore::connect(
+            link,
+            waiter,
+            Clock::system(),
+            peer,
+            headers,
+            config.settings,
+        )
+        .map_err(fd_limit::explain)?;
         Ok(Self {
             core: Here::new(core),
             reconnect,
@@ -649,7 +657,9 @@ impl SendEndpointZeroCopy {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.wait().sleep(moment_in(timeout))
+        self.core
+            .wait()
+            .sleep(moment_in(self.core.clock(), timeout))
     }
 
     /// Polls until the connection stands; with a [`ReconnectPolicy`], through all its attempts.

@@ -12,6 +12,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use smallvec::SmallVec;
 
 use super::*;
+use crate::clock::Clock;
 
 const MS: Duration = Duration::from_millis(1);
 /// The longest that any test may wait for something that must happen.
@@ -124,6 +125,11 @@ fn ready_now(event_loop: &mut EventLoop) -> Vec<LoopEvent> {
     events
 }
 
+/// One whose clock stands still, but where it would sleep or the test has time pass.
+fn held_loop(config: LoopConfig) -> EventLoop {
+    EventLoop::by(config, Clock::held()).unwrap()
+}
+
 fn loop_in(mode: WaitMode) -> EventLoop {
     EventLoop::with(LoopConfig::default().mode(mode)).unwrap()
 }
@@ -183,15 +189,29 @@ fn a_wake_from_another_thread_ends_the_sleep_in_every_mode() {
     for mode in all_modes() {
         let mut event_loop = loop_in(mode);
         let waker = event_loop.waker();
-        let thread = thread::spawn(move || {
-            thread::sleep(20 * MS);
-            waker.wake();
-            waker.wake();
+        // Asked before each sleep; where none sleeps, it is handed out each round.
+        let fake = Fake::with_eventfds(1);
+        let endpoint = event_loop.add_endpoint(&fake).unwrap();
+        let turns = Arc::new(AtomicU64::new(0));
+        let thread = thread::spawn({
+            let (fake, turns) = (fake.clone(), Arc::clone(&turns));
+            move || {
+                let of_loop = || fake.0.prepared.load(Ordering::Relaxed);
+                while of_loop() + turns.load(Ordering::Relaxed) < 3 {
+                    thread::yield_now();
+                }
+                waker.wake();
+                waker.wake();
+            }
         });
         let begin = Instant::now();
         let mut woken = 0;
         event_loop
             .run_for(DEADLINE, |event_loop, event| {
+                if event == LoopEvent::Endpoint(endpoint) {
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
                 assert_eq!(event, LoopEvent::Woken);
                 woken += 1;
                 event_loop.stop();
@@ -199,10 +219,7 @@ fn a_wake_from_another_thread_ends_the_sleep_in_every_mode() {
             .unwrap();
         thread.join().unwrap();
         assert_eq!(woken, 1, "{mode:?}");
-        assert!(
-            begin.elapsed() >= 20 * MS && begin.elapsed() < DEADLINE,
-            "{mode:?}"
-        );
+        assert!(begin.elapsed() < DEADLINE, "{mode:?}");
     }
 }
 
@@ -284,8 +301,12 @@ fn stop_works_from_the_handler_another_thread_and_before_the_run() {
         .unwrap();
 
     let waker = event_loop.waker();
+    let fake = Fake::with_eventfds(1).keep();
+    event_loop.add_endpoint(&fake).unwrap();
     let thread = thread::spawn(move || {
-        thread::sleep(10 * MS);
+        while fake.0.prepared.load(Ordering::Relaxed) < 2 {
+            thread::yield_now();
+        }
         waker.stop();
     });
     let begin = Instant::now();
@@ -379,26 +400,20 @@ fn timers_come_in_order_once_each() {
 
 #[test]
 fn a_periodic_timer_neither_drifts_nor_piles_up() {
-    let mut event_loop = EventLoop::new().unwrap();
-    let begin = Instant::now();
+    let mut event_loop = held_loop(LoopConfig::default());
+    let begin = event_loop.clock.now();
     event_loop.add_timer(5 * MS, Some(5 * MS));
-    let (mut ticks, mut last) = (0u32, Duration::ZERO);
+    let mut ticks = Vec::new();
     event_loop
-        .run_for(103 * MS, |_, _| {
-            ticks += 1;
-            last = begin.elapsed();
+        .run_for(53 * MS, |event_loop, _| {
+            ticks.push((event_loop.clock.now() - begin).as_millis());
             // A handler that takes longer than a period loses ticks, not the phase.
-            if ticks == 3 {
-                thread::sleep(12 * MS);
+            if ticks.len() == 3 {
+                event_loop.clock.advance(12 * MS);
             }
         })
         .unwrap();
-    let periods = begin.elapsed().as_millis() / 5;
-    assert!(
-        ticks >= 2 && u128::from(ticks) < periods,
-        "{ticks} ticks in {periods} periods, some of which the handler slept through"
-    );
-    assert!(last >= 5 * MS * ticks, "no tick comes early");
+    assert_eq!(ticks, [5, 10, 15, 27, 30, 35, 40, 45, 50]);
 }
 
 #[test]
@@ -680,7 +695,7 @@ fn times_of(event_loop: &mut EventLoop, count: usize) -> Vec<Instant> {
     let mut times = Vec::new();
     event_loop
         .run_for(DEADLINE, |event_loop, _| {
-            times.push(Instant::now());
+            times.push(event_loop.clock.now());
             if times.len() == count {
                 event_loop.stop();
             }
@@ -690,24 +705,20 @@ fn times_of(event_loop: &mut EventLoop, count: usize) -> Vec<Instant> {
     times
 }
 
-/// The median gap: what a machine with other work does not stretch to the loop's longest sleep.
-fn median_gap(times: &[Instant]) -> Duration {
-    let mut gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    gaps.sort();
-    gaps[gaps.len() / 2]
+/// The times between `count` events.
+fn gaps_of(event_loop: &mut EventLoop, count: usize) -> Vec<Duration> {
+    let times = times_of(event_loop, count);
+    times.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
 #[test]
 fn an_endpoint_without_a_descriptor_is_polled_at_the_interval() {
     let config = LoopConfig::default().poll_interval(2 * MS);
-    let mut event_loop = EventLoop::with(config).unwrap();
+    let mut event_loop = held_loop(config);
     event_loop
         .add_endpoint(&Fake::new(Vec::new()).keep())
         .unwrap();
-    let times = times_of(&mut event_loop, 12);
-    // The interval counts from the round that handed it out, a little before the handler's own clock.
-    let gap = median_gap(&times);
-    assert!((MS..SLEEP_MAX / 2).contains(&gap), "{gap:?}");
+    assert_eq!(gaps_of(&mut event_loop, 12), [2 * MS; 11]);
     assert!(event_loop.stats().sleeps >= 10, "{:?}", event_loop.stats());
 }
 
@@ -726,8 +737,9 @@ fn a_poll_interval_below_a_millisecond_is_kept() {
     event_loop
         .add_endpoint(&Fake::new(Vec::new()).keep())
         .unwrap();
+    // By the system's clock, for it is the system that sleeps: one of whole milliseconds gives no gap below one. Other work on the machine
+    // stretches some, not all.
     let times = times_of(&mut event_loop, 500);
-    // A clock of whole milliseconds gives no gap below one; other work on the machine stretches some, not all.
     let shortest = times
         .windows(2)
         .map(|pair| pair[1] - pair[0])
@@ -739,30 +751,30 @@ fn a_poll_interval_below_a_millisecond_is_kept() {
 
 #[test]
 fn an_endpoint_that_can_not_prepare_is_polled_at_the_interval() {
-    let mut event_loop = EventLoop::with(LoopConfig::default().poll_interval(5 * MS)).unwrap();
+    let mut event_loop = held_loop(LoopConfig::default().poll_interval(5 * MS));
     let fake = Fake::with_eventfds(1);
     fake.0.fails.store(true, Ordering::Relaxed);
     event_loop.add_endpoint(&fake).unwrap();
-    let gap = median_gap(&times_of(&mut event_loop, 8));
-    assert!(
-        (2 * MS..SLEEP_MAX / 2).contains(&gap),
-        "neither silent nor spinning: {gap:?}"
+    assert_eq!(
+        gaps_of(&mut event_loop, 8),
+        [5 * MS; 7],
+        "neither silent nor spinning"
     );
 }
 
 #[test]
 fn a_deadline_hands_the_endpoint_out() {
-    let mut event_loop = EventLoop::new().unwrap();
+    let mut event_loop = held_loop(LoopConfig::default());
     let fake = Fake::with_eventfds(1);
     let token = event_loop.add_endpoint(&fake).unwrap();
     ready_now(&mut event_loop);
-    let at = Instant::now() + 15 * MS;
+    let at = event_loop.clock.now() + 15 * MS;
     fake.set_deadline(Some(at));
     let mut seen = 0;
     event_loop
-        .run_for(40 * MS, |_, event| {
+        .run_for(40 * MS, |event_loop, event| {
             assert_eq!(event, LoopEvent::Endpoint(token));
-            assert!(Instant::now() >= at);
+            assert_eq!(event_loop.clock.now(), at);
             fake.set_deadline(None);
             seen += 1;
         })
@@ -883,7 +895,8 @@ fn spin_never_sleeps_and_still_serves_descriptors_timers_and_wakes() {
 
 #[test]
 fn adaptive_parks_without_work_and_spins_after_it() {
-    let mut event_loop = loop_in(WaitMode::Adaptive { window: 5 * MS });
+    let adaptive = LoopConfig::default().mode(WaitMode::Adaptive { window: 5 * MS });
+    let mut event_loop = held_loop(adaptive);
     let fake = Fake::with_eventfds(1);
     event_loop.add_endpoint(&fake).unwrap();
     event_loop.run_for(20 * MS, |_, _| {}).unwrap();
@@ -891,30 +904,34 @@ fn adaptive_parks_without_work_and_spins_after_it() {
     assert!(parked.sleeps >= 1 && parked.rounds < 100, "{parked:?}");
 
     // Work keeps it awake: no sleep as long as it comes within the window.
-    let begin = Instant::now();
     fake.signal();
     event_loop
         .run_for(30 * MS, |event_loop, _| {
             fake.poll();
             event_loop.mark_busy();
+            event_loop.clock.advance(MS / 10);
         })
         .unwrap();
-    assert!(begin.elapsed() >= 30 * MS);
     let spun = event_loop.stats();
     assert!(
         spun.sleeps <= parked.sleeps + 1 && spun.rounds > parked.rounds + 100,
         "{spun:?}"
     );
 
-    // The window is over: parked again, and a completion from another thread ends the sleep; unless that thread was so late, or this one held
-    // up for so long, that the completion was there before the sleep.
+    // Without work: parked again, and a completion from another thread ends the sleep; unless that thread was late enough, or this one held up
+    // for so long, that the completion was there before the sleep.
+    let mut event_loop = loop_in(WaitMode::Adaptive { window: MS });
+    event_loop.add_endpoint(&fake).unwrap();
     let deadline = Instant::now() + DEADLINE;
-    while event_loop.stats().wakes == spun.wakes {
+    while event_loop.stats().wakes == 0 {
         assert!(Instant::now() < deadline, "{:?}", event_loop.stats());
+        let prepared = fake.0.prepared.load(Ordering::Relaxed);
         let thread = thread::spawn({
             let fake = fake.clone();
             move || {
-                thread::sleep(40 * MS);
+                while fake.0.prepared.load(Ordering::Relaxed) < prepared + 2 {
+                    thread::yield_now();
+                }
                 fake.signal();
             }
         });
@@ -930,8 +947,7 @@ fn adaptive_parks_without_work_and_spins_after_it() {
         thread.join().unwrap();
         assert_eq!(polled, 1);
     }
-    let last = event_loop.stats();
-    assert!(last.sleeps > spun.sleeps, "{last:?}");
+    assert!(event_loop.stats().sleeps > 0, "{:?}", event_loop.stats());
 }
 
 #[test]
@@ -1003,14 +1019,14 @@ fn an_endpoint_too_deep_for_epoll_is_polled_instead() {
     }
     let deepest = chain.pop().unwrap();
     let fake = Fake::new(vec![new_eventfd(), deepest]);
-    let mut event_loop = EventLoop::new().unwrap();
+    let mut event_loop = held_loop(LoopConfig::default());
     event_loop.add_endpoint(&fake).unwrap();
     assert!(
         event_loop.fd_owners.is_empty(),
         "none of its descriptors is watched"
     );
-    let gap = median_gap(&times_of(&mut event_loop, 8));
-    assert!((MS / 2..SLEEP_MAX / 2).contains(&gap), "{gap:?}");
+    let interval = event_loop.config.poll_interval;
+    assert_eq!(gaps_of(&mut event_loop, 8), [interval; 7]);
 }
 
 #[test]

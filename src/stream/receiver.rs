@@ -20,6 +20,7 @@ use super::StreamError;
 use super::sender::{control_pool, pool};
 use super::wire::HEADER_LEN;
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
 use crate::event_loop::Waker;
 use crate::{Domain, PeerAddr, Region};
@@ -58,6 +59,7 @@ pub struct StreamReceiver {
     commands: Sender<Command>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
+    clock: Clock,
     /// Where blocks arrive.
     #[cfg(test)]
     pools: Vec<SharedBufferManager>,
@@ -85,6 +87,7 @@ impl StreamReceiver {
         config: ReceiverConfig,
     ) -> Result<Self, StreamError> {
         config.check()?;
+        let clock = config.clock.clone();
         let mut endpoints = Vec::new();
         let mut addrs = Vec::new();
         let mut slots = 0;
@@ -132,6 +135,7 @@ impl StreamReceiver {
             commands,
             waker,
             thread: Some(thread),
+            clock,
             #[cfg(test)]
             pools,
         })
@@ -189,7 +193,7 @@ impl StreamReceiver {
 impl Drop for StreamReceiver {
     /// The rude end: what is not over is cut, soon, and nobody waits for that.
     fn drop(&mut self) {
-        self.begin_stop(Instant::now());
+        self.begin_stop(self.clock.now());
     }
 }
 
@@ -240,6 +244,7 @@ fn duplex(config: &ReceiverConfig, windows: u32) -> Result<DuplexConfig, StreamE
         lost_after: config.lost_after,
         windows,
         writes: 0,
+        clock: config.clock.clone(),
         #[cfg(test)]
         faults: None,
     })

@@ -23,6 +23,7 @@ use super::wire::HEADER_LEN;
 use super::workers::Theirs;
 use super::{BlockSource, StreamError};
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexConfig;
 use crate::event_loop::Waker;
 use crate::{Domain, Region};
@@ -67,6 +68,7 @@ pub struct StreamSender {
     waker: Waker,
     thread: Option<JoinHandle<()>>,
     next: AtomicU64,
+    clock: Clock,
 }
 
 impl StreamSender {
@@ -93,6 +95,7 @@ impl StreamSender {
                 range,
             });
         }
+        let clock = config.clock.clone();
         let pool = block_pool(&config, domains)?;
         let control = control_pool(domains)?;
         let (commands, queue) = channel();
@@ -111,6 +114,7 @@ impl StreamSender {
             waker,
             thread: Some(thread),
             next: AtomicU64::new(1),
+            clock,
         })
     }
 
@@ -198,7 +202,7 @@ impl StreamSender {
 impl Drop for StreamSender {
     /// The rude end: what is not over fails, soon, and nobody waits for that.
     fn drop(&mut self) {
-        self.begin_stop(Instant::now());
+        self.begin_stop(self.clock.now());
     }
 }
 
@@ -267,6 +271,7 @@ pub(super) fn duplex(
         lost_after: config.lost_after,
         windows,
         writes: config.depth * connections,
+        clock: config.clock.clone(),
         #[cfg(test)]
         faults: config.faults.clone(),
     })

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Sender, TrySendError, bounded};
 
 use crate::Error;
+use crate::clock::Clock;
 
 /// How often the end of threads is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
@@ -64,9 +65,9 @@ impl<J: Send + 'static> Workers<J> {
 
     /// Waits until every job that was given is done, and the threads have ended, or until then: a thread that a file holds for longer ends by
     /// itself when it is let go.
-    pub(super) fn finish(mut self, by: Instant) {
+    pub(super) fn finish(mut self, clock: &Clock, by: Instant) {
         drop(self.jobs.take());
-        while !self.threads.iter().all(JoinHandle::is_finished) && Instant::now() < by {
+        while !self.threads.iter().all(JoinHandle::is_finished) && clock.now() < by {
             std::thread::sleep(LOOK_EVERY);
         }
         for thread in self.threads.drain(..) {
@@ -152,7 +153,8 @@ mod tests {
         for _ in 0..taken {
             go.send(()).expect("it waits");
         }
-        workers.finish(Instant::now() + Duration::from_secs(60));
+        let clock = Clock::system();
+        workers.finish(&clock, clock.now() + Duration::from_secs(60));
         assert_eq!(results.iter().collect::<Vec<_>>(), [0, 1, 2]);
     }
 

@@ -71,6 +71,19 @@ pub(crate) fn within(claim: Duration) -> Duration {
     if soak() { claim } else { SOON.max(claim) }
 }
 
+/// What `attempt` gives, the first time that it gives something. For what begins with peers that are alive and known to be so: where silence is
+/// noticed within a second or two, a machine that does not let a process run for as long silences one that is well, and then nothing was tested.
+pub(crate) fn undisturbed<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    // On an idle machine the first one is.
+    for number in 1..=rounds(20, 1) {
+        if let Some(outcome) = attempt() {
+            return outcome;
+        }
+        println!("{what}: attempt {number} was disturbed");
+    }
+    panic!("{what}: each attempt was disturbed");
+}
+
 /// For tests that count what belongs to the whole process: one at a time.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -269,6 +282,8 @@ pub(crate) struct Pair {
     pub(crate) received: Vec<ReceiveEvent>,
     pub(crate) pool: SharedBufferManager,
     pub(crate) domain: Arc<Domain>,
+    /// The connection that the receiver was told of first.
+    pub(crate) connection: Option<ConnectionId>,
 }
 
 impl Pair {
@@ -293,6 +308,10 @@ impl Pair {
         self.until("connected", |pair| {
             let accepted = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Connected { .. });
             pair.sender().is_connected() && pair.received.iter().any(accepted)
+        });
+        self.connection = self.received.iter().find_map(|event| match event {
+            ReceiveEvent::Connected { connection, .. } => Some(*connection),
+            _ => None,
         });
         self.sent.clear();
         self.received.clear();
@@ -324,6 +343,7 @@ impl Pair {
             received: Vec::new(),
             pool: pool(domain, 64, 64 * 1024),
             domain: Arc::clone(domain),
+            connection: None,
         }
     }
 

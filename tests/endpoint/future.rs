@@ -2,6 +2,7 @@
 
 use crate::common;
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -804,6 +805,7 @@ fn an_idle_endpoint_sleeps() {
     );
     let ticks = Ticker::new(&executor);
     let before = (executor.stats(), sender.future_stats());
+    let begun = Instant::now();
     let mut closed = pin!(sender.closed());
     executor.block_on(async {
         let mut timer = pin!(ticks.sleep(millis(600)));
@@ -820,11 +822,18 @@ fn an_idle_endpoint_sleeps() {
         after.0.polls - before.0.polls,
         after.0.sleeps - before.0.sleeps,
     );
+    // On a machine that stood still meanwhile, it was longer, and there was a heartbeat more.
+    let times = 1 + begun.elapsed().as_secs();
     assert!(
-        polls <= 12 && sleeps <= 12,
-        "{polls} polls, {sleeps} sleeps in 0.6 s of silence"
+        polls <= 12 * times && sleeps <= 12 * times,
+        "{polls} polls, {sleeps} sleeps in {:?} of silence",
+        begun.elapsed()
     );
-    assert!(after.1.turns - before.1.turns <= 24, "{:?}", after.1);
+    assert!(
+        after.1.turns - before.1.turns <= 24 * times,
+        "{:?}",
+        after.1
+    );
 }
 
 #[test]
@@ -1083,7 +1092,7 @@ fn sends_wait_while_the_connection_is_made_again() {
     let sender = connect(&domain, address, config, &executor);
     let pool = pool(&domain, 4, 100);
     let ticks = Ticker::new(&executor);
-    let mut receiver = None;
+    let (mut receiver, attempts) = (None, Cell::new(0));
     executor.block_on(
         All::new()
             .with(async {
@@ -1094,22 +1103,20 @@ fn sends_wait_while_the_connection_is_made_again() {
                 assert_eq!(back.len_bytes(), 4);
             })
             .with(async {
-                let mut attempts = 0;
                 while let Some(event) = sender.connection_event().await {
                     match event {
                         ConnectionEvent::Reconnecting { attempt, .. } => {
-                            attempts += 1;
-                            assert_eq!(attempt, attempts);
+                            attempts.set(attempts.get() + 1);
+                            assert_eq!(attempt, attempts.get(), "told of each");
                         }
                         ConnectionEvent::Connected(_) => break,
                         other => panic!("{other:?}"),
                     }
                 }
-                assert!(attempts > 0, "told of each");
             })
             .with(async {
                 // Some attempts find nobody.
-                ticks.sleep(millis(100)).await;
+                until(&ticks, || attempts.get() >= 3).await;
                 let again =
                     ReceiveEndpoint::listen(&domain, address, small_receiver()).expect("listens");
                 let mut again = AsyncReceiveEndpoint::new(again, &executor).expect("watched");

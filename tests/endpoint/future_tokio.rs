@@ -414,6 +414,7 @@ fn an_idle_endpoint_wakes_no_task() {
         connecting.await.expect("no panic").expect("connects");
         let polls = AtomicU64::new(0);
         let turns = sender.future_stats().turns;
+        let begun = std::time::Instant::now();
         let silence = async {
             let mut closed = std::pin::pin!(counted(&polls, sender.closed()));
             let mut event = std::pin::pin!(counted(&polls, receiver.next()));
@@ -427,9 +428,12 @@ fn an_idle_endpoint_wakes_no_task() {
         };
         silence.await;
         let (polls, turns) = (polls.into_inner(), sender.future_stats().turns - turns);
+        // On a machine that stood still meanwhile, it was longer, and there was a heartbeat more.
+        let most = 24 * (1 + begun.elapsed().as_secs());
         assert!(
-            polls <= 24 && turns <= 24,
-            "{polls} polls, {turns} turns in 0.6 s of silence"
+            polls <= most && turns <= most,
+            "{polls} polls, {turns} turns in {:?} of silence",
+            begun.elapsed()
         );
     });
 }

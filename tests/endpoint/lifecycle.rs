@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
-use common::{Offers, SOON, Watchdog, after, drive, millis, node, provider::fabric_at};
+use common::{
+    Offers, SOON, Watchdog, after, drive, millis, node, provider::fabric_at, undisturbed,
+};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
     CloseReason, Keepalive, KernelWatch, ReceiveConfig, ReconnectPolicy, SendConfig,
@@ -250,11 +252,15 @@ fn a_stopped_receiver_is_unresponsive_then_lost() {
     let Some(domain) = common::domain() else {
         return;
     };
-    let (child, addr) = start_receiver("a_stopped_receiver_is_unresponsive_then_lost");
-    let mut sender = Sender::connect(&domain, addr, impatient_sender());
-    // Idle for longer than the verdict takes: heartbeats alone keep it alive.
-    drive_for(2 * T1, || sender.poll());
-    child.stop();
+    let (_child, mut sender) = undisturbed("heartbeats keep it alive", || {
+        let (child, addr) = start_receiver("a_stopped_receiver_is_unresponsive_then_lost");
+        let mut sender = Sender::connect(&domain, addr, impatient_sender());
+        // Idle for longer than the verdict takes.
+        drive_for(2 * T1, || sender.poll());
+        child.stop();
+        let is_alive = !sender.told.iter().any(|(_, event)| is_lost(event));
+        is_alive.then_some((child, sender))
+    });
     let stopped = Instant::now();
     while sender.send(60_000) {}
     assert!(sender.next_key > 0);
@@ -320,7 +326,6 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
     };
     let mut receiver = ReceiveEndpoint::listen(&domain, common::any_port(), impatient_receiver())
         .expect("listens");
-    let mut child = Child::start(TEST, "sender", receiver.local_addr());
     let mut told = Vec::new();
     let mut events = Vec::new();
     let mut poll = |receiver: &mut ReceiveEndpoint, told: &mut Vec<(Instant, ReceiveEvent)>| {
@@ -329,19 +334,22 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
         told.extend(events.drain(..).map(|event| (now, event)));
         receiver.wait(millis(20)).expect("waits");
     };
-    drive("connected", SOON, || {
-        poll(&mut receiver, &mut told);
-        !told.is_empty()
-    });
-    child.expect("connected", SOON);
-    let quiet = after(3 * T1);
-    while Instant::now() < quiet {
-        poll(&mut receiver, &mut told);
-    }
     let is_end = |e: &ReceiveEvent| matches!(e, ReceiveEvent::Disconnected { .. });
-    let alive = told.len() == 1 || (!common::soak() && !told.iter().any(|(_, e)| is_end(e)));
-    assert!(alive, "heartbeats keep it alive: {told:?}");
-    child.stop();
+    let _child = undisturbed("heartbeats keep it alive", || {
+        told.clear();
+        let child = Child::start(TEST, "sender", receiver.local_addr());
+        drive("connected", SOON, || {
+            poll(&mut receiver, &mut told);
+            !told.is_empty()
+        });
+        let quiet = after(3 * T1);
+        while Instant::now() < quiet {
+            poll(&mut receiver, &mut told);
+        }
+        child.stop();
+        let is_alive = told.len() == 1 || (!common::soak() && !told.iter().any(|(_, e)| is_end(e)));
+        is_alive.then_some(child)
+    });
     let stopped = Instant::now();
     drive("lost", SOON, || {
         poll(&mut receiver, &mut told);
@@ -591,7 +599,6 @@ fn pass_on(
 
 #[test]
 fn a_message_that_takes_long_to_arrive_is_life() {
-    const LEN: usize = 4 << 20;
     let _dog = Watchdog::new("slow message");
     let Some(domain) = common::domain() else {
         return;
@@ -599,6 +606,14 @@ fn a_message_that_takes_long_to_arrive_is_life() {
     if !domain.has_sockets() {
         return;
     }
+    let told = undisturbed("a message that takes long", || slow_message(&domain));
+    assert_eq!(told.len(), 2, "connected, and the message: {told:?}");
+}
+
+/// What a receiver with little patience hears of a message that takes longer than its patience, without what a machine that stands still brings
+/// about. `None`: nothing was passed on for so long that, with what the kernel takes, the silence may have been real.
+fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
+    const LEN: usize = 4 << 20;
     let elsewhere = common::domain().expect("there is one already");
     let config = ReceiveConfig::default()
         .max_message(LEN + 64)
@@ -614,8 +629,8 @@ fn a_message_that_takes_long_to_arrive_is_life() {
     let send = SendConfig::default()
         .unresponsive_after(None)
         .lost_after(None);
-    let mut sender = SendEndpointZeroCopy::connect(&domain, relay, send).expect("begins");
-    let pool = common::pool(&domain, 1, LEN);
+    let mut sender = SendEndpointZeroCopy::connect(domain, relay, send).expect("begins");
+    let pool = common::pool(domain, 1, LEN);
     let mut payload = Some(pool.try_acquire().expect("free").freeze(LEN).into());
     let (mut sent, mut received) = (Vec::new(), Vec::new());
     let begin = Instant::now();
@@ -627,29 +642,32 @@ fn a_message_that_takes_long_to_arrive_is_life() {
         {
             payload = Some(refused.payload);
         }
-        received
-            .iter()
-            .any(|event| matches!(event, ReceiveEvent::Message(_)))
+        received.iter().any(|event| {
+            matches!(
+                event,
+                ReceiveEvent::Message(_) | ReceiveEvent::Disconnected { .. }
+            )
+        })
     });
     figure(&format!(
         "one message took {} ms, never silent",
         begin.elapsed().as_millis()
     ));
-    assert!(begin.elapsed() > T2, "longer than any limit");
     let pause = millis(longest_pause.load(Relaxed));
     let silent_for = if common::soak() { T1 } else { T2 };
     if pause > silent_for / 2 {
-        // With what the kernel takes, the silence may have been real.
-        return println!("SKIPPED: this machine is too busy: nothing was passed on for {pause:?}");
+        println!("nothing was passed on for {pause:?}");
+        return None;
     }
-    let told = received.iter().filter(|event| {
+    assert!(begin.elapsed() > T2, "longer than any limit: {received:?}");
+    received.retain(|event| {
         common::soak()
             || !matches!(
                 event,
                 ReceiveEvent::Unresponsive { .. } | ReceiveEvent::Responsive { .. }
             )
     });
-    assert_eq!(told.count(), 2, "connected, and the message: {received:?}");
+    Some(received)
 }
 
 #[test]

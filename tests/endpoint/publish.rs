@@ -469,16 +469,19 @@ fn a_stopped_subscriber_misses_what_it_has_no_room_for_and_the_others_nothing() 
 #[test]
 fn a_stopped_subscriber_is_cut_off_where_the_policy_says_so() {
     over_each_kind("stopped, cut off", |kind| {
-        let limit = Duration::from_secs(3);
+        let limit = Duration::from_secs(1);
         let policy = SlowPolicy::Disconnect {
             queue: 1000,
             after: limit,
         };
-        let Some(mut publisher) = Publisher::listen(kind, policy) else {
+        let Some(mut publisher) = Publisher::listen(kind, waits()) else {
             return;
         };
         let mut children = publisher.children(3);
         let slow = children[0].1;
+        // The others live, and are waited for as long as it takes.
+        let told = publisher.endpoint.set_slow_policy(slow, policy);
+        assert!(told.expect("in its range"));
         stop(&children[0].0);
         let mut published = 0;
         publisher.until("something that waits", |this| {
@@ -514,16 +517,18 @@ fn a_stopped_subscriber_is_cut_off_where_the_policy_says_so() {
 #[test]
 fn a_killed_subscriber_takes_its_subscriptions_with_it() {
     over_each_kind("killed", |kind| {
-        // Over FI_EP_RDM the dead one is waited for as long as that; the living need less, on a machine that stands still, too.
-        let policy = SlowPolicy::Wait {
-            queue: 64,
-            deadline: Duration::from_secs(3),
-        };
-        let Some(mut publisher) = Publisher::listen(kind, policy) else {
+        let Some(mut publisher) = Publisher::listen(kind, waits()) else {
             return;
         };
         let mut children = publisher.children(3);
         let killed = children[0].1;
+        // Over FI_EP_RDM the dead one is waited for as long as that; the living as long as it takes.
+        let policy = SlowPolicy::Wait {
+            queue: 64,
+            deadline: Duration::from_secs(1),
+        };
+        let told = publisher.endpoint.set_slow_policy(killed, policy);
+        assert!(told.expect("in its range"));
         pace(&mut publisher, 20);
         children[0].0.kill();
         pace(&mut publisher, 100);

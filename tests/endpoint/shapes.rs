@@ -386,7 +386,8 @@ fn a_receiver_that_is_killed_leaves_one_outcome_for_each_send() {
                     keys += u64::from(sender.send_data(payload, b"header", keys).is_ok());
                 }
                 sender.poll(&mut events).expect("polls");
-                keys >= 8
+                // A machine that stood still for so long has lost it before.
+                keys >= 8 || send_end(&events).is_some()
             });
             receiver.kill();
             drive("the end", SOON, || {

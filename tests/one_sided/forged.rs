@@ -8,6 +8,7 @@
 use crate::common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{
     SOON, Watchdog, any_port, buffer, drive, millis, node, pool, provider::asked_or, send_end,
@@ -105,11 +106,12 @@ struct Sender {
 }
 
 impl Sender {
-    fn connect(provider: &str, owner: &ReceiveEndpoint) -> Self {
+    /// One whose operations are given up after `deadline`, where nobody answers them.
+    fn connect(provider: &str, owner: &ReceiveEndpoint, deadline: Option<Duration>) -> Self {
         let domain = open(provider).expect("there is one already");
         let config = SendConfig::default()
-            .send_deadline(Some(millis(400)))
-            .lost_after(Some(millis(20_000)));
+            .send_deadline(deadline)
+            .lost_after(None);
         let to = owner.local_addr();
         let endpoint = SendEndpointZeroCopy::connect(&domain, to, config).expect("begins");
         Self {
@@ -137,23 +139,35 @@ struct Three {
     owner: ReceiveEndpoint,
     forger: Sender,
     other: Sender,
-    messages: Vec<(ConnectionId, Vec<u8>)>,
+    /// The forger's first connection.
+    forgers: ConnectionId,
+    messages: Vec<Vec<u8>>,
 }
 
 impl Three {
     fn open(provider: &str) -> Self {
         let far = open(provider).expect("there is one already");
         let config = small_receiver().windows(4);
-        let owner = ReceiveEndpoint::listen(&far, any_port(), config).expect("listens");
+        let mut owner = ReceiveEndpoint::listen(&far, any_port(), config).expect("listens");
+        // Its one operation fails, be it by this. It sends nothing else: the deadline is no other's.
+        let mut forger = Sender::connect(provider, &owner, Some(millis(400)));
+        let mut events = Vec::new();
+        drive("the forger is connected", SOON, || {
+            owner.poll(&mut events).expect("polls");
+            forger.poll();
+            forger.endpoint.is_connected() && !events.is_empty()
+        });
+        let ReceiveEvent::Connected { connection, .. } = events[0] else {
+            panic!("{events:?}");
+        };
         let mut three = Self {
-            forger: Sender::connect(provider, &owner),
-            other: Sender::connect(provider, &owner),
+            other: Sender::connect(provider, &owner, None),
             owner,
+            forger,
+            forgers: connection,
             messages: Vec::new(),
         };
-        three.until("connected", |three| {
-            three.forger.endpoint.is_connected() && three.other.endpoint.is_connected()
-        });
+        three.until("connected", |three| three.other.endpoint.is_connected());
         three
     }
 
@@ -162,8 +176,7 @@ impl Three {
         self.owner.poll(&mut events).expect("polls");
         for event in events {
             if let ReceiveEvent::Message(message) = event {
-                let bytes = message.payload().to_vec();
-                self.messages.push((message.connection(), bytes));
+                self.messages.push(message.payload().to_vec());
             }
         }
         self.forger.poll();
@@ -177,8 +190,8 @@ impl Three {
         });
     }
 
-    /// A message from the forger, or from the other one, that comes; whose connection it was.
-    fn hear(&mut self, forger: bool, bytes: &[u8]) -> ConnectionId {
+    /// A message from the forger, or from the other one, that comes.
+    fn hear(&mut self, forger: bool, bytes: &[u8]) {
         let sender = if forger {
             &mut self.forger
         } else {
@@ -188,9 +201,7 @@ impl Three {
         let sent = sender.endpoint.send_data(payload, &[], 1);
         sent.expect("taken");
         self.until("a message", |three| !three.messages.is_empty());
-        let (connection, got) = self.messages.remove(0);
-        assert_eq!(got, bytes);
-        connection
+        assert_eq!(self.messages.remove(0), bytes);
     }
 
     /// What the forger hears of its one operation.
@@ -207,7 +218,7 @@ impl Three {
     fn goes_on(&mut self, provider: &str) {
         self.hear(false, b"still here");
         assert_eq!(self.other.ended, None);
-        self.forger = Sender::connect(provider, &self.owner);
+        self.forger = Sender::connect(provider, &self.owner, None);
         self.until("connected again", |three| {
             three.forger.endpoint.is_connected()
         });
@@ -221,10 +232,9 @@ fn a_forged_write_changes_nothing_and_fails() {
     on_each_provider(|provider| {
         for (what, access) in FORGERIES {
             let mut three = Three::open(provider);
-            let connection = three.hear(true, b"hello");
             let whole = memory(4 * AT, 0x11);
             let part = whole.slice(AT..AT + WINDOW).expect("inside");
-            let window = three.owner.expose(connection, part, access);
+            let window = three.owner.expose(three.forgers, part, access);
             let window = window.expect("exposed");
             let forger = &mut three.forger;
             let remote = forger.endpoint.open_window(&forge(&window, what));
@@ -259,10 +269,9 @@ fn a_forged_read_brings_nothing_and_fails() {
             // The right that it has not is now the other one.
             let access = access ^ Access::all();
             let mut three = Three::open(provider);
-            let connection = three.hear(true, b"hello");
             let whole = memory(4 * AT, 0x11);
             let part = whole.slice(AT..AT + WINDOW).expect("inside");
-            let window = three.owner.expose(connection, part, access);
+            let window = three.owner.expose(three.forgers, part, access);
             let window = window.expect("exposed");
             let forger = &mut three.forger;
             let remote = forger.endpoint.open_window(&forge(&window, what));

@@ -41,23 +41,10 @@ impl Both {
         Self::over(Pair::apart(domain, send, receive))
     }
 
-    fn over(mut pair: Pair) -> Self {
-        // A first message says which connection it is.
-        let payload = pair.buffer(b"hello");
-        pair.send(payload, b"", 0);
-        let mut connection = None;
-        pair.until("a first message", |pair| {
-            for event in pair.received.drain(..) {
-                if let ReceiveEvent::Message(message) = event {
-                    connection = Some(message.connection());
-                }
-            }
-            connection.is_some() && !pair.sent.is_empty()
-        });
-        pair.sent.clear();
+    fn over(pair: Pair) -> Self {
         Self {
+            connection: pair.connection.expect("it is connected"),
             pair,
-            connection: connection.expect("it is there"),
             near: Vec::new(),
             far: Vec::new(),
             ended: None,

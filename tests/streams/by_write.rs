@@ -146,7 +146,9 @@ fn a_receiver_that_ends_while_blocks_are_written_is_a_lost_connection() {
         let receiver = listen(domain, receiver_config(DiscardSink).windows(16));
         let sender = StreamSender::open(domain, sender_config()).unwrap();
         let (_dir, source) = file(8_000_000);
-        let options = by_write().rate(Some(20_000_000)).reconnects(0);
+        let gate = Arc::new(Gate::default());
+        let source = Gated::new(source, &gate);
+        let options = by_write().reconnects(0);
         let transfer = sender
             .send(source, [receiver.local_addr()], options)
             .unwrap();
@@ -154,6 +156,7 @@ fn a_receiver_that_ends_while_blocks_are_written_is_a_lost_connection() {
             std::thread::sleep(Duration::from_millis(1));
         }
         receiver.stop(std::time::Instant::now());
+        gate.open();
         let outcome = transfer.wait(by()).unwrap().pop().unwrap();
         match outcome.result.unwrap_err() {
             StreamError::Lost(_) => {}

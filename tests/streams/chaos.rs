@@ -37,6 +37,9 @@ fn transport_of(text: &str) -> Transport {
 /// More windows than senders can take with them that are lost over FI_EP_RDM.
 const WINDOWS: u32 = 4096;
 
+/// After which a peer that was killed or stopped is lost, where nothing else tells. One that lives and is lost is connected to again.
+const LOST_AFTER: Duration = Duration::from_secs(3);
+
 /// Receives into a directory until its parent is gone.
 fn be_receiver() {
     let argument = argument();
@@ -48,7 +51,7 @@ fn be_receiver() {
     // The port of a process that was just killed may not be free at once.
     let receiver = loop {
         let config = receiver_config(DirectorySink::new(&dir).expect("a directory"));
-        let config = config.windows(WINDOWS);
+        let config = config.windows(WINDOWS).lost_after(LOST_AFTER);
         match StreamReceiver::listen(&domain, addr.parse().expect("an address"), config) {
             Ok(receiver) => break receiver,
             Err(error) => assert!(Instant::now() < by, "{error}"),
@@ -77,7 +80,8 @@ fn be_sender() {
     let (kind, transport) = (kind_of(next()), transport_of(next()));
     let (addr, path) = (next().to_owned(), next().to_owned());
     let domain = domain(kind).expect("the parent has one");
-    let sender = StreamSender::open(&domain, sender_config()).expect("a sender");
+    let config = sender_config().lost_after(LOST_AFTER);
+    let sender = StreamSender::open(&domain, config).expect("a sender");
     let source = FileSource::file(path).expect("a file");
     tell("sending");
     let options = SendOptions::default().rate(Some(RATE)).reconnects(20);

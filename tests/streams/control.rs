@@ -188,8 +188,11 @@ fn a_transfer_is_paused_slowed_and_cancelled() {
         // Commands are taken in order, so it has heard of the pause when it answers.
         of_sender(&sender);
         let sent = transfer.progress()[0].sent;
-        std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(transfer.progress()[0].sent, sent, "it is paused");
+        for _ in 0..20 {
+            // Another turn of the sender's.
+            of_sender(&sender);
+            assert_eq!(transfer.progress()[0].sent, sent, "it is paused");
+        }
         transfer.resume();
         let outcome = transfer.wait(by()).unwrap().pop().unwrap();
         outcome.result.unwrap();
@@ -255,11 +258,10 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
     let receiver = listen(domain, config.windows(16));
     let sender = StreamSender::open(domain, sender_config()).unwrap();
     let addr = receiver.local_addr();
-    // Slow enough that there is something left to be cut.
-    let rate = if cut { 4 << 20 } else { 40_000_000 };
-    let options = SendOptions::default().rails(3).rate(Some(rate));
-    let options = options.transport(transport);
-    let source = FileSource::file(&path).unwrap();
+    let options = SendOptions::default().rails(3).transport(transport);
+    // What is behind it can't be sent before the cut.
+    let gate = Arc::new(Gate::default());
+    let source = Gated::new(FileSource::file(&path).unwrap(), &gate);
     let transfer = sender.send(source, [Peer::from(addr)], options).unwrap();
     if cut {
         while transfer.progress()[0].sent < 1 << 20 {
@@ -269,8 +271,8 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
             cut_one(addr.socket_addr().unwrap()),
             "there is a connection to cut"
         );
-        transfer.set_rate(None);
     }
+    gate.open();
     let outcome = transfer.wait(by()).unwrap().pop().unwrap();
     outcome.result.unwrap();
     let lost = outcome.report.rails_lost;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use fabricast::Domain;
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    BlockSource, DirectorySink, FileSource, Manifest, PeerOutcome, RefusalCode, SendOptions,
-    SourceError, StreamError, StreamNews, StreamReceiver, StreamSender, Transport,
+    DirectorySink, FileSource, PeerOutcome, RefusalCode, SendOptions, SourceError, StreamError,
+    StreamNews, StreamReceiver, StreamSender, Transport,
 };
 
 use crate::common::child::{Child, argument, role, tell};
@@ -27,37 +27,12 @@ fn work_dir(to: &Path) -> PathBuf {
     to.join(name.expect("what is kept of the stream"))
 }
 
-/// A source of whose second half nothing can be read before the gate is open.
-#[derive(Debug)]
-struct Gated(FileSource, Arc<Gate>);
-
-impl BlockSource for Gated {
-    fn manifest(&self) -> &Manifest {
-        self.0.manifest()
-    }
-
-    fn stamp(&self) -> [u8; 16] {
-        self.0.stamp()
-    }
-
-    fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
-        if offset >= SIZE as u64 / 2 {
-            self.1.pass();
-        }
-        self.0.read(entry, offset, into)
-    }
-
-    fn check_unchanged(&self) -> Result<(), SourceError> {
-        self.0.check_unchanged()
-    }
-}
-
 /// Sends until some of it is written, and then drops the sender: it can't be done before, since half of it can't be read.
 fn cut(domain: &Arc<Domain>, path: &Path, receiver: &StreamReceiver, transport: Transport) {
     let sender = StreamSender::open(domain, sender_config()).unwrap();
     let options = SendOptions::default().transport(transport);
     let gate = Arc::new(Gate::default());
-    let source = Gated(FileSource::file(path).unwrap(), Arc::clone(&gate));
+    let source = Gated::new(FileSource::file(path).unwrap(), &gate);
     let transfer = sender
         .send(source, [receiver.local_addr()], options)
         .unwrap();

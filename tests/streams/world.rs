@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use fabricast::fabric::EndpointKind;
 use fabricast::stream::{
-    BlockSource, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, SinkFactory, StreamNews,
-    StreamReceiver, StreamSender, Transfer, Transport,
+    BlockSource, FileSource, Manifest, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig,
+    SinkFactory, SourceError, StreamNews, StreamReceiver, StreamSender, Transfer, Transport,
 };
 use fabricast::{Domain, PeerAddr};
 
@@ -58,19 +58,22 @@ pub(crate) fn over_both_by_both(test: impl Fn(&Arc<Domain>, Transport)) {
     });
 }
 
-/// Blocks of 64 KiB, and little patience.
+/// After which a silent peer is lost, where nobody is killed or stopped: longer than a machine stands still.
+const LOST_AFTER: Duration = Duration::from_secs(30);
+
+/// Blocks of 64 KiB.
 pub(crate) fn sender_config() -> SenderConfig {
     SenderConfig::default()
         .block_bytes(64 << 10)
         .buffers(16)
-        .lost_after(patient(Duration::from_secs(3)))
+        .lost_after(patient(LOST_AFTER))
 }
 
 pub(crate) fn receiver_config(sink: impl SinkFactory) -> ReceiverConfig {
     ReceiverConfig::new(sink)
         .block_bytes(64 << 10)
         .connections(4)
-        .lost_after(patient(Duration::from_secs(3)))
+        .lost_after(patient(LOST_AFTER))
 }
 
 pub(crate) fn listen(domain: &Arc<Domain>, config: ReceiverConfig) -> StreamReceiver {
@@ -145,6 +148,37 @@ impl Gate {
         let is_open = self.0.lock().expect("no panic");
         let passed = self.1.wait_while(is_open, |is_open| !*is_open);
         drop(passed.expect("no panic"));
+    }
+}
+
+/// A source of whose second half nothing can be read before the gate is open.
+#[derive(Debug)]
+pub(crate) struct Gated(FileSource, Arc<Gate>);
+
+impl Gated {
+    pub(crate) fn new(source: FileSource, gate: &Arc<Gate>) -> Self {
+        Self(source, Arc::clone(gate))
+    }
+}
+
+impl BlockSource for Gated {
+    fn manifest(&self) -> &Manifest {
+        self.0.manifest()
+    }
+
+    fn stamp(&self) -> [u8; 16] {
+        self.0.stamp()
+    }
+
+    fn read(&self, entry: usize, offset: u64, into: &mut [u8]) -> Result<(), SourceError> {
+        if offset >= self.0.manifest().bytes() / 2 {
+            self.1.pass();
+        }
+        self.0.read(entry, offset, into)
+    }
+
+    fn check_unchanged(&self) -> Result<(), SourceError> {
+        self.0.check_unchanged()
     }
 }
 

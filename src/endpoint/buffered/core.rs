@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::buffer::{BufferMut, Payload, SharedBufferManager, WakerId};
+use crate::clock::Clock;
 use crate::coalesce::{Format, Packer, Placed};
 use crate::contain::contain;
 use crate::endpoint::buffered::event::{
@@ -124,9 +125,9 @@ pub(crate) struct BufferedWait {
 impl BufferedWait {
     pub(crate) fn new(inner: Arc<EndpointWait>) -> Self {
         Self {
-            inner,
             due_ns: AtomicU64::new(u64::MAX),
-            base: Instant::now(),
+            base: inner.clock().now(),
+            inner,
         }
     }
 
@@ -249,6 +250,11 @@ impl<O: Outlet> BufferedCore<O> {
     #[cfg(test)]
     pub(crate) fn outlet_mut(&mut self) -> &mut O {
         &mut self.outlet
+    }
+
+    /// What it judges deadlines by.
+    pub(crate) fn clock(&self) -> &Clock {
+        self.wait.inner.clock()
     }
 
     pub(crate) fn wait(&self) -> &Arc<BufferedWait> {
@@ -410,7 +416,7 @@ impl<O: Outlet> BufferedCore<O> {
         let due = self
             .settings
             .flush_interval
-            .map(|time| Instant::now() + time);
+            .map(|time| self.clock().now() + time);
         self.open = Some(Open {
             packer,
             due,
@@ -617,7 +623,7 @@ impl<O: Outlet> BufferedCore<O> {
         if open.now {
             self.stats.flushed += 1;
             self.close_open();
-        } else if open.due.is_some_and(|due| due <= Instant::now()) {
+        } else if open.due.is_some_and(|due| due <= self.clock().now()) {
             self.stats.timed += 1;
             self.close_open();
         }
@@ -728,7 +734,7 @@ impl<O: Outlet> BufferedCore<O> {
     }
 
     fn arm_timer(&self) {
-        let retry = || Some(Instant::now() + CONTROL_RETRY);
+        let retry = || Some(self.clock().now() + CONTROL_RETRY);
         let due = match (&self.open, self.waiting.is_empty()) {
             // Everything else that blocks ends with an event that wakes a sleeper.
             (_, false) if self.outlet_blocked == Blocked::Provider => retry(),
@@ -756,7 +762,7 @@ impl<O: Outlet> BufferedCore<O> {
             return;
         };
         let nothing_left = self.open.is_none() && self.waiting.is_empty();
-        if nothing_left || !self.outlet.is_connected() || Instant::now() >= deadline {
+        if nothing_left || !self.outlet.is_connected() || self.clock().now() >= deadline {
             self.closing_outlet = true;
             self.outlet.begin_close(deadline);
         }
@@ -773,7 +779,7 @@ impl<O: Outlet> BufferedCore<O> {
             }
             // The deadline ends the loop; the step bounds a wake-up that a provider may lose.
             self.wait
-                .sleep(Instant::now() + Duration::from_millis(100))?;
+                .sleep(self.clock().now() + Duration::from_millis(100))?;
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{Buffer, Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::coalesce::{Format, SmallMessages};
 use crate::endpoint::buffered::core::{BufferedCore, BufferedSettings, BufferedWait, Outlet};
 use crate::endpoint::buffered::event::{
@@ -28,6 +29,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 struct FakeOutlet {
+    clock: Clock,
     connected: bool,
     ended: Option<CloseReason>,
     /// Sends that are taken until the next refusal.
@@ -115,7 +117,7 @@ impl Outlet for FakeOutlet {
         events.append(&mut self.events);
         if let Some(deadline) = self.closing
             && self.ended.is_none()
-            && (self.in_flight.is_empty() || Instant::now() >= deadline)
+            && (self.in_flight.is_empty() || self.clock.now() >= deadline)
         {
             self.end(CloseReason::Finished);
             events.append(&mut self.events);
@@ -138,6 +140,7 @@ impl Outlet for FakeOutlet {
 
 /// A core, and what is owed.
 struct Rig {
+    clock: Clock,
     core: Option<BufferedCore<FakeOutlet>>,
     pool: SharedBufferManager,
     format: Format,
@@ -159,6 +162,7 @@ struct Setup {
     depth: u32,
     waiting: u32,
     flush_interval: Option<Duration>,
+    clock: Clock,
 }
 
 impl Default for Setup {
@@ -169,6 +173,7 @@ impl Default for Setup {
             depth: 4,
             waiting: 2,
             flush_interval: Some(LONG),
+            clock: Clock::held(),
         }
     }
 }
@@ -188,15 +193,15 @@ impl Setup {
                 crate::endpoint::core::rig::panics();
             })),
         };
-        let wait = Arc::new(EndpointWait::new(Arc::new(FakeWait)).unwrap());
+        let wait = Arc::new(EndpointWait::new(Arc::new(FakeWait), self.clock.clone()).unwrap());
         let wait = BufferedWait::new(wait);
+        let outlet = FakeOutlet {
+            clock: self.clock.clone(),
+            ..FakeOutlet::default()
+        };
         Rig {
-            core: Some(BufferedCore::new(
-                FakeOutlet::default(),
-                wait,
-                pool.clone(),
-                settings,
-            )),
+            clock: self.clock,
+            core: Some(BufferedCore::new(outlet, wait, pool.clone(), settings)),
             pool,
             format: self.format,
             owed: BTreeMap::new(),
@@ -396,23 +401,21 @@ fn a_lone_message_leaves_when_the_interval_is_over_and_not_before() {
     }
     .connected();
     assert_eq!(rig.core().wait().next_deadline(), None, "nothing is packed");
-    let before = Instant::now();
+    let pushed = rig.clock.now();
     rig.push(1, 0, b"lone").unwrap();
-    let after = Instant::now();
     // A loop would wake for it without any poll in between; a second message does not put it off.
+    rig.clock.advance(interval / 2);
     rig.push(1, 0, b"not that lone").unwrap();
     let due = rig.core().wait().next_deadline().expect("a deadline");
-    assert!(due + Duration::from_micros(1) >= before + interval && due <= after + interval);
+    let early = (pushed + interval).saturating_duration_since(due);
+    assert!(due <= pushed + interval && early <= Duration::from_micros(1));
+    rig.clock.advance(interval / 2 - Duration::from_millis(1));
     rig.poll();
-    if Instant::now() < before + interval {
-        assert_eq!(rig.outlet().sent.len(), 0, "not before");
-        assert_eq!(rig.core().stats().timed, 0);
-    }
-    while rig.outlet().sent.is_empty() {
-        rig.poll();
-        assert!(before.elapsed() < LONG);
-    }
-    assert!(before.elapsed() >= interval);
+    assert_eq!(rig.outlet().sent.len(), 0, "not before");
+    assert_eq!(rig.core().stats().timed, 0);
+    rig.clock.advance(Duration::from_millis(1));
+    rig.poll();
+    assert_eq!(rig.outlet().sent.len(), 1);
     assert_eq!(rig.core().stats().timed, 1);
     rig.poll();
     assert_eq!(
@@ -685,9 +688,14 @@ fn a_polite_close_ends_at_its_deadline_with_an_outcome_for_all() {
     let mut rig = Setup::default().connected();
     rig.outlet().credits = 1;
     rig.fill();
-    let deadline = Instant::now() + Duration::from_millis(20);
+    let deadline = rig.clock.now() + Duration::from_millis(20);
+    rig.core().begin_close(deadline);
+    rig.clock.advance(Duration::from_millis(19));
+    let mut early = Vec::new();
+    rig.core().poll(&mut early).unwrap();
+    assert!(early.is_empty(), "{early:?}");
+    rig.clock.advance(Duration::from_millis(1));
     let events = rig.core().close(deadline).unwrap();
-    assert!(Instant::now() >= deadline);
     assert!(matches!(
         events.last(),
         Some(BufferedEvent::Disconnected(_))
@@ -779,9 +787,12 @@ fn every_accepted_message_has_one_outcome_whatever_happens() {
             depth: 1 + random.below(4) as u32,
             waiting: 1 + random.below(3) as u32,
             flush_interval: [None, Some(Duration::from_micros(20))][random.below(2)],
+            clock: Clock::held(),
         }
         .connected();
         for _ in 0..300 {
+            rig.clock
+                .advance(Duration::from_micros(random.below(10) as u64));
             step(&mut rig, &mut random);
             if random.below(3) == 0 {
                 rig.poll();

@@ -444,7 +444,9 @@ impl SendEndpointBuffered {
     /// A system call failed, or [`Error::Forked`].
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.wait().sleep(moment_in(timeout))
+        self.core
+            .wait()
+            .sleep(moment_in(self.core.clock(), timeout))
     }
 
     /// Polls until the connection stands.

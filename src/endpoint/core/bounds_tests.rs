@@ -1,7 +1,5 @@
 //! What one poll does at most, whatever peers do meanwhile; and that what is left is done by the next ones.
 
-use std::time::Instant;
-
 use crate::endpoint::core::rig::{Rig, Setup, far_future};
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::link::PostRefused;
@@ -82,7 +80,8 @@ fn a_queue_that_never_ends_does_not_keep_a_poll_that_closes_a_connection() {
         rig.send(key).unwrap();
     }
     rig.net.flood(far, FLOOD);
-    rig.receiver().begin_close_all(Instant::now());
+    let now = rig.now();
+    rig.receiver().begin_close_all(now);
     let reads_at_first = reads(&mut rig);
     assert!(
         reads_at_first <= READS_MAX,
@@ -96,7 +95,8 @@ fn a_queue_that_never_ends_does_not_keep_a_poll_that_closes_a_connection() {
     let far = rig.far;
     rig.net.flood(far, FLOOD);
     // And who only waits for the end gets there when the flood does.
-    let events = rig.receiver().close(Instant::now()).unwrap();
+    let now = rig.now();
+    let events = rig.receiver().close(now).unwrap();
     assert!(
         matches!(events[..], [ReceiveEvent::Disconnected { .. }]),
         "{events:?}"

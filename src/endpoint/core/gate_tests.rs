@@ -208,7 +208,7 @@ fn a_close_waits_for_gates_and_its_deadline_for_none() {
         rig.send(1).unwrap();
         let deadline = match opens {
             true => far_future(),
-            false => std::time::Instant::now() + Duration::from_millis(20),
+            false => rig.now() + Duration::from_millis(20),
         };
         rig.sender().begin_close(deadline);
         rig.settle();
@@ -216,7 +216,7 @@ fn a_close_waits_for_gates_and_its_deadline_for_none() {
         if opens {
             gate.open();
         } else {
-            std::thread::sleep(Duration::from_millis(25));
+            rig.pass(Duration::from_millis(20));
         }
         rig.settle();
         if opens {
@@ -260,7 +260,7 @@ fn the_deadline_of_a_send_counts_while_it_waits() {
         let gate = gated(&mut rig, 7);
         rig.settle();
         assert_eq!((rig.late.len(), rig.ended), (0, None));
-        std::thread::sleep(Duration::from_millis(25));
+        rig.pass(Duration::from_millis(20));
         rig.settle();
         if policy == DeadlinePolicy::Notify {
             assert_eq!((rig.late.clone(), rig.ended), (vec![7], None));
@@ -297,7 +297,7 @@ fn a_gate_is_asked_at_once_and_a_sleeper_comes_back_to_it() {
     assert_eq!(gate.polls(), 2);
     let next = rig.sender().wait().next_deadline().expect("a timer");
     assert!(before.is_none_or(|before| next < before));
-    assert!(next < std::time::Instant::now() + Duration::from_millis(1));
+    assert!(next < rig.now() + Duration::from_millis(1));
     gate.open();
     rig.settle();
     assert_eq!(rig.received, [0]);
@@ -388,9 +388,8 @@ fn a_connection_that_ends_gives_back_what_waited_on_it() {
         hubs.hubs[1].core = None;
         hubs.settle();
         if hubs.hubs[0].ended.is_empty() {
-            hubs.hubs[0]
-                .core()
-                .begin_close(ids[0], std::time::Instant::now());
+            let now = hubs.hubs[0].core().clock().now();
+            hubs.hubs[0].core().begin_close(ids[0], now);
             hubs.settle();
         }
         assert!(gate.is_settled(), "{form:?}");

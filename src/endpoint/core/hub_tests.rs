@@ -1,6 +1,6 @@
 //! What an endpoint owes its caller that both sends and receives, on connections that it made and on others.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::endpoint::core::hubs::{HubSetup, Hubs};
 use crate::endpoint::core::rig::far_future;
@@ -268,7 +268,8 @@ fn a_close_whose_time_is_over_fails_what_is_in_flight() {
         for key in 0..4 {
             hubs.hubs[0].send(ids[0], key).unwrap();
         }
-        hubs.hubs[0].core().begin_close(ids[0], Instant::now());
+        let now = hubs.hubs[0].core().clock().now();
+        hubs.hubs[0].core().begin_close(ids[0], now);
         hubs.hubs[0].poll();
         assert_eq!(hubs.hubs[0].failed, [0, 1, 2, 3]);
         assert_eq!(hubs.hubs[0].ended[&ids[0]], CloseReason::ClosedByDeadline);
@@ -315,7 +316,8 @@ fn what_an_endpoint_that_does_not_close_may_touch_is_leaked() {
         }
         hubs.hubs[0].send(ids[1], 2).unwrap();
         if form == Form::Msg {
-            hubs.hubs[0].core().begin_close(ids[0], Instant::now());
+            let now = hubs.hubs[0].core().clock().now();
+            hubs.hubs[0].core().begin_close(ids[0], now);
             hubs.hubs[0].poll();
             assert_eq!(
                 (&hubs.hubs[0].failed[..], hubs.hubs[0].kept.len()),
@@ -426,7 +428,7 @@ fn a_late_send_is_told_or_ends_its_connection() {
         let (mut hubs, ids) = Hubs::star(&setup, 3);
         hubs.hubs[0].send(ids[0], 0).unwrap();
         hubs.hubs[0].send(ids[0], 1).unwrap();
-        std::thread::sleep(Duration::from_millis(10));
+        setup.clock.advance(Duration::from_millis(5));
         hubs.hubs[0].poll();
         hubs.hubs[0].poll();
         if policy == DeadlinePolicy::Notify {

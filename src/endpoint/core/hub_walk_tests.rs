@@ -1,6 +1,6 @@
 //! Random walks of endpoints that send, receive and dial, over the fake link, against the model in `hubs`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -168,8 +168,8 @@ impl Walk {
             Step::Close { hub, which, soon } => {
                 let id = self.connection(hub, which);
                 if let (Some(id), Some(core)) = (id, &mut self.hubs.hubs[hub].core) {
-                    let deadline = if soon { Instant::now() } else { far_future() };
-                    core.begin_close(id, deadline);
+                    let now = core.clock().now();
+                    core.begin_close(id, if soon { now } else { far_future() });
                 }
             }
             Step::CloseMode { hub, silent } => {
@@ -230,7 +230,8 @@ impl Walk {
     fn end(mut self) {
         for (hub, accepted) in self.hubs.hubs.iter_mut().zip(&self.accepted) {
             if let Some(core) = &mut hub.core {
-                let events = core.close(Instant::now()).unwrap();
+                let now = core.clock().now();
+                let events = core.close(now).unwrap();
                 hub.absorb(events);
                 hub.check_all_back();
                 assert!(hub.abandoned.lock().unwrap().is_empty());
@@ -261,6 +262,7 @@ proptest! {
             walk.hubs.settle();
         }
         for step in &steps {
+            setup.clock.advance(Duration::from_micros(100));
             walk.take(step);
         }
         walk.end();

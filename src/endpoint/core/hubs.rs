@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
@@ -30,6 +31,7 @@ pub(crate) struct HubSetup {
     pub(crate) max_connections: u32,
     pub(crate) deadline: Option<Duration>,
     pub(crate) policy: DeadlinePolicy,
+    pub(crate) clock: Clock,
 }
 
 impl Default for HubSetup {
@@ -44,6 +46,7 @@ impl Default for HubSetup {
             max_connections: 4,
             deadline: None,
             policy: DeadlinePolicy::FailConnection,
+            clock: Clock::held(),
         }
     }
 }
@@ -128,7 +131,14 @@ impl Hub {
         let headers = HeaderSlotManager::new(config).unwrap();
         let abandoned = Abandoned::default();
         let settings = setup.settings(&headers, &abandoned);
-        let core = ReceiveCore::listen(link, Arc::new(FakeWait), pool.clone(), settings).unwrap();
+        let core = ReceiveCore::listen(
+            link,
+            Arc::new(FakeWait),
+            setup.clock.clone(),
+            pool.clone(),
+            settings,
+        )
+        .unwrap();
         Self {
             core: Some(core),
             link: number,

@@ -4,32 +4,27 @@
 //! polls costs as much as to look for messages: a message that comes meanwhile waits for it. The kernel's coarse clock is a number in
 //! memory that moves with its timer, each 1 to 10 ms: as long as it stands still, no deadline needs to be looked at again.
 
-use rustix::time::{ClockId, Timespec, clock_gettime};
+use crate::clock::{Clock, CoarseTime};
 
 /// The coarse clock, as of the last look.
 #[derive(Debug)]
 pub(crate) struct Jiffies {
-    last: Timespec,
+    last: CoarseTime,
 }
 
 impl Jiffies {
-    pub(crate) fn new() -> Self {
-        Self { last: now() }
+    pub(crate) fn new(clock: &Clock) -> Self {
+        Self {
+            last: clock.coarse(),
+        }
     }
 
     /// Whether the coarse clock has moved since the last time that this was asked.
     #[inline]
-    pub(crate) fn moved(&mut self) -> bool {
-        let now = now();
-        let same = (now.tv_sec, now.tv_nsec) == (self.last.tv_sec, self.last.tv_nsec);
-        self.last = now;
-        !same
+    pub(crate) fn moved(&mut self, clock: &Clock) -> bool {
+        let now = clock.coarse();
+        std::mem::replace(&mut self.last, now) != now
     }
-}
-
-#[inline]
-fn now() -> Timespec {
-    clock_gettime(ClockId::MonotonicCoarse)
 }
 
 #[cfg(all(test, not(loom)))]
@@ -39,14 +34,15 @@ mod tests {
 
     #[test]
     fn it_moves_as_time_does_and_stands_still_in_between() {
-        let mut jiffies = Jiffies::new();
+        let clock = Clock::system();
+        let mut jiffies = Jiffies::new(&clock);
         std::thread::sleep(Duration::from_millis(30));
-        assert!(jiffies.moved());
+        assert!(jiffies.moved(&clock));
         let began = Instant::now();
         let (mut asked, mut moved) = (0_u32, 0_u32);
         while began.elapsed() < Duration::from_millis(50) {
             asked += 1;
-            moved += u32::from(jiffies.moved());
+            moved += u32::from(jiffies.moved(&clock));
         }
         assert!(moved >= 1 && moved < asked, "{moved} of {asked}");
     }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::buffer::{BufferMut, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::event::{DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -207,7 +208,7 @@ impl Owner {
         let slots = slots_of(&long);
         let pool = SharedBufferManager::allocate(64, 128).expect("memory");
         let settings = settings(&long);
-        let core = ReceiveCore::listen(link, Arc::new(FakeWait), pool, settings);
+        let core = ReceiveCore::listen(link, Arc::new(FakeWait), Clock::system(), pool, settings);
         Self {
             core: Some(core.expect("listens")),
             link: id,

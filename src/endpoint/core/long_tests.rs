@@ -1,6 +1,6 @@
 //! Long messages over the fake link: piece by piece, in their place, with one outcome whatever happens.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -89,7 +89,7 @@ fn who_was_granted_a_slot_and_never_writes_loses_it() {
         rig.net.deliver(usize::MAX);
         rig.poll_receiver();
         assert_eq!(rig.receiver().long_free(), free - 1, "granted");
-        std::thread::sleep(2 * short);
+        rig.pass(2 * short);
         rig.poll_receiver();
         let ended = rig.said.iter().find_map(|event| match event {
             ReceiveEvent::Disconnected { reason, .. } => Some(*reason),
@@ -118,7 +118,7 @@ fn an_offer_that_nobody_answers_ends_at_the_deadline_of_sends() {
         .connected();
         rig.send_long(1).unwrap();
         rig.poll_sender();
-        std::thread::sleep(2 * short);
+        rig.pass(2 * short);
         rig.poll_sender();
         let late = CloseReason::SendDeadline { deadline: short };
         assert_eq!(rig.ended, Some(late), "{form:?}");
@@ -237,7 +237,7 @@ fn an_offer_that_waits_too_long_ends_as_any_send() {
     if rig.ended.is_none() {
         rig.send_long(2).unwrap();
         rig.settle();
-        std::thread::sleep(Duration::from_millis(3));
+        rig.pass(Duration::from_millis(3));
         rig.settle();
     }
     assert!(matches!(rig.ended, Some(CloseReason::SendDeadline { .. })));
@@ -294,17 +294,22 @@ fn lose(form: Form, loss: Loss, steps: usize) {
         }
         Loss::ReceiverGone => rig.receiver = None,
         Loss::Piece => drop(rig.net.fail_send(conn, libc::EIO)),
-        Loss::Closed => rig.sender().begin_close(Instant::now()),
+        Loss::Closed => {
+            let now = rig.now();
+            rig.sender().begin_close(now);
+        }
         Loss::Stuck => {
             rig.net.set_close(near, CloseMode::Fails);
-            rig.sender().begin_close(Instant::now());
+            let now = rig.now();
+            rig.sender().begin_close(now);
         }
     }
     for _ in 0..3 {
         rig.settle();
     }
     if loss == Loss::ReceiverGone && form == Form::Rdm && rig.sender.is_some() {
-        rig.sender().begin_close(Instant::now());
+        let now = rig.now();
+        rig.sender().begin_close(now);
         rig.settle();
     }
     rig.net.check();
@@ -342,7 +347,8 @@ fn over_rdm_a_landing_that_is_open_is_nobody_s_any_more() {
     });
     assert_eq!(rig.receiver().long_free(), 1, "one is open");
     assert!(rig.net.begin_one_sided(rig.conn), "a piece is on its way");
-    rig.receiver().begin_close(id.unwrap(), Instant::now());
+    let now = rig.now();
+    rig.receiver().begin_close(id.unwrap(), now);
     rig.poll_receiver();
     rig.poll_receiver();
     rig.net.deliver(usize::MAX);

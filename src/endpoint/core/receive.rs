@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager, WakerId};
+use crate::clock::Clock;
 use crate::endpoint::core::conn_table::{ConnTable, NOBODY};
 use crate::endpoint::core::control::{CONTROL_RETRY, ControlBuffers, GATE_RETRY, post_control};
 use crate::endpoint::core::jiffies::Jiffies;
@@ -204,6 +205,7 @@ pub(crate) struct ReceiveCore<L: Link> {
     polls_without_cm: u32,
     polls_without_clock: u32,
     jiffies: Jiffies,
+    clock: Clock,
     backlog: Backlog,
     next_reap: Instant,
     completions: Completions,
@@ -257,10 +259,11 @@ impl<L: Link> ReceiveCore<L> {
     pub(crate) fn listen(
         link: L,
         waiter: Arc<dyn LinkWait>,
+        clock: Clock,
         pool: SharedBufferManager,
         mut settings: ReceiveSettings,
     ) -> Result<Self, Error> {
-        let wait = Arc::new(EndpointWait::new(waiter)?);
+        let wait = Arc::new(EndpointWait::new(waiter, clock.clone())?);
         let waker = Arc::clone(&wait);
         let pool_waker = pool.add_waker(Arc::new(move || waker.wake()));
         let controls = match link.form() {
@@ -291,7 +294,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         let pieces = u64::from(PIECES_IN_FLIGHT);
         let in_flight_max = u64::from(capacity) + u64::from(operations) + pieces;
-        let next_reap = Instant::now() + settings.handshake_timeout;
+        let next_reap = clock.now() + settings.handshake_timeout;
         let (windows, rma) = (settings.windows.windows, link.limits().rma.as_ref());
         let exposed = ExposedWindows::new(windows, &wait, link.ledger(), rma);
         let long = settings
@@ -312,7 +315,8 @@ impl<L: Link> ReceiveCore<L> {
             stats: ReceiveStats::default(),
             polls_without_cm: 0,
             polls_without_clock: 0,
-            jiffies: Jiffies::new(),
+            jiffies: Jiffies::new(&clock),
+            clock,
             backlog: Backlog::new(u64::from(capacity) + u64::from(operations)),
             next_reap,
             completions: Vec::with_capacity(COMPLETION_BATCH),
@@ -360,6 +364,11 @@ impl<L: Link> ReceiveCore<L> {
 
     pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
         &self.wait
+    }
+
+    /// What it judges deadlines by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(crate) fn pool(&self) -> &SharedBufferManager {
@@ -423,7 +432,7 @@ impl<L: Link> ReceiveCore<L> {
             || !self.account.blocked.is_empty()
             || self.long.as_ref().is_some_and(LongPool::is_awaited)
             || self.shared.as_ref().is_some_and(|s| s.receives.lacks())
-            || self.jiffies.moved()
+            || self.jiffies.moved(&self.clock)
     }
 
     /// Everything but the completion queue.
@@ -646,7 +655,7 @@ impl<L: Link> ReceiveCore<L> {
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
-                conn.machine.on_control(cq_data, body, Instant::now());
+                conn.machine.on_control(cq_data, body, self.clock.now());
                 let whole = conn.machine.take_whole_long();
                 self.post_again(id, buffer);
                 if let Some(number) = whole {
@@ -816,7 +825,7 @@ impl<L: Link> ReceiveCore<L> {
 
     fn on_time(&mut self, events: &mut Vec<ReceiveEvent>) {
         self.polls_without_clock = 0;
-        let now = Instant::now();
+        let now = self.clock.now();
         while let Some(id) = self.heard.pop() {
             if let Some(conn) = self.conns.get_mut(id) {
                 conn.heard = false;
@@ -879,11 +888,11 @@ impl<L: Link> ReceiveCore<L> {
             true => GATE_RETRY,
             false => CONTROL_RETRY,
         };
-        let retry = self.retry.then(|| Instant::now() + pause);
+        let retry = self.retry.then(|| self.clock.now() + pause);
         let later = self.account.later.pause();
         let retry = retry
             .into_iter()
-            .chain(later.map(|pause| Instant::now() + pause));
+            .chain(later.map(|pause| self.clock.now() + pause));
         let all = self.armed.into_iter().chain(retry);
         let all = all.chain(self.layer_deadline);
         self.wait

@@ -308,7 +308,7 @@ impl Reconnector {
             State::Connecting | State::Connected => {
                 if events[before..].iter().any(connected) {
                     self.state = State::Connected;
-                    self.schedule.on_connected(Instant::now());
+                    self.schedule.on_connected(core.clock().now());
                 }
                 if let Some(SendEvent::Disconnected(reason)) = events[before..].last() {
                     let reason = *reason;
@@ -316,7 +316,7 @@ impl Reconnector {
                     self.on_end(core, reason, events);
                 }
             }
-            State::Waiting { until } if Instant::now() < until => {
+            State::Waiting { until } if core.clock().now() < until => {
                 core.wait().set_deadline(Some(until));
             }
             State::Waiting { .. } => match core.reconnect() {
@@ -346,7 +346,7 @@ impl Reconnector {
         reason: CloseReason,
         events: &mut Vec<SendEvent>,
     ) {
-        let now = Instant::now();
+        let now = core.clock().now();
         let next = if is_worth_a_retry(&reason) && core.can_reconnect() {
             self.schedule.next(now)
         } else {

@@ -11,6 +11,7 @@ use crate::buffer::{
     Buffer, DeviceBufferManager, Gate, GateError, HeaderSlotConfig, HeaderSlotManager, Payload,
     SharedBufferConfig, SharedBufferManager,
 };
+use crate::clock::Clock;
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings};
@@ -73,6 +74,8 @@ pub(crate) struct Setup {
     pub(crate) long_device: Option<DeviceBufferManager>,
     /// The sender's.
     pub(crate) patience: Patience,
+    /// What both sides judge deadlines by: one that stands still, until a test says otherwise.
+    pub(crate) clock: Clock,
 }
 
 impl Default for Setup {
@@ -109,6 +112,7 @@ impl Default for Setup {
             long_deadline: None,
             long_device: None,
             patience: Patience::ENDLESS,
+            clock: Clock::held(),
         }
     }
 }
@@ -176,6 +180,7 @@ impl Rig {
         let receiver = ReceiveCore::listen(
             listener,
             Arc::new(FakeWait),
+            setup.clock.clone(),
             pool.clone(),
             receive_settings(&setup),
         )
@@ -194,6 +199,7 @@ impl Rig {
         let sender = SendCore::connect(
             link,
             Arc::new(FakeWait),
+            setup.clock.clone(),
             some_addr(),
             headers.clone(),
             settings,
@@ -229,6 +235,15 @@ impl Rig {
             said: Vec::new(),
             drop_at_once: true,
         }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.setup.clock.now()
+    }
+
+    /// So much time passes, for both sides.
+    pub(crate) fn pass(&self, time: Duration) {
+        self.setup.clock.advance(time);
     }
 
     pub(crate) fn sender(&mut self) -> &mut SendCore<FakeLink> {

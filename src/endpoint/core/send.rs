@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
+use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, GATE_RETRY, HeldDescriptor,
@@ -174,7 +175,7 @@ pub(crate) struct SendCore<L: Link> {
     shut_down: bool,
     /// The time of the last look at the clock. A send that joins others counts its deadline from there, unless the kernel's timer has moved since
     /// or the deadline is short: it saves a look at the clock for each.
-    clock: Instant,
+    now: Instant,
     /// No send in flight is older than its deadline before this. It stays when none is in flight, until it has passed.
     next_late: Option<Instant>,
     polls_without_cm: u32,
@@ -182,6 +183,7 @@ pub(crate) struct SendCore<L: Link> {
     jiffies: Jiffies,
     /// The same for posts, which must not take a look away from the polls.
     post_jiffies: Jiffies,
+    clock: Clock,
     /// More came than sends that are done: the connection may want something.
     eventful: bool,
     /// When the machine wants to be looked at, as of the last poll.
@@ -219,12 +221,13 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn connect(
         mut link: L,
         waiter: Arc<dyn LinkWait>,
+        clock: Clock,
         peer: PeerAddr,
         headers: HeaderSlotManager,
         settings: SendSettings,
     ) -> Result<Self, Error> {
         let shape = outgoing::choose_shape(settings.shape, link.limits())?;
-        let now = Instant::now();
+        let now = clock.now();
         let control = ControlBuffers::for_hellos(CONTROL_RECEIVES + CONTROL_SENDS)?;
         let conn = link.prepare_connect(&peer)?;
         let mut scoped = ScopedRegistrations::new(&conn, link.registrar());
@@ -234,7 +237,7 @@ impl<L: Link> SendCore<L> {
         let connection = crate::endpoint::hello_connection(link.form(), conn.key());
         let params = local_params(&settings, shape, link.limits(), connection);
         let machine = Connection::initiate(link.form(), params, now);
-        let wait = Arc::new(EndpointWait::new(waiter)?);
+        let wait = Arc::new(EndpointWait::new(waiter, clock.clone())?);
         let rma = link.limits().rma.as_ref();
         let exposed = ExposedWindows::new(settings.windows, &wait, link.ledger(), rma);
         let waker = Arc::clone(&wait);
@@ -266,12 +269,13 @@ impl<L: Link> SendCore<L> {
             gates: 0,
             room_refused: None,
             shut_down: false,
-            clock: now,
+            now,
             next_late: None,
             polls_without_cm: 0,
             polls_without_clock: 0,
-            jiffies: Jiffies::new(),
-            post_jiffies: Jiffies::new(),
+            jiffies: Jiffies::new(&clock),
+            post_jiffies: Jiffies::new(&clock),
+            clock,
             eventful: true,
             machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
@@ -328,7 +332,7 @@ impl<L: Link> SendCore<L> {
         self.control_desc = scoped.hold(self.control.region(), registrar)?;
         self.scoped = scoped;
         self.conn = Some(conn);
-        self.clock = Instant::now();
+        self.now = self.clock.now();
         let key = self.conn.as_ref().map_or(0, LinkConn::key);
         let connection = crate::endpoint::hello_connection(self.link.form(), key);
         let params = local_params(
@@ -337,7 +341,7 @@ impl<L: Link> SendCore<L> {
             self.link.limits(),
             connection,
         );
-        self.machine = Connection::initiate(self.link.form(), params, self.clock);
+        self.machine = Connection::initiate(self.link.form(), params, self.now);
         self.unsent = None;
         self.clear_stalled();
         self.shut_down = false;
@@ -360,6 +364,11 @@ impl<L: Link> SendCore<L> {
 
     pub(crate) fn wait(&self) -> &Arc<EndpointWait> {
         &self.wait
+    }
+
+    /// What it judges deadlines by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     pub(crate) fn conn(&self) -> Option<&L::Conn> {
@@ -467,15 +476,15 @@ impl<L: Link> SendCore<L> {
     fn posted_at(&mut self) -> Option<Instant> {
         let deadline = self.settings.send_deadline?;
         // The last look may be long ago, where the application polls seldom. A tick more or less matters to short deadlines only.
-        if self.data_in_flight == 0 || deadline < PRECISE || self.post_jiffies.moved() {
-            self.clock = Instant::now();
+        if self.data_in_flight == 0 || deadline < PRECISE || self.post_jiffies.moved(&self.clock) {
+            self.now = self.clock.now();
         }
         if self.next_late.is_none() {
-            self.next_late = Some(self.clock + deadline);
+            self.next_late = Some(self.now + deadline);
             // The next poll sets the timer.
             self.eventful = true;
         }
-        Some(self.clock)
+        Some(self.now)
     }
 
     #[inline]
@@ -527,7 +536,7 @@ impl<L: Link> SendCore<L> {
             }
             if blocked == Blocked::HeaderRoom {
                 // The next poll sets the timer.
-                self.room_refused = Some(Instant::now());
+                self.room_refused = Some(self.clock.now());
                 self.wait.wake();
             }
         } else {
@@ -578,7 +587,7 @@ impl<L: Link> SendCore<L> {
             return true;
         }
         if found == 0 || self.next_late.is_some() {
-            return self.jiffies.moved();
+            return self.jiffies.moved(&self.clock);
         }
         self.polls_without_clock += 1;
         false
@@ -636,8 +645,8 @@ impl<L: Link> SendCore<L> {
         if !sends && !timed {
             return false;
         }
-        self.clock = Instant::now();
-        let due = self.machine_deadline.is_some_and(|at| at <= self.clock);
+        self.now = self.clock.now();
+        let due = self.machine_deadline.is_some_and(|at| at <= self.now);
         if due || machine {
             self.tick(due);
         }
@@ -649,10 +658,10 @@ impl<L: Link> SendCore<L> {
         if due {
             self.ask_kernel();
             if !self.backlog.is_read() {
-                self.machine.postpone(self.clock);
+                self.machine.postpone(self.now);
             }
         }
-        self.machine.tick(self.clock);
+        self.machine.tick(self.now);
     }
 
     /// Before a silent peer is judged: part of a message may have come.
@@ -868,7 +877,7 @@ impl<L: Link> SendCore<L> {
         let body = &buffer[..len.min(buffer.len())];
         match self.machine.on_message(data) {
             Some(Arrival::Control(cq_data)) => {
-                self.machine.on_control(cq_data, body, Instant::now());
+                self.machine.on_control(cq_data, body, self.clock.now());
             }
             // Nobody sends data to a sender: it granted no credit.
             Some(Arrival::Data) => drop(self.machine.on_data(len as u64)),
@@ -1031,7 +1040,7 @@ impl<L: Link> SendCore<L> {
             return;
         };
         // Fresh: `look_at_clock` was here, since a send is timed.
-        let now = self.clock;
+        let now = self.now;
         if now < next {
             return;
         }
@@ -1081,7 +1090,7 @@ impl<L: Link> SendCore<L> {
         }
         // Told too early, it would be refused again and again.
         let queue = !self.stalled.is_empty() && (self.gates == 0 || blocked == Blocked::Gate);
-        if queue || self.room_retry().is_some_and(|at| Instant::now() < at) {
+        if queue || self.room_retry().is_some_and(|at| self.clock.now() < at) {
             return;
         }
         // A slot that woke us may be another endpoint's again: then wait for the next one.
@@ -1112,8 +1121,8 @@ impl<L: Link> SendCore<L> {
             true => GATE_RETRY,
             false => CONTROL_RETRY,
         };
-        let retry = waits.then(|| Instant::now() + pause);
-        let line = self.line.pause().map(|pause| Instant::now() + pause);
+        let retry = waits.then(|| self.clock.now() + pause);
+        let line = self.line.pause().map(|pause| self.clock.now() + pause);
         let all = [machine, late, retry, line, self.room_retry()];
         self.wait.set_deadline(all.into_iter().flatten().min());
     }
@@ -1137,7 +1146,7 @@ impl<L: Link> SendCore<L> {
             if self.conn.is_some() {
                 // The machine's own deadline ends the loop; the step bounds a wake-up that a provider may lose.
                 self.wait
-                    .sleep(Instant::now() + Duration::from_millis(100))?;
+                    .sleep(self.clock.now() + Duration::from_millis(100))?;
             }
         }
         self.leave_windows(&mut events);

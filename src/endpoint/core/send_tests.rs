@@ -3,11 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::buffer::{Payload, RingConfig, RingRegion, Segment};
 use crate::endpoint::core::rig::{
-    LONG, PAYLOAD_MEMORY, Rig, SLOT_BYTES, Setup, far_future, payload_pool, send_settings,
+    PAYLOAD_MEMORY, Rig, SLOT_BYTES, Setup, far_future, payload_pool, send_settings,
 };
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::{DeadlinePolicy, SendEvent};
@@ -149,11 +149,11 @@ fn a_storm_without_end_ends_at_the_close_deadline() {
     let mut rig = Setup::default().connected();
     let near = rig.near;
     rig.net.refuse_all_sends(near, Some(PostRefused::Again));
-    let deadline = Instant::now() + Duration::from_millis(50);
+    let deadline = rig.now() + Duration::from_millis(50);
     let events = rig.sender().close(deadline).unwrap();
     rig.absorb(events);
     assert_eq!(rig.ended, Some(CloseReason::ClosedByDeadline));
-    assert!(Instant::now() < deadline + LONG / 4);
+    assert!(rig.now() < deadline + Duration::from_millis(2));
     rig.end();
 }
 
@@ -252,7 +252,8 @@ fn a_late_completion_finds_nothing_to_free() {
         rig.send(1).unwrap();
         let context = rig.net.sends_of(conn)[0];
         rig.net.set_close(near, CloseMode::Silent);
-        rig.sender().begin_close(Instant::now());
+        let now = rig.now();
+        rig.sender().begin_close(now);
         rig.poll_sender();
         assert_eq!(rig.ended, Some(CloseReason::ClosedByDeadline));
         assert_eq!(rig.failed, [(1, libc::ECANCELED)]);
@@ -304,7 +305,7 @@ fn keys_in_flight_come_back_at_the_close_deadline() {
             for key in 0..4 {
                 rig.send(key).unwrap();
             }
-            let deadline = Instant::now() + Duration::from_millis(20);
+            let deadline = rig.now() + Duration::from_millis(20);
             let events = rig.sender().close(deadline).unwrap();
             rig.absorb(events);
             assert_eq!(rig.ended, Some(CloseReason::ClosedByDeadline));
@@ -354,7 +355,8 @@ fn what_a_failed_close_may_still_touch_is_leaked() {
                 rig.sender = None;
                 assert_eq!(*rig.abandoned.lock().unwrap(), [0, 1, 2, 3]);
             } else {
-                rig.sender().begin_close(Instant::now());
+                let now = rig.now();
+                rig.sender().begin_close(now);
                 rig.poll_sender();
                 assert_eq!(rig.ended, Some(CloseReason::ClosedByDeadline));
                 assert_eq!(rig.failed.len(), 4);
@@ -488,7 +490,8 @@ fn registrations_of_an_endpoint_close_after_it_when_operations_are_in_flight() {
         if dropped {
             rig.sender = None;
         } else {
-            rig.sender().begin_close(Instant::now());
+            let now = rig.now();
+            rig.sender().begin_close(now);
             rig.poll_sender();
             assert_eq!(rig.failed.len(), 1);
         }
@@ -528,7 +531,7 @@ fn a_send_past_its_deadline_fails_the_connection() {
     rig.send(1).unwrap();
     rig.poll_sender();
     assert_eq!(rig.ended, None);
-    std::thread::sleep(deadline);
+    rig.pass(deadline);
     rig.poll_sender();
     assert_eq!(rig.ended, Some(CloseReason::SendDeadline { deadline }));
     assert_eq!(rig.failed, [(1, libc::ECANCELED)]);
@@ -548,7 +551,7 @@ fn a_send_past_its_deadline_is_called_late_once_and_still_completes() {
     .connected();
     rig.send(1).unwrap();
     rig.send(2).unwrap();
-    std::thread::sleep(deadline);
+    rig.pass(deadline);
     for _ in 0..3 {
         rig.poll_sender();
     }
@@ -558,7 +561,7 @@ fn a_send_past_its_deadline_is_called_late_once_and_still_completes() {
     rig.send(3).unwrap();
     rig.poll_sender();
     assert_eq!(rig.late.len(), 2);
-    std::thread::sleep(deadline);
+    rig.pass(deadline);
     rig.poll_sender();
     assert_eq!(rig.late, [1, 2, 3]);
     rig.settle();
@@ -576,21 +579,14 @@ fn a_send_of_one_who_polls_seldom_has_all_of_its_deadline() {
         }
         .connected();
         rig.send(1).unwrap();
-        std::thread::sleep(deadline * 8 / 10);
+        rig.pass(deadline * 8 / 10);
         rig.send(2).unwrap();
-        let posted = Instant::now();
-        std::thread::sleep(deadline * 3 / 10);
-        let before = posted.elapsed();
+        rig.pass(deadline * 3 / 10);
         rig.poll_sender();
-        // A machine that stood still makes the second one late, too.
-        match rig.late[..] {
-            [1] => assert!(before < deadline, "{deadline:?}"),
-            [1, 2] => assert!(posted.elapsed() >= deadline, "{deadline:?}"),
-            ref other => panic!("{deadline:?}: {other:?}"),
-        }
-        std::thread::sleep(deadline);
+        assert_eq!(rig.late, [1], "{deadline:?}");
+        rig.pass(deadline);
         rig.poll_sender();
-        assert_eq!(rig.late, [1, 2]);
+        assert_eq!(rig.late, [1, 2], "{deadline:?}");
         rig.settle();
         rig.end();
     }
@@ -614,13 +610,13 @@ fn the_status_tells_credits_and_how_old_the_oldest_send_is() {
 
     rig.send(1).unwrap();
     let wait = Duration::from_millis(5);
-    std::thread::sleep(wait);
+    rig.pass(wait);
     rig.send(2).unwrap();
     let status = rig.sender().status();
     assert_eq!((status.in_flight, status.credits), (2, 2));
     assert!(status.oldest >= Some(wait), "of the first: {status:?}");
 
-    std::thread::sleep(deadline);
+    rig.pass(deadline);
     rig.poll_sender();
     let status = rig.sender().status();
     assert_eq!((status.oldest, status.late), (None, 2));
@@ -700,6 +696,7 @@ fn neighbour(rig: &Rig) -> SendCore<crate::endpoint::link::fake::FakeLink> {
     SendCore::connect(
         rig.net.link(),
         Arc::new(FakeWait),
+        rig.setup.clock.clone(),
         some_addr(),
         rig.headers.clone(),
         send_settings(&rig.setup, &none),

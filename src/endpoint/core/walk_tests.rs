@@ -159,6 +159,8 @@ impl Walk {
     }
 
     fn take(&mut self, step: &Step) {
+        self.rig.pass(STEP);
+        let now = self.rig.now();
         let rig = &mut self.rig;
         match *step {
             Step::Send => self.send(),
@@ -224,7 +226,7 @@ impl Walk {
             }
             Step::CloseSender { soon } => {
                 if let Some(sender) = &mut rig.sender {
-                    sender.begin_close(deadline(soon));
+                    sender.begin_close(deadline(soon, now));
                 }
             }
             Step::CloseReceiver { soon } => self.close_receiver(soon),
@@ -310,20 +312,21 @@ impl Walk {
 
     fn close_receiver(&mut self, soon: bool) {
         use crate::endpoint::event::ReceiveEvent::Connected;
+        let now = self.rig.now();
         let rig = &mut self.rig;
         let connected = rig.said.iter().find_map(|event| match event {
             Connected { connection, .. } => Some(*connection),
             _ => None,
         });
         if let (Some(receiver), Some(id)) = (&mut rig.receiver, connected) {
-            receiver.begin_close(id, deadline(soon));
+            receiver.begin_close(id, deadline(soon, now));
         }
     }
 
     /// Every key that was accepted came back once, or was handed to the drop; nothing is left out.
     fn end(mut self) {
         if let Some(sender) = &mut self.rig.sender {
-            sender.begin_close(Instant::now());
+            sender.begin_close(self.rig.setup.clock.now());
             self.rig.poll_sender();
             assert!(self.rig.ended.is_some(), "closed, but not told so");
             assert!(self.rig.abandoned.lock().unwrap().is_empty());
@@ -348,8 +351,11 @@ fn refused(again: bool) -> PostRefused {
     }
 }
 
-fn deadline(soon: bool) -> Instant {
-    if soon { Instant::now() } else { far_future() }
+/// The time that passes with each step.
+const STEP: Duration = Duration::from_micros(100);
+
+fn deadline(soon: bool, now: Instant) -> Instant {
+    if soon { now } else { far_future() }
 }
 
 proptest! {

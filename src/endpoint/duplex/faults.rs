@@ -142,7 +142,7 @@ impl FaultLayer {
                 payload,
                 header: header.to_vec(),
                 key,
-                until: Instant::now() + HELD,
+                until: core.clock().now() + HELD,
             });
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl FaultLayer {
         if self
             .held
             .as_ref()
-            .is_some_and(|it| Instant::now() >= it.until)
+            .is_some_and(|it| core.clock().now() >= it.until)
         {
             self.let_go(core);
         }

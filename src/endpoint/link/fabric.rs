@@ -232,7 +232,7 @@ impl FabricLink {
         }
     }
 
-    fn event(&self, event: RawEvent) -> Option<CmEvent<Request>> {
+    fn event(&mut self, event: RawEvent) -> Option<CmEvent<Request>> {
         let RawEvent {
             kind,
             fid,
@@ -256,15 +256,23 @@ impl FabricLink {
         }
     }
 
-    fn request(&self, info: Option<Info>, data: CmData) -> Option<CmEvent<Request>> {
+    fn request(&mut self, info: Option<Info>, data: CmData) -> Option<CmEvent<Request>> {
         let pep = Arc::clone(&self.listener.as_ref()?.pep);
-        info.map(|info| CmEvent::Request {
-            request: Request {
-                info: Some(info),
-                pep,
-            },
-            data,
-        })
+        let request = Request {
+            info: Some(info?),
+            pep,
+        };
+        // It may be answered late, by an application.
+        self.is_no_longer_silent(&request);
+        Some(CmEvent::Request { request, data })
+    }
+
+    fn is_no_longer_silent(&mut self, request: &Request) {
+        let peer = request.info.as_ref().and_then(Info::destination);
+        let peer = peer.and_then(|peer| peer.socket_addr());
+        if let (Some(listener), Some(peer)) = (&mut self.listener, peer) {
+            listener.half_open.heard_of(&peer, Instant::now());
+        }
     }
 }
 
@@ -505,6 +513,8 @@ impl Link for FabricLink {
     }
 
     fn reject(&mut self, mut request: Request, data: &[u8]) {
+        // The provider may have yet to send the answer.
+        self.is_no_longer_silent(&request);
         request.refuse(data);
     }
 

@@ -32,6 +32,15 @@ impl HalfOpen {
         }
     }
 
+    /// It has said what it is to say, and waits for an answer, or for the rest of one: its time begins anew.
+    pub(crate) fn heard_of(&mut self, peer: &SocketAddr, now: Instant) {
+        for ((_, its), since) in &mut self.since {
+            if its == peer {
+                *since = now;
+            }
+        }
+    }
+
     /// Looks at this process's sockets, and shuts down those that came to the listener, belong to no connection
     /// (`known`), and are older than `patience` or one too many. Returns how many.
     pub(crate) fn reap(
@@ -100,5 +109,56 @@ impl HalfOpen {
         let socket = unsafe { BorrowedFd::borrow_raw(fd) };
         tracing::debug!(%peer, "half-open connection cut off");
         rustix::net::shutdown(socket, rustix::net::Shutdown::Both).is_ok()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// A listener, and a client with the socket that was accepted for it.
+    fn pair() -> (HalfOpen, TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = listener.local_addr().unwrap();
+        let client = TcpStream::connect(addr).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        (HalfOpen::new(addr.into()), client, accepted)
+    }
+
+    #[test]
+    fn who_says_nothing_in_time_is_cut_off() {
+        let (mut half_open, mut client, _accepted) = pair();
+        let begin = Instant::now();
+        assert_eq!(half_open.reap(begin, PATIENCE, |_| false), 0);
+        let soon = begin + PATIENCE - Duration::from_millis(1);
+        assert_eq!(half_open.reap(soon, PATIENCE, |_| false), 0);
+        assert_eq!(half_open.reap(begin + PATIENCE, PATIENCE, |_| false), 1);
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "the end of the stream");
+    }
+
+    #[test]
+    fn a_connection_is_left_alone() {
+        let (mut half_open, client, _accepted) = pair();
+        let begin = Instant::now();
+        let peer = client.local_addr().unwrap();
+        for time in [Duration::ZERO, 3 * PATIENCE] {
+            assert_eq!(half_open.reap(begin + time, PATIENCE, |it| *it == peer), 0);
+        }
+    }
+
+    #[test]
+    fn who_asked_late_has_the_time_of_an_answer() {
+        let (mut half_open, mut client, _accepted) = pair();
+        let begin = Instant::now();
+        assert_eq!(half_open.reap(begin, PATIENCE, |_| false), 0);
+        let asked = begin + PATIENCE * 3 / 4;
+        half_open.heard_of(&client.local_addr().unwrap(), asked);
+        assert_eq!(half_open.reap(begin + PATIENCE, PATIENCE, |_| false), 0);
+        assert_eq!(half_open.reap(asked + PATIENCE, PATIENCE, |_| false), 1);
+        assert_eq!(client.read(&mut [0]).unwrap(), 0, "the end of the stream");
     }
 }

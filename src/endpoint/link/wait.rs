@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use smallvec::SmallVec;
 
 use crate::Error;
+use crate::clock::Clock;
 use crate::event_loop::WaitSource;
 use crate::process::Owner;
 
@@ -37,10 +38,11 @@ pub(crate) struct EndpointWait {
     /// Nanoseconds after `base` by which the endpoint wants to be polled; `u64::MAX` is never.
     deadline_ns: AtomicU64,
     base: Instant,
+    clock: Clock,
 }
 
 impl EndpointWait {
-    pub(crate) fn new(link: Arc<dyn LinkWait>) -> Result<Self, Error> {
+    pub(crate) fn new(link: Arc<dyn LinkWait>, clock: Clock) -> Result<Self, Error> {
         let wake_fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Error::os("eventfd", e))?;
         Ok(Self {
@@ -50,8 +52,14 @@ impl EndpointWait {
             woken: AtomicBool::new(false),
             slept: AtomicBool::new(true),
             deadline_ns: AtomicU64::new(u64::MAX),
-            base: Instant::now(),
+            base: clock.now(),
+            clock,
         })
+    }
+
+    /// What its endpoint judges deadlines by.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Makes the endpoint's owner poll it. From any thread; many wakes before a poll count as one.
@@ -94,11 +102,12 @@ impl EndpointWait {
             return Ok(());
         }
         let until = self.next_deadline().map_or(until, |at| at.min(until));
-        let mut left = until.saturating_duration_since(Instant::now());
+        let mut left = until.saturating_duration_since(self.clock.now());
         let fds = self.link.fds();
         if fds.is_empty() {
             left = left.min(Duration::from_millis(1));
         }
+        let left = self.clock.sleep_for(left);
         let watch = |&fd: &RawFd| {
             // SAFETY: the descriptors belong to the link's queues, which `self.link` keeps open during this call.
             PollFd::from_borrowed_fd(unsafe { BorrowedFd::borrow_raw(fd) }, PollFlags::IN)

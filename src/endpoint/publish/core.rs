@@ -62,7 +62,7 @@ pub(crate) struct PublishCore<L: Link> {
     /// Nothing is due in any lane before this.
     next_due: Option<Instant>,
     /// When the last publication, or look at the clock, was.
-    clock: Instant,
+    now: Instant,
     stats: PublishStats,
     raw: Vec<ReceiveEvent>,
     news: Vec<(ConnectionId, SubscriptionNews)>,
@@ -74,6 +74,7 @@ impl<L: Link> PublishCore<L> {
     /// Over a core that listens, sends, and speaks of subscriptions.
     pub(crate) fn new(core: ReceiveCore<L>, settings: PublishSettings) -> Self {
         Self {
+            now: core.clock().now(),
             core,
             table: SubscriptionTable::new(settings.limits),
             account: Publications::new(settings.publications),
@@ -82,7 +83,6 @@ impl<L: Link> PublishCore<L> {
             blocked: None,
             closing: false,
             next_due: None,
-            clock: Instant::now(),
             stats: PublishStats::default(),
             raw: Vec::new(),
             news: Vec::new(),
@@ -125,7 +125,7 @@ impl<L: Link> PublishCore<L> {
         lane.set_policy(policy);
         // What is due by the new policy is looked for at the next poll.
         if lane.next_deadline().is_some() {
-            self.next_due = Some(self.clock);
+            self.next_due = Some(self.now);
         }
         self.core.wait().wake();
         true
@@ -219,7 +219,7 @@ impl<L: Link> PublishCore<L> {
         mut header: PreparedHeader,
         key: u64,
     ) -> Publication {
-        self.clock = Instant::now();
+        self.now = self.core.clock().now();
         let mut told = Publication {
             number,
             posted: 0,
@@ -281,7 +281,7 @@ impl<L: Link> PublishCore<L> {
                 .send_prepared(connection, payload.share(), header, ticket.key());
             match posted.map_err(|refused| refused.kind) {
                 Ok(()) => {
-                    lane.on_posted(ticket, self.clock);
+                    lane.on_posted(ticket, self.now);
                     note_due(&mut self.next_due, lane);
                     self.account.add_posted(ticket);
                     return Offered::Posted;
@@ -290,7 +290,7 @@ impl<L: Link> PublishCore<L> {
                 Err(kind) => return Offered::Dropped(reason_of(kind)),
             }
         }
-        let parked = lane.park(ticket, self.clock);
+        let parked = lane.park(ticket, self.now);
         note_due(&mut self.next_due, lane);
         match parked {
             Parked::Waits => {
@@ -554,11 +554,11 @@ impl<L: Link> PublishCore<L> {
     /// What waited for too long is dropped, or ends the connection, by the policies. Looks at each lane when one may be due.
     fn look_at_lanes(&mut self) {
         let Some(due) = self.next_due else { return };
-        self.clock = Instant::now();
-        if self.clock < due {
+        self.now = self.core.clock().now();
+        if self.now < due {
             return;
         }
-        let now = self.clock;
+        let now = self.now;
         let mut late = Vec::new();
         let mut slow = Vec::new();
         self.next_due = None;
@@ -622,7 +622,7 @@ impl<L: Link> PublishCore<L> {
             // A failed endpoint closes its connections, too.
             let _ = self.poll(&mut events);
             if self.core.connections() > 0 {
-                let step = Instant::now() + Duration::from_millis(100);
+                let step = self.core.clock().now() + Duration::from_millis(100);
                 self.core.wait().sleep(step)?;
             }
         }

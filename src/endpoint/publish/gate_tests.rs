@@ -195,7 +195,7 @@ fn a_wait_counts_as_time_on_the_way() {
         .ready();
         play.publish_gated(TAG, 1, None).unwrap();
         play.settle();
-        std::thread::sleep(Duration::from_millis(25));
+        play.clock.advance(Duration::from_millis(20));
         play.settle();
         assert_eq!(play.over, [(1, [0, 0, 3])], "{form:?}");
         for (_, reason, _) in &play.ended {
@@ -213,7 +213,7 @@ fn a_goodbye_waits_for_what_was_accepted() {
     for form in FORMS {
         let mut play = Stage::of(form).ready();
         let (gate, _) = play.publish_gated(TAG, 1, None).unwrap();
-        play.publisher().begin_close_all(Instant::now() + LONG);
+        play.publisher().begin_close_all(far_future());
         play.settle();
         assert!(play.ended.is_empty());
         gate.open();

@@ -11,6 +11,7 @@ use crate::Error;
 use crate::buffer::{
     HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager, ZeroCopyBufferManager,
 };
+use crate::clock::Clock;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
@@ -504,7 +505,7 @@ impl PublishEndpoint {
         )?;
         let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(link, waiter, pool, settings)?;
+        let core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
         let settings = PublishSettings {
             publications: config.publications,
             limits: config.limits,
@@ -572,7 +573,10 @@ impl PublishEndpoint {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.core().wait().sleep(moment_in(timeout))
+        self.core
+            .core()
+            .wait()
+            .sleep(moment_in(self.core.core().clock(), timeout))
     }
 
     /// What becomes of publications for one subscriber when it has no room, instead of what the setting says. False: there is no such

@@ -298,7 +298,7 @@ impl<L: Link> SubscribeCore<L> {
         self.stats.connected += 1;
         self.stats.reconnects += u64::from(std::mem::replace(&mut found.stood, true));
         if let Some(schedule) = &mut found.schedule {
-            schedule.on_connected(Instant::now());
+            schedule.on_connected(self.core.clock().now());
         }
         self.ask(id, more);
     }
@@ -362,7 +362,7 @@ impl<L: Link> SubscribeCore<L> {
         let Some(found) = self.publishers.get_mut(&publisher) else {
             return;
         };
-        let now = Instant::now();
+        let now = self.core.clock().now();
         let schedule = found.schedule.as_mut();
         let schedule = schedule.filter(|_| !self.closing && reconnect::is_worth_a_retry(&reason));
         let Some((attempt, after)) = schedule.and_then(|schedule| schedule.next(now)) else {
@@ -402,7 +402,7 @@ impl<L: Link> SubscribeCore<L> {
         if !self.publishers.values().any(waits) {
             return;
         }
-        let now = Instant::now();
+        let now = self.core.clock().now();
         let due = |known: &Publisher| known.retry_at.is_some_and(|at| at <= now);
         let ids = self.publishers.iter().filter(|(_, known)| due(known));
         let ids: Vec<_> = ids.map(|(id, _)| *id).collect();
@@ -468,7 +468,7 @@ impl<L: Link> SubscribeCore<L> {
             // A failed endpoint closes its connections, too.
             let _ = self.poll(&mut events);
             if self.core.connections() > 0 {
-                let step = Instant::now() + Duration::from_millis(100);
+                let step = self.core.clock().now() + Duration::from_millis(100);
                 self.core.wait().sleep(step)?;
             }
         }

@@ -8,6 +8,7 @@ use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::SubscribeError;
 use crate::Error;
 use crate::buffer::SharedBufferManager;
+use crate::clock::Clock;
 use crate::endpoint::core::control::CONTROL_SENDS;
 use crate::endpoint::core::receive::{
     CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
@@ -299,7 +300,7 @@ impl SubscribeEndpoint {
         )?;
         let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(link, waiter, pool, settings)?;
+        let core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
         let settings = SubscribeSettings {
             publishers: config.max_publishers,
             subscriptions: config.subscriptions,
@@ -364,7 +365,8 @@ impl SubscribeEndpoint {
         let polled = self.core.poll(events);
         if let Some(deliveries) = &mut self.deliveries {
             deliveries.pass(events, before);
-            self.core.look_again(deliveries.next_look());
+            let next = deliveries.next_look(self.core.core().clock());
+            self.core.look_again(next);
         }
         polled?;
         Ok(events.len() - before)
@@ -377,7 +379,10 @@ impl SubscribeEndpoint {
     /// A system call failed.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         self.core.owner().check()?;
-        self.core.core().wait().sleep(limits::moment_in(timeout))
+        self.core
+            .core()
+            .wait()
+            .sleep(limits::moment_in(self.core.core().clock(), timeout))
     }
 
     /// Begins the polite close of one publisher's connection; no other one is made. False: there is no such publisher.
@@ -399,7 +404,7 @@ impl SubscribeEndpoint {
         self.core.owner().check()?;
         let mut events = self.core.close(deadline)?;
         if let Some(deliveries) = self.deliveries {
-            deliveries.finish(&mut events, deadline);
+            deliveries.finish(&mut events, self.core.core().clock(), deadline);
         }
         Ok(events)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -14,10 +14,11 @@ use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::table::SubscriptionLimits;
 use super::wanted::SubscribeError;
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{
-    FakeGate, LONG, SLOT_BYTES, Setup, panics, payload_pool, receive_settings,
+    FakeGate, LONG, SLOT_BYTES, Setup, far_future, panics, payload_pool, receive_settings,
 };
 use crate::endpoint::event::{DeadlinePolicy, Level};
 use crate::endpoint::id::ConnectionId;
@@ -49,6 +50,7 @@ struct Stage {
     deadline: Option<Duration>,
     header_mode: HeaderMode,
     reconnect: ReconnectPolicy,
+    clock: Clock,
 }
 
 impl Stage {
@@ -74,6 +76,7 @@ impl Stage {
             deadline: None,
             header_mode: HeaderMode::Prefixed,
             reconnect: ReconnectPolicy::off(),
+            clock: Clock::held(),
         }
     }
 
@@ -212,6 +215,7 @@ struct Play {
     core: Option<PublishCore<FakeLink>>,
     /// The number of the publisher's link.
     link: usize,
+    clock: Clock,
     payloads: SharedBufferManager,
     headers: HeaderSlotManager,
     owed: HashMap<u64, Owed>,
@@ -242,7 +246,14 @@ impl Play {
         let headers = HeaderSlotManager::new(config).unwrap();
         let pool = SharedBufferManager::allocate(128, 128).unwrap();
         let settings = stage.publisher_settings(&headers);
-        let core = ReceiveCore::listen(link, Arc::new(FakeWait), pool, settings).unwrap();
+        let core = ReceiveCore::listen(
+            link,
+            Arc::new(FakeWait),
+            stage.clock.clone(),
+            pool,
+            settings,
+        )
+        .unwrap();
         let abandoned = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&abandoned);
         let settings = PublishSettings {
@@ -261,6 +272,7 @@ impl Play {
         Self {
             core: Some(core),
             link: number,
+            clock: stage.clock.clone(),
             payloads,
             headers,
             owed: HashMap::new(),
@@ -507,7 +519,14 @@ impl Play {
 fn subscriber(net: &Net, stage: &Stage, publisher: usize) -> Subscriber {
     let pool = SharedBufferManager::allocate(stage.receive_slots, SLOT_BYTES * 2).unwrap();
     let settings = stage.subscriber_settings();
-    let core = ReceiveCore::listen(net.hub(), Arc::new(FakeWait), pool.clone(), settings).unwrap();
+    let core = ReceiveCore::listen(
+        net.hub(),
+        Arc::new(FakeWait),
+        stage.clock.clone(),
+        pool.clone(),
+        settings,
+    )
+    .unwrap();
     let settings = SubscribeSettings {
         publishers: 2,
         subscriptions: 6,
@@ -585,7 +604,7 @@ fn a_subscriber_can_have_a_policy_of_its_own() {
         }
         assert_eq!(play.counts(4), [1, 1, 1]);
         assert_eq!(play.counts(5), [1, 0, 2]);
-        std::thread::sleep(deadline);
+        play.clock.advance(deadline);
         play.settle();
         assert!(play.owed.is_empty());
         // It may be changed while something waits.
@@ -594,7 +613,7 @@ fn a_subscriber_can_have_a_policy_of_its_own() {
             queue: 1,
             after: Duration::from_millis(1),
         };
-        std::thread::sleep(Duration::from_millis(1));
+        play.clock.advance(Duration::from_millis(1));
         play.publisher().set_policy(patient, slow);
         play.settle();
         assert!(matches!(play.ended[..], [(id, CloseReason::TooSlow { .. }, 1)] if id == patient));
@@ -741,7 +760,7 @@ fn what_waits_for_too_long_is_dropped() {
             play.settle();
         }
         assert_eq!(play.publisher().waiting(id), 2);
-        std::thread::sleep(deadline);
+        play.clock.advance(deadline);
         play.poll_publisher();
         assert_eq!(play.over.len(), 6, "no buffer is held for longer");
         for key in [4, 5] {
@@ -761,7 +780,6 @@ fn a_subscriber_that_is_too_slow_is_cut_off_and_comes_back() {
     for form in FORMS {
         for by_age in [false, true] {
             let after = match by_age {
-                // Longer than it takes to publish six, and than a machine stands still.
                 true => Duration::from_secs(2),
                 false => LONG,
             };
@@ -778,7 +796,7 @@ fn a_subscriber_that_is_too_slow_is_cut_off_and_comes_back() {
                 play.settle();
             }
             if by_age {
-                std::thread::sleep(after);
+                play.clock.advance(after);
             } else {
                 assert_eq!(play.counts(6), [2, 0, 1]);
             }
@@ -790,9 +808,12 @@ fn a_subscriber_that_is_too_slow_is_cut_off_and_comes_back() {
             assert!(play.owed.is_empty(), "nothing is held because of it");
             play.subscribers[0].holds = false;
             play.subscribers[0].held.clear();
-            let deadline = Instant::now() + LONG;
-            while play.subscribers[0].on != [TAG] && Instant::now() < deadline {
+            for _ in 0..100 {
+                if play.subscribers[0].on == [TAG] {
+                    break;
+                }
                 play.settle();
+                play.clock.advance(Duration::from_millis(1));
             }
             assert_eq!(play.counts(20), [3, 0, 0]);
             play.settle();
@@ -849,7 +870,7 @@ fn a_send_over_its_deadline_ends_its_connection_only() {
         let other = play.counts(1);
         assert_eq!(other, [3, 0, 0]);
         // Nothing is delivered meanwhile.
-        std::thread::sleep(Duration::from_millis(25));
+        play.clock.advance(Duration::from_millis(20));
         play.poll_publisher();
         play.poll_publisher();
         assert_eq!(play.over, [(1, [0, 0, 3])], "{form:?}");
@@ -978,7 +999,7 @@ fn a_goodbye_lets_what_was_posted_arrive() {
         for key in 0..6 {
             play.counts(key);
         }
-        play.publisher().begin_close_all(Instant::now() + LONG);
+        play.publisher().begin_close_all(far_future());
         let closing = PublishErrorKind::Refused(crate::error::SendErrorKind::Closing);
         assert_eq!(play.publish(TAG, 9), Err(closing));
         play.settle();
@@ -1089,6 +1110,7 @@ fn any_policy() -> impl Strategy<Value = SlowPolicy> {
 
 impl Play {
     fn step(&mut self, step: Step, next: &mut u64) {
+        self.clock.advance(Duration::from_micros(100));
         match step {
             Step::Publish(tag) => {
                 if self.payloads.free_count() > 0 && self.publish(tag, *next).is_ok() {
@@ -1158,9 +1180,12 @@ proptest! {
                 play.let_go(n);
             }
             play.settle();
-            let waits = Instant::now() + LONG;
-            while !play.owed.is_empty() && Instant::now() < waits {
+            for _ in 0..100 {
+                if play.owed.is_empty() {
+                    break;
+                }
                 play.settle();
+                play.clock.advance(Duration::from_millis(1));
             }
             prop_assert!(play.owed.is_empty());
         }

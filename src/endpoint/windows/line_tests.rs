@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::buffer::{Gate, GateError, Payload, RegionSlice, SharedBufferManager};
 use crate::endpoint::core::rig::{FakeGate, Rig, Setup, far_future, pool_with_room};
@@ -387,14 +387,14 @@ fn a_close_waits_for_gates_and_its_deadline_for_none() {
         read(&mut rig, &remote, 1).unwrap();
         let deadline = match opens {
             true => far_future(),
-            false => Instant::now() + Duration::from_millis(20),
+            false => rig.now() + Duration::from_millis(20),
         };
         rig.sender().begin_close(deadline);
         rig.settle();
         assert_eq!(rig.ended, None);
         match opens {
             true => gate.open(),
-            false => std::thread::sleep(Duration::from_millis(25)),
+            false => rig.pass(Duration::from_millis(20)),
         }
         rig.settle();
         if opens {
@@ -421,7 +421,7 @@ fn the_deadline_of_an_operation_counts_while_it_waits() {
         let gate = write_gated(&mut rig, &remote, 7, None).unwrap();
         rig.settle();
         assert_eq!((rig.late.len(), rig.ended), (0, None));
-        std::thread::sleep(Duration::from_millis(25));
+        rig.pass(Duration::from_millis(20));
         rig.settle();
         if policy == DeadlinePolicy::Notify {
             assert_eq!((rig.late.clone(), rig.ended), (vec![7], None));
@@ -450,7 +450,8 @@ fn a_lost_connection_gives_back_what_waits_in_order() {
             read(&mut rig, &remote, 1).unwrap();
             write_pieces(&mut rig, &remote, 2, None, through).unwrap();
             rig.poll_sender();
-            rig.sender().begin_close(Instant::now());
+            let now = rig.now();
+            rig.sender().begin_close(now);
             rig.poll_sender();
             assert_eq!(failed_keys(&rig), [0, 1, 2], "{mode:?}");
             assert!(gate.is_settled() && copies.all_settled());
@@ -494,7 +495,7 @@ fn a_gate_is_asked_at_once_and_a_sleeper_comes_back_to_it() {
     assert_eq!(gate.polls(), 2);
     let next = rig.sender().wait().next_deadline().expect("a timer");
     assert!(before.is_none_or(|before| next < before));
-    assert!(next < Instant::now() + Duration::from_millis(1));
+    assert!(next < rig.now() + Duration::from_millis(1));
     // A poll that finds nothing looks at it, too.
     let mut events = Vec::new();
     rig.sender().poll(&mut events).unwrap();
@@ -685,7 +686,8 @@ fn what_was_given_is_back_though_the_provider_has_pieces() {
             read_pieces(&mut rig, &remote, 2, through).unwrap();
             rig.poll_sender();
             assert_eq!(rig.net.sends_of(rig.conn).len(), 1);
-            rig.sender().begin_close(Instant::now());
+            let now = rig.now();
+            rig.sender().begin_close(now);
             rig.poll_sender();
             assert_eq!(failed_keys(&rig), [1, 2]);
             rig.check_all_back();
@@ -712,7 +714,8 @@ fn a_slot_that_a_peer_may_fill_after_the_close_is_never_free() {
     let through = slots(&ring, 1, 80, &copies).unwrap();
     read_pieces(&mut rig, &remote, 2, through).unwrap();
     rig.poll_sender();
-    rig.sender().begin_close(Instant::now());
+    let now = rig.now();
+    rig.sender().begin_close(now);
     rig.poll_sender();
     assert_eq!(failed_keys(&rig), [2]);
     rig.check_all_back();
@@ -845,7 +848,8 @@ fn a_receiver_s_connection_that_ends_gives_back_what_waited() {
         assert!(queued.is_ok());
         rig.poll_receiver();
         let gate = gated_at_receiver(&mut rig, &remote, &own, 1);
-        rig.receiver().begin_close(id, Instant::now());
+        let now = rig.now();
+        rig.receiver().begin_close(id, now);
         rig.poll_receiver();
         rig.poll_receiver();
         // Also where the provider still has a slot of theirs.
@@ -891,7 +895,7 @@ fn a_late_operation_at_a_receiver_that_waits_is_told() {
     let (_local, remote, own) = own_window(&mut rig);
     let gate = gated_at_receiver(&mut rig, &remote, &own, 3);
     rig.settle();
-    std::thread::sleep(Duration::from_millis(25));
+    rig.pass(Duration::from_millis(20));
     rig.settle();
     let late = |event: &ReceiveEvent| matches!(event, ReceiveEvent::Late { key: 3, .. });
     assert!(rig.said.iter().any(late), "{:?}", rig.said);

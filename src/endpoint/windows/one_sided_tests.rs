@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
 
 use proptest::prelude::*;
 
@@ -265,7 +264,8 @@ fn a_peer_without_an_answer_keeps_the_memory_until_its_connection_is_closed() {
     }
     assert!(!is_freed(&rig, WINDOW_MEMORY));
     let id = connection(&rig);
-    rig.receiver().begin_close(id, Instant::now());
+    let now = rig.now();
+    rig.receiver().begin_close(id, now);
     rig.poll_receiver();
     let closed = Step::EpClosed(rig.far_conn());
     let log = rig.net.log();
@@ -286,7 +286,8 @@ fn a_revocation_has_a_deadline() {
     let mut rig = setup().connected();
     let (local, _remote) = far_window(&mut rig, WINDOW_MEMORY, Access::READ);
     let window = local.id();
-    assert!(rig.receiver().revoke(local, Instant::now()));
+    let now = rig.now();
+    assert!(rig.receiver().revoke(local, now));
     rig.poll_receiver();
     rig.poll_receiver();
     let heard = far_events(&mut rig);
@@ -539,7 +540,8 @@ fn an_endpoint_that_reports_nothing_for_a_closed_connection() {
     rig.net.set_close(near, CloseMode::Silent);
     write(&mut rig, &remote, 1, None).unwrap();
     read(&mut rig, &remote, 2).unwrap();
-    rig.sender().begin_close(Instant::now());
+    let now = rig.now();
+    rig.sender().begin_close(now);
     rig.poll_sender();
     assert_eq!(rig.failed, [(1, libc::ECANCELED), (2, libc::ECANCELED)]);
     rig.check_all_back();
@@ -554,11 +556,13 @@ fn an_endpoint_that_does_not_close_leaks_windows_and_operations() {
     read(&mut rig, &remote, 2).unwrap();
     rig.net.set_close(near, CloseMode::Fails);
     rig.net.set_close(far, CloseMode::Fails);
-    rig.sender().begin_close(Instant::now());
+    let now = rig.now();
+    rig.sender().begin_close(now);
     rig.poll_sender();
     assert_eq!(rig.failed.len(), 2);
     let id = connection(&rig);
-    rig.receiver().begin_close(id, Instant::now());
+    let now = rig.now();
+    rig.receiver().begin_close(id, now);
     rig.poll_receiver();
     drop(local);
     rig.poll_receiver();
@@ -981,7 +985,8 @@ fn over_rdm_a_lost_peer_s_windows_stay_until_the_endpoint_is_closed() {
         drop(dropped);
         write(&mut rig, &remote, 1, None).unwrap();
         assert!(rig.net.begin_one_sided(rig.conn));
-        rig.receiver().begin_close(id, Instant::now());
+        let now = rig.now();
+        rig.receiver().begin_close(id, now);
         rig.poll_receiver();
         rig.poll_receiver();
         let heard = far_events(&mut rig);
@@ -1034,7 +1039,8 @@ fn over_rdm_operations_are_failed_at_once_and_given_back_later() {
             .read(own.slice(8..16).unwrap().into(), remote.at(0), 8)
             .unwrap();
         drop(own);
-        rig.receiver().begin_close(id, Instant::now());
+        let now = rig.now();
+        rig.receiver().begin_close(id, now);
         rig.poll_receiver();
         rig.poll_receiver();
         let heard = far_events(&mut rig);
@@ -1110,7 +1116,8 @@ fn what_a_peer_may_fill_after_the_close_is_never_freed() {
             rig.sender = None;
         } else {
             let mut events = Vec::new();
-            rig.sender().begin_close(Instant::now());
+            let now = rig.now();
+            rig.sender().begin_close(now);
             rig.sender().poll(&mut events).unwrap();
             let leaked = |event: &&crate::endpoint::event::SendEvent| {
                 matches!(

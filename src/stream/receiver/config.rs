@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock::Clock;
 use crate::stream::sender::{setting, time};
 use crate::stream::sink::SinkFactory;
 use crate::stream::{Limits, PresharedKey, StreamError};
@@ -49,6 +50,8 @@ pub struct ReceiverConfig {
     pub(super) pinned: bool,
     pub(super) limits: Limits,
     pub(super) key: Option<PresharedKey>,
+    /// What everything judges deadlines by.
+    pub(super) clock: Clock,
     #[cfg(test)]
     pub(in crate::stream) swallow: Option<crate::stream::outbox::Swallow>,
 }
@@ -71,6 +74,7 @@ impl ReceiverConfig {
             pinned: false,
             limits: Limits::default(),
             key: None,
+            clock: Clock::system(),
             #[cfg(test)]
             swallow: None,
         }
@@ -94,6 +98,13 @@ impl ReceiverConfig {
     #[must_use]
     pub fn buffers(mut self, buffers: u32) -> Self {
         self.buffers = buffers;
+        self
+    }
+
+    /// What everything judges deadlines by.
+    #[cfg(test)]
+    pub(in crate::stream) fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
         self
     }
 

@@ -11,6 +11,7 @@ use super::news::{Mailbox, News};
 use super::session::Session;
 use super::writing::{WriteDone, WriteJob, Writers};
 use crate::buffer::SharedBufferManager;
+use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{CloseReason, ConnectionId, Message as Arrived, ReceiveEvent};
 use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
@@ -58,6 +59,8 @@ pub(super) struct Tools {
     pub(super) config: ReceiverConfig,
     pub(super) writers: Option<Writers>,
     pub(super) news: News,
+    clock: Clock,
+    /// When this turn began.
     pub(super) now: Instant,
 }
 
@@ -104,6 +107,7 @@ impl Engine {
         (control, landings, slots): (SharedBufferManager, Option<SharedBufferManager>, usize),
         (news, commands): (Arc<Mailbox>, Receiver<Command>),
     ) -> Result<(Self, Waker), Error> {
+        let clock = config.clock.clone();
         let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
         let mut ports = Vec::new();
         for endpoint in endpoints {
@@ -120,7 +124,13 @@ impl Engine {
         // next before the last one is done. What is done and was not looked at may have freed its buffer for another block.
         let sessions = config.limits.streams as usize;
         let (done, written) = sync_channel(2 * slots + sessions);
-        let writers = Writers::spawn(config.writers, (slots, sessions), done, waker.clone())?;
+        let writers = Writers::spawn(
+            config.writers,
+            (slots, sessions),
+            done,
+            waker.clone(),
+            clock.clone(),
+        )?;
         let engine = Self {
             event_loop,
             tools: Tools {
@@ -131,7 +141,8 @@ impl Engine {
                 config,
                 writers: Some(writers),
                 news: News::new(news),
-                now: Instant::now(),
+                now: clock.now(),
+                clock,
             },
             guests: HashMap::new(),
             sessions: HashMap::new(),
@@ -167,7 +178,7 @@ impl Engine {
                 tracing::error!(%error, "the loop of a stream receiver failed");
                 break;
             }
-            self.tools.now = Instant::now();
+            self.tools.now = self.tools.clock.now();
             work = self.turn(&ready);
             if work {
                 self.event_loop.mark_busy();
@@ -185,12 +196,13 @@ impl Engine {
             self.fail(id, RefusalCode::CLOSING, "the receiver ends", None);
         }
         self.pump();
+        let clock = self.tools.clock;
         // What is written goes on being written: sinks are told that it is over by the last of their jobs.
         if let Some(writers) = self.tools.writers.take() {
-            writers.finish(Instant::now() + LAST_WRITES);
+            writers.finish(&clock, clock.now() + LAST_WRITES);
         }
         let ended = self.tools.ports.into_iter();
-        ended.for_each(|port| drop(port.endpoint.close(Instant::now() + GOODBYE)));
+        ended.for_each(|port| drop(port.endpoint.close(clock.now() + GOODBYE)));
         for done in self.written.try_iter() {
             if let Some(session) = self.sessions.get_mut(&done.session) {
                 session.on_last(done);

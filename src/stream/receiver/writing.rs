@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 use crate::buffer::BufferMut;
+use crate::clock::Clock;
 use crate::endpoint::Message;
 use crate::endpoint::landing::Landing;
 use crate::event_loop::Waker;
@@ -83,10 +84,11 @@ impl Writers {
         (bound, sessions): (usize, usize),
         done: SyncSender<WriteDone>,
         waker: Waker,
+        clock: Clock,
     ) -> Result<Self, Error> {
         let run = move |job| {
             // Nobody listens any more: the receiver has ended.
-            let _ = done.send(run(job));
+            let _ = done.send(run(job, &clock));
             waker.wake();
         };
         Ok(Self {
@@ -104,14 +106,14 @@ impl Writers {
         workers.give(job).is_ok()
     }
 
-    pub(super) fn finish(self, by: Instant) {
-        self.blocks.finish(by);
-        self.long.finish(by);
+    pub(super) fn finish(self, clock: &Clock, by: Instant) {
+        self.blocks.finish(clock, by);
+        self.long.finish(clock, by);
     }
 }
 
-fn run(job: WriteJob) -> WriteDone {
-    let began = Instant::now();
+fn run(job: WriteJob, clock: &Clock) -> WriteDone {
+    let began = clock.now();
     let WriteJob {
         session,
         sink,
@@ -137,26 +139,26 @@ fn run(job: WriteJob) -> WriteDone {
             }
             Did::Abandoned
         }
-        What::Write(arriving) => Did::Written(arriving.block, write(&*sink, &arriving)),
+        What::Write(arriving) => Did::Written(arriving.block, write(&*sink, &arriving, clock)),
     };
     WriteDone {
         session,
         did,
-        took: began.elapsed(),
+        took: clock.since(began),
     }
 }
 
-fn write(sink: &dyn BlockSink, arriving: &Arriving) -> Result<Sums, Damage> {
+fn write(sink: &dyn BlockSink, arriving: &Arriving, clock: &Clock) -> Result<Sums, Damage> {
     match &arriving.bytes {
         Bytes::Message(message) => {
             let bytes = message.payload();
             let crc = arriving.crc.map_or(0, |_| crc32c(bytes));
-            check_and_write(sink, arriving, bytes, crc)
+            check_and_write(sink, arriving, (bytes, crc), clock)
         }
         Bytes::Landed(landing) => COPY.with_borrow_mut(|copy| {
             copy.resize(arriving.block.len as usize, 0);
             let crc = copy_out(landing, copy, arriving.crc.is_some());
-            check_and_write(sink, arriving, copy, crc)
+            check_and_write(sink, arriving, (copy, crc), clock)
         }),
     }
 }
@@ -184,13 +186,14 @@ fn copy_out(landing: &Landing, copy: &mut [u8], sum: bool) -> u32 {
 fn check_and_write(
     sink: &dyn BlockSink,
     arriving: &Arriving,
-    bytes: &[u8],
-    crc: u32,
+    (bytes, crc): (&[u8], u32),
+    clock: &Clock,
 ) -> Result<Sums, Damage> {
     if arriving.crc.is_some_and(|said| said != crc) {
         return Err(Damage::Crc(crc));
     }
-    let sums = Sums::new(crc, arriving.hashed.as_deref(), &arriving.block, bytes);
+    let hashed = arriving.hashed.as_deref();
+    let sums = Sums::new(crc, hashed, &arriving.block, bytes, clock);
     let written = guarded(|| sink.write(arriving.block, crc, bytes));
     let written = written.unwrap_or_else(|text| Err(SinkError::Other(text)));
     written.map(|()| sums).map_err(Damage::Sink)

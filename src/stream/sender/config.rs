@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::PeerAddr;
+use crate::clock::Clock;
 #[cfg(test)]
 use crate::endpoint::duplex::faults::FaultConfig;
 use crate::stream::{PresharedKey, StreamError};
@@ -33,6 +34,8 @@ pub struct SenderConfig {
     pub(super) lost_after: Duration,
     pub(super) pinned: bool,
     pub(super) key: Option<PresharedKey>,
+    /// What everything judges deadlines by.
+    pub(super) clock: Clock,
     /// What becomes of the blocks that it sends.
     #[cfg(test)]
     pub(super) faults: Option<FaultConfig>,
@@ -52,6 +55,7 @@ impl Default for SenderConfig {
             lost_after: Duration::from_secs(10),
             pinned: false,
             key: None,
+            clock: Clock::system(),
             #[cfg(test)]
             faults: None,
             #[cfg(test)]
@@ -122,6 +126,13 @@ impl SenderConfig {
     #[must_use]
     pub fn key(mut self, key: PresharedKey) -> Self {
         self.key = Some(key);
+        self
+    }
+
+    /// What everything judges deadlines by.
+    #[cfg(test)]
+    pub(in crate::stream) fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
         self
     }
 

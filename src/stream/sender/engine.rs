@@ -17,6 +17,7 @@ use super::delivery::Delivery;
 use super::reading::{ReadDone, ReadJob};
 use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
+use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, ReceiveEvent};
 use crate::event_loop::{EventLoop, Token, Waker};
@@ -93,6 +94,8 @@ pub(super) struct Tools {
     /// For control messages.
     pub(super) control: SharedBufferManager,
     pub(super) config: SenderConfig,
+    clock: Clock,
+    /// When this turn began.
     pub(super) now: Instant,
 }
 
@@ -209,13 +212,15 @@ impl Engine {
         (pool, control): (SharedBufferManager, SharedBufferManager),
         commands: Receiver<Command>,
     ) -> Result<(Self, Waker), StreamError> {
+        let clock = config.clock.clone();
         let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
         event_loop.add_timer(TICK, Some(TICK));
         let waker = event_loop.waker();
         // A block that is read has a buffer, so that is the bound; and a check for each transfer.
         let bound = 2 * pool.slots() + config.connections as usize;
         let (done, reads): (SyncSender<ReadDone>, _) = sync_channel(bound);
-        let readers = super::reading::spawn(config.readers, bound, done, waker.clone())?;
+        let readers =
+            super::reading::spawn(config.readers, bound, done, waker.clone(), clock.clone())?;
         let mut tools = Tools {
             event_loop,
             docks: Vec::new(),
@@ -223,8 +228,9 @@ impl Engine {
             next_port: 0,
             routes: HashMap::new(),
             control,
+            now: clock.now(),
+            clock,
             config,
-            now: Instant::now(),
         };
         for domain in domains {
             let shared = match domain.fabric().endpoint_kind() {
@@ -279,7 +285,7 @@ impl Engine {
                 tracing::error!(%error, "the loop of a stream sender failed");
                 return StreamError::from(error);
             }
-            self.tools.now = Instant::now();
+            self.tools.now = self.tools.clock.now();
             work = self.turn(&ready);
             if work {
                 self.tools.event_loop.mark_busy();
@@ -299,12 +305,14 @@ impl Engine {
             delivery.fail_all(reason, tools);
             false
         });
+        let clock = self.tools.clock;
         // Nobody waits for a room in the queue of what was read: it has one for each job.
         if let Some(readers) = self.readers.take() {
-            readers.finish(Instant::now() + LAST_READS);
+            let by = clock.now() + LAST_READS;
+            readers.finish(&clock, by);
         }
         for port in self.tools.ports.into_values() {
-            let _ = port.endpoint.close(Instant::now() + GOODBYE);
+            let _ = port.endpoint.close(clock.now() + GOODBYE);
         }
     }
 

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::Error;
 use crate::buffer::{Buffer, BufferMut};
+use crate::clock::Clock;
 use crate::event_loop::Waker;
 use crate::stream::digest::crc32c;
 use crate::stream::sums::Sums;
@@ -59,23 +60,24 @@ pub(super) fn spawn(
     bound: usize,
     done: SyncSender<ReadDone>,
     waker: Waker,
+    clock: Clock,
 ) -> Result<Workers<ReadJob>, Error> {
     Workers::spawn("stream-read", threads, bound, move |job| {
         // Nobody listens any more: the sender has ended.
-        let _ = done.send(run(job));
+        let _ = done.send(run(job, &clock));
         waker.wake();
     })
 }
 
 impl Wanted {
-    fn of(&self, block: &Block, bytes: &[u8]) -> Sums {
+    fn of(&self, block: &Block, bytes: &[u8], clock: &Clock) -> Sums {
         let crc = if self.crc { crc32c(bytes) } else { 0 };
-        Sums::new(crc, self.hashed.as_deref(), block, bytes)
+        Sums::new(crc, self.hashed.as_deref(), block, bytes, clock)
     }
 }
 
-fn run(job: ReadJob) -> ReadDone {
-    let began = Instant::now();
+fn run(job: ReadJob, clock: &Clock) -> ReadDone {
+    let began = clock.now();
     let ReadJob {
         transfer,
         source,
@@ -93,7 +95,7 @@ fn run(job: ReadJob) -> ReadDone {
             (None, checked.map(|()| nothing))
         }
         What::Lent(block, bytes) => {
-            let sums = wanted.of(&block, &bytes);
+            let sums = wanted.of(&block, &bytes, clock);
             let read = ReadBlock {
                 bytes: Some(bytes),
                 sums,
@@ -105,7 +107,7 @@ fn run(job: ReadJob) -> ReadDone {
             let read = guarded(|| source.read(block.entry, block.offset, &mut buffer[..len]));
             let read = read.unwrap_or_else(|panic| Err(SourceError::Other(panic)));
             let read = read.map(|()| {
-                let sums = wanted.of(&block, &buffer[..len]);
+                let sums = wanted.of(&block, &buffer[..len], clock);
                 ReadBlock {
                     bytes: Some(buffer.freeze(len)),
                     sums,
@@ -118,6 +120,6 @@ fn run(job: ReadJob) -> ReadDone {
         transfer,
         block,
         result,
-        took: began.elapsed(),
+        took: clock.since(began),
     }
 }

@@ -25,6 +25,7 @@ use self::partials::Partials;
 use super::beneath::Beneath;
 use super::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};
 use crate::buffer::DeviceBuffer;
+use crate::clock::Clock;
 use crate::cuda::Stream;
 use crate::storage::BackEnd;
 use crate::stream::Block;
@@ -330,7 +331,7 @@ impl Receiving {
 
 impl BlockSink for Receiving {
     fn open(&self, _offer: &StreamOffer, stop: &Stop) -> Result<Kept, SinkError> {
-        let partials = Partials::open(self.open_work()?, &self.offer)?;
+        let partials = Partials::open(self.open_work()?, &self.offer, Clock::system())?;
         let have = partials.prove(stop)?;
         self.any
             .fetch_or(!have.blocks().is_empty(), Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! `DeviceSource`: a GPU's memory that is sent.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{BlockSource, SourceError};
 use crate::buffer::RegionSlice;
+use crate::clock::Clock;
 use crate::cuda::Event;
 use crate::stream::Manifest;
 use crate::stream::copy_streams::CopyStreams;
@@ -37,6 +38,7 @@ pub struct DeviceSource {
     streams: CopyStreams,
     /// The producer's event, and how long it may take.
     after: Option<(Event, Duration)>,
+    clock: Clock,
 }
 
 impl DeviceSource {
@@ -53,6 +55,7 @@ impl DeviceSource {
             stamp,
             streams,
             after: None,
+            clock: Clock::system(),
         })
     }
 
@@ -68,14 +71,14 @@ impl DeviceSource {
         let Some((event, limit)) = &self.after else {
             return Ok(());
         };
-        let began = Instant::now();
+        let began = self.clock.now();
         while !event.is_done()? {
-            if began.elapsed() > *limit {
+            if self.clock.since(began) > *limit {
                 let text =
                     format!("the event that the memory waits for did not happen in {limit:?}");
                 return Err(SourceError::Other(text));
             }
-            std::thread::sleep(ASK_EVERY);
+            std::thread::sleep(self.clock.sleep_for(ASK_EVERY));
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! How a listener comes by its connections: requests, what is said of them, and what a connection begins with.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::conn::{Conn, Descriptors};
 use super::sends::Sends;
@@ -39,7 +38,7 @@ impl<L: Link> ReceiveCore<L> {
         if !self.settings.ask {
             return self.admit(id, request, &data, events);
         }
-        let deadline = Instant::now() + self.settings.handshake_timeout;
+        let deadline = self.clock.now() + self.settings.handshake_timeout;
         self.timer_stale = true;
         let peer = self.link.peer_of(&request);
         self.waiting.insert(
@@ -70,7 +69,7 @@ impl<L: Link> ReceiveCore<L> {
             return Err(Refusal::new(RefusalCode::TOO_MANY_CONNECTIONS, details));
         }
         let params = self.params(0, 0);
-        let judge = Connection::accept(self.link.form(), params, data.as_slice(), Instant::now());
+        let judge = Connection::accept(self.link.form(), params, data.as_slice(), self.clock.now());
         let free = self.free_receives() as u64;
         let need = self.receives.with(judge.receives_per_credit()).min;
         if free < need.into() {
@@ -109,7 +108,7 @@ impl<L: Link> ReceiveCore<L> {
             self.link.form(),
             self.params(0, link.key()),
             data.as_slice(),
-            Instant::now(),
+            self.clock.now(),
         );
         let mut conn = match self.make_conn(link, machine) {
             Ok(conn) => Box::new(conn),
@@ -136,7 +135,7 @@ impl<L: Link> ReceiveCore<L> {
             self.link.form(),
             self.params(credits, conn.link.key()),
             data.as_slice(),
-            Instant::now(),
+            self.clock.now(),
         );
         self.by_key.insert(conn.link.key(), id);
         self.conns.put(id, conn);

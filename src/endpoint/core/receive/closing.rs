@@ -79,7 +79,7 @@ impl<L: Link> ReceiveCore<L> {
             self.drive(&mut events);
             if self.connections() > 0 {
                 self.wait
-                    .sleep(Instant::now() + Duration::from_millis(100))?;
+                    .sleep(self.clock.now() + Duration::from_millis(100))?;
             }
         }
         self.release_shared(&mut events);

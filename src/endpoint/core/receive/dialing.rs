@@ -2,8 +2,6 @@
 //!
 //! From the hello-ack on there is no difference between the two.
 
-use std::time::Instant;
-
 use super::{CM_LATER_MAX, Conn, Posted, ReceiveCore};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
@@ -71,7 +69,7 @@ impl<L: Link> ReceiveCore<L> {
         let link = self.link.prepare_connect(peer)?;
         let form = self.link.form();
         let params = self.dialing_params(0, link.key());
-        let machine = Connection::initiate(form, params, Instant::now());
+        let machine = Connection::initiate(form, params, self.clock.now());
         let mut conn = Box::new(self.make_conn(link, machine)?);
         let want = self.first_target(self.receives);
         while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
@@ -83,7 +81,7 @@ impl<L: Link> ReceiveCore<L> {
         let credits = conn.posted - conn.reserve;
         conn.covered = u64::from(credits);
         let params = self.dialing_params(credits, conn.link.key());
-        conn.machine = Connection::initiate(form, params, Instant::now());
+        conn.machine = Connection::initiate(form, params, self.clock.now());
         Ok(conn)
     }
 

@@ -111,7 +111,7 @@ impl<L: Link> ReceiveCore<L> {
             scoped: &mut conn.scoped,
             header_desc: own.header_desc(),
             sequence: conn.machine.sent(),
-            posted: sends.posted_at(),
+            posted: sends.posted_at(&self.clock),
             iov: &mut iov,
         };
         let slab = (&mut self.operations, |op| {

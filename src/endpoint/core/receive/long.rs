@@ -10,7 +10,6 @@
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::{Conn, ReceiveCore};
 use crate::Error;
@@ -337,7 +336,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         conn.machine.grant_long(if virt { address } else { 0 }, key);
         if let Some(long) = &self.long {
-            let whole_by = long.settings.whole_by(Instant::now(), len as u64);
+            let whole_by = long.settings.whole_by(self.clock.now(), len as u64);
             conn.machine.bound_long(whole_by);
         }
         conn.long = Some(Box::new(LongReceive {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use super::{Operation, ReceiveCore};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, WakerId};
+use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing, PreparedHeader};
@@ -271,9 +272,9 @@ impl Sends {
     }
 
     /// The time that a send of now counts its deadline from, where there is one.
-    pub(super) fn posted_at(&mut self) -> Option<Instant> {
+    pub(super) fn posted_at(&mut self, clock: &Clock) -> Option<Instant> {
         let deadline = self.settings.deadline?;
-        let now = Instant::now();
+        let now = clock.now();
         if self.stats.in_flight == 0 {
             self.next_late = None;
         }
@@ -451,7 +452,7 @@ impl<L: Link> ReceiveCore<L> {
             scoped: &mut conn.scoped,
             header_desc: own.header_desc.desc(),
             sequence: conn.machine.sent(),
-            posted: sends.posted_at(),
+            posted: sends.posted_at(&self.clock),
             iov: &mut iov,
         };
         let wrap = |op| (id, Operation::Data { told: false, op });

@@ -273,7 +273,7 @@ impl<L: Link> ReceiveCore<L> {
                 early.bye = Some(LateBye {
                     message: (buffer, len, mark),
                     claims: last_sequence,
-                    until: Instant::now() + self.settings.close_timeout,
+                    until: self.clock.now() + self.settings.close_timeout,
                 });
             }
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),

@@ -178,7 +178,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         self.fence_asked = epoch;
-        let now = Instant::now();
+        let now = self.clock.now();
         for (id, conn) in self.conns.iter_mut() {
             if let Some(epoch) = conn.link.participant().and_then(Participant::lags) {
                 let nonce = crate::random::random_u64();
@@ -486,7 +486,7 @@ impl<L: Link> ReceiveCore<L> {
     pub(super) fn one_sided_op(&mut self, key: u64, window: WindowId, local: Local) -> OneSided {
         self.account.posts += 1;
         let posted = self.settings.windows.deadline.map(|deadline| {
-            let now = Instant::now();
+            let now = self.clock.now();
             self.account.next_late.get_or_insert(now + deadline);
             now
         });

@@ -43,7 +43,7 @@ impl<L: Link> SendCore<L> {
             in_flight: self.data_in_flight,
             credits: if stands { self.machine.credits() } else { 0 },
             blocked: self.blocked,
-            oldest: oldest.map(|at| at.elapsed()),
+            oldest: oldest.map(|at| self.clock.since(at)),
             late,
         }
     }

@@ -352,7 +352,7 @@ impl<L: Link> SendCore<L> {
         {
             self.fence_asked = epoch;
             let nonce = crate::random::random_u64();
-            self.machine.fence(epoch, nonce, Instant::now());
+            self.machine.fence(epoch, nonce, self.clock.now());
         }
     }
 

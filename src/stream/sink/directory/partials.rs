@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::dress;
 use crate::buffer::DeviceBuffer;
+use crate::clock::Clock;
 use crate::storage::{BackEnd, FileError, FileErrorKind, FileHandle, IoOptions};
 use crate::stream::Block;
 use crate::stream::Entry;
@@ -45,6 +46,7 @@ pub(super) struct Partials {
     seal: u32,
     open: Mutex<VecDeque<(usize, Arc<Open>)>>,
     journal: Mutex<Writer>,
+    clock: Clock,
 }
 
 /// A file that is held open.
@@ -90,7 +92,11 @@ struct Writer {
 
 impl Partials {
     /// Finds what an earlier stream left, or begins anew.
-    pub(super) fn open(work: OwnedFd, offer: &StreamOffer) -> Result<Self, SinkError> {
+    pub(super) fn open(
+        work: OwnedFd,
+        offer: &StreamOffer,
+        clock: Clock,
+    ) -> Result<Self, SinkError> {
         let header = JournalHeader::new(offer.identity, &offer.manifest, &offer.plan);
         let known = match read_journal(work.as_fd(), &header)? {
             _ if offer.restart => None,
@@ -112,8 +118,9 @@ impl Partials {
                 unwritten: Vec::new(),
                 records: 0,
                 bytes: 0,
-                written_at: Instant::now(),
+                written_at: clock.now(),
             }),
+            clock,
         })
     }
 
@@ -211,16 +218,16 @@ impl Partials {
         journal.bytes += u64::from(place.len);
         if journal.records >= RECORDS_MAX
             || journal.bytes >= BYTES_MAX
-            || journal.written_at.elapsed() >= WRITTEN_EVERY
+            || self.clock.since(journal.written_at) >= WRITTEN_EVERY
         {
-            return journal.flush();
+            return journal.flush(&self.clock);
         }
         Ok(())
     }
 
     /// What was written is in the journal.
     pub(super) fn flush(&self) -> Result<(), SinkError> {
-        self.journal().flush()
+        self.journal().flush(&self.clock)
     }
 
     fn journal(&self) -> std::sync::MutexGuard<'_, Writer> {
@@ -229,7 +236,7 @@ impl Partials {
 
     /// Every block once more, from the device as far as the kernel can be asked for that.
     pub(super) fn read_back(&self, stop: &Stop) -> Result<ReadBack, SinkError> {
-        let began = Instant::now();
+        let began = self.clock.now();
         self.sync_each()?;
         let files = self.offer.manifest.iter().enumerate();
         for (number, entry) in files.filter(|(_, entry)| entry.size > 0) {
@@ -256,7 +263,7 @@ impl Partials {
         }
         Ok(ReadBack {
             bytes: self.offer.manifest.bytes(),
-            took: began.elapsed(),
+            took: self.clock.since(began),
         })
     }
 
@@ -347,12 +354,12 @@ impl Partials {
 }
 
 impl Writer {
-    fn flush(&mut self) -> Result<(), SinkError> {
+    fn flush(&mut self, clock: &Clock) -> Result<(), SinkError> {
         let written = self.file.write_all(&self.unwritten);
         written.map_err(|error| SinkError::os(JOURNAL.as_bytes(), error))?;
         self.unwritten.clear();
         (self.records, self.bytes) = (0, 0);
-        self.written_at = Instant::now();
+        self.written_at = clock.now();
         Ok(())
     }
 }
