@@ -2,6 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+/// Says something to the log where a panic would take something with it: a subscriber of `tracing` is code of others, too. One that panics is not
+/// heard of.
+pub(crate) fn say(log: impl FnOnce()) {
+    // What a panic carries may panic again when it is dropped.
+    std::mem::forget(catch_unwind(AssertUnwindSafe(log)));
+}
+
 /// Calls code of others. A panic of it is logged and goes no further: others wait for the same call, and a `Drop` must not panic.
 ///
 /// `what` names what was called, as the begin of a sentence.
@@ -9,10 +16,37 @@ pub(crate) fn contain(what: &'static str, call: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(call)) {
         let said = panic.downcast_ref::<&str>().copied();
         let said = said.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-        tracing::error!(panic = said, "{what} panicked");
-        // What a panic carries may panic again when it is dropped.
+        say(|| tracing::error!(panic = said, "{what} panicked"));
+        // As in `say`.
         std::mem::forget(panic);
     }
+}
+
+/// A subscriber of `tracing` that panics at each event, as one that writes to a log that is gone may.
+#[cfg(all(test, not(loom)))]
+pub(crate) struct Panics;
+
+#[cfg(all(test, not(loom)))]
+impl tracing::Subscriber for Panics {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        panic!("the log is gone");
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
 }
 
 #[cfg(all(test, not(loom)))]
@@ -26,6 +60,16 @@ mod tests {
         fn drop(&mut self) {
             std::panic::resume_unwind(Box::new("again"));
         }
+    }
+
+    /// Those that write to a log that is gone, say.
+    #[test]
+    fn a_subscriber_that_panics_takes_nothing_with_it() {
+        let dispatch = tracing::Dispatch::new(Panics);
+        tracing::dispatcher::with_default(&dispatch, || {
+            say(|| tracing::error!("nobody hears it"));
+            contain("a call", || std::panic::resume_unwind(Box::new("text")));
+        });
     }
 
     #[test]

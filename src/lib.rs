@@ -86,6 +86,12 @@ pub mod __fuzz {
         crate::endpoint::core::liars::exercise(bytes);
     }
 
+    /// The same where the library's endpoints send, and those who receive lie.
+    #[cfg(all(any(test, fuzzing), not(loom)))]
+    pub fn lying_receivers(bytes: &[u8]) {
+        crate::endpoint::core::liars::senders::exercise(bytes);
+    }
+
     /// What a peer of a stream says, in whatever order, and a journal that was tampered with. Panics where a promise is broken.
     pub fn stream_wire(bytes: &[u8]) {
         crate::stream::hostile::exercise(bytes);

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -424,6 +425,18 @@ impl BufferMut {
     /// The region that the buffer lies in.
     pub fn region(&self) -> &Arc<Region> {
         self.slot.pool.claim.region()
+    }
+
+    /// The address of a byte, for who fills it later than this buffer is used otherwise: derived from the region, so that it is good after
+    /// references to the buffer were made and are gone, as one that is derived from such a reference would not be.
+    ///
+    /// # Panics
+    /// If there is no such byte, nor the end of the buffer there.
+    pub(crate) fn place(&mut self, at: usize) -> NonNull<u8> {
+        let size = self.slot.pool.slot_size;
+        assert!(at <= size, "byte {at} of a buffer of {size} bytes");
+        let region = self.slot.pool.claim.region();
+        region.at(self.slot.pool.offset(self.slot.index) + at)
     }
 }
 

@@ -1,7 +1,9 @@
 //! `Packer`: writes small messages into a buffer, one behind the other.
 
 use std::fmt;
+
 use std::ops::{DerefMut, Range};
+use std::ptr::NonNull;
 
 use super::error::PackError;
 use super::format::Format;
@@ -266,6 +268,11 @@ impl Packer<BufferMut> {
     pub fn freeze(self) -> Buffer {
         let (buffer, len) = self.finish();
         buffer.freeze(len)
+    }
+
+    /// Where a message that has its place lies, for who fills it later.
+    pub(crate) fn address_of(&mut self, placed: &Placed) -> NonNull<u8> {
+        self.buffer.place(placed.range().start)
     }
 }
 

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{DeviceBuffer, DeviceBufferManager, SharedBufferConfig, SharedBufferManager};
 use crate::clock::Clock;
+use crate::contain::say;
 use crate::cuda::{CudaError, Event, Stream};
 use crate::endpoint::core::control::{CONTROL_RETRY, GATE_RETRY};
 use crate::endpoint::id::ConnectionId;
@@ -268,10 +269,10 @@ impl Copying {
 /// Something failed behind the beginning of a copy: the buffer goes back when that is over.
 fn give_up(stream: &Stream, buffer: DeviceBuffer) {
     if let Err(error) = stream.synchronize() {
-        // Before anything is said of it: a subscriber may panic.
+        // Before anything is said of it.
         mem::forget(buffer);
         stats::count_leaked(1);
-        tracing::error!(%error, "a device buffer is leaked: a copy may be under way");
+        say(|| tracing::error!(%error, "a device buffer is leaked: a copy may be under way"));
     }
 }
 
@@ -302,7 +303,7 @@ impl Drop for Landing {
         if let Err(error) = event.synchronize() {
             mem::forget((self.message.take(), self.region.take()));
             stats::count_leaked(1);
-            tracing::error!(%error, "a receive slot is leaked: a copy may be under way");
+            say(|| tracing::error!(%error, "a receive slot is leaked: a copy may be under way"));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::any::Any;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
@@ -23,6 +24,9 @@ const DMA_BUF_SINCE: u32 = sys::fi_version_make(1, 20);
 pub(crate) trait DeviceRegistrar {
     /// What is known of it.
     fn terms(&self) -> Terms;
+
+    /// What keeps its scope from becoming another one's.
+    fn scope_kept(&self) -> Box<dyn Any + Send + Sync>;
 
     /// Whether it really moves such memory when it is told of it so, if that was or can be tried.
     fn prove(
@@ -80,7 +84,7 @@ pub(crate) fn register(
         });
     }
     tracing::info!(kind = %memory.kind(), reason = %why, "staged");
-    Ok(RawRegistration::staged(why))
+    Ok(RawRegistration::staged(why, registrar.scope_kept()))
 }
 
 /// The same for direct access only, or why not.
@@ -290,6 +294,10 @@ impl DeviceRegistrar for Arc<Domain> {
             cuda_ipc: fabric.provider().cuda_ipc,
             offset_windows: fabric.provider().offset_windows,
         }
+    }
+
+    fn scope_kept(&self) -> Box<dyn Any + Send + Sync> {
+        Box::new(Arc::clone(self))
     }
 
     fn prove(

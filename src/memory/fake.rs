@@ -5,8 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::{RawRegistration, Registrar, Scope, ScopeGuard};
-use crate::memory::RegisterError;
+use super::{Access, DeviceRange, RawRegistration, RegisterError, Registrar, Scope, ScopeGuard};
 
 /// Registers by counting; keys count up from 1, descriptors are keys as addresses.
 pub(crate) struct FakeRegistrar {
@@ -55,6 +54,24 @@ impl FakeRegistrar {
 impl Registrar for FakeRegistrar {
     fn scope(&self) -> Scope {
         self.guard.scope()
+    }
+
+    fn register_device(
+        &self,
+        memory: &DeviceRange,
+        rights: Option<Access>,
+    ) -> Result<RawRegistration, RegisterError> {
+        let reason: Arc<str> = "a fake reaches no device".into();
+        match rights {
+            None => Ok(RawRegistration::staged(
+                reason,
+                Box::new(Arc::clone(&self.guard)),
+            )),
+            Some(_) => Err(RegisterError::Device {
+                kind: memory.kind(),
+                reason,
+            }),
+        }
     }
 
     fn register(&self, _base: NonNull<u8>, len: usize) -> Result<RawRegistration, RegisterError> {

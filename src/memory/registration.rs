@@ -106,14 +106,11 @@ pub(crate) trait Registrar {
         memory: &DeviceRange,
         rights: Option<Access>,
     ) -> Result<RawRegistration, RegisterError> {
-        let why: Arc<str> = "this provider is not asked for it".into();
-        match rights {
-            None => Ok(RawRegistration::staged(why)),
-            Some(_) => Err(RegisterError::Device {
-                kind: memory.kind(),
-                reason: why,
-            }),
-        }
+        let _ = rights;
+        Err(RegisterError::Device {
+            kind: memory.kind(),
+            reason: "this provider is not asked for it".into(),
+        })
     }
     /// Registers `len` bytes from `base` for one-sided operations of a peer, with a key of its own and these rights alone; the
     /// memory outlives the returned handle. Dropping that refuses new operations; it does not end those under way.
@@ -167,13 +164,14 @@ impl RawRegistration {
         }
     }
 
-    /// No registration: the bytes are copied through other memory, for that reason.
-    pub(crate) fn staged(why: Arc<str>) -> Self {
+    /// No registration: the bytes are copied through other memory, for that reason. `kept`: as a handle, it holds the guard of its scope, or the
+    /// next one with that scope would be taken for this one.
+    pub(crate) fn staged(why: Arc<str>, kept: Box<dyn Any + Send + Sync>) -> Self {
         Self {
             desc: std::ptr::null_mut(),
             key: 0,
             path: Path::Staged(why),
-            _handle: Box::new(()),
+            _handle: kept,
         }
     }
 }

@@ -53,7 +53,7 @@ mod plain {
         let (table, guard) = (RegistrationTable::new(), Scope::allocate().unwrap());
         let scope = guard.scope();
         assert_eq!(table.path(scope), None);
-        let staged = || Ok(RawRegistration::staged("no way there".into()));
+        let staged = || Ok(RawRegistration::staged("no way there".into(), Box::new(())));
         table.register(scope, staged).unwrap();
         assert!(table.is_registered(scope) && table.is_staged(scope));
         assert_eq!(table.lease(scope), None, "no provider gets its address");

@@ -1,8 +1,9 @@
 use super::*;
 use crate::buffer::{BufferMut, SharedBufferConfig};
+use crate::contain::Panics;
 use crate::memory::Region;
 use crate::storage::contained::contained;
-use crate::storage::rig::{Panics, byte_at, bytes_of, directories, file_of, refusing, soon};
+use crate::storage::rig::{byte_at, bytes_of, directories, file_of, refusing, soon};
 use crate::storage::{FileErrorKind, OpenOptions};
 use proptest::prelude::*;
 use std::collections::HashMap;

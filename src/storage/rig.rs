@@ -43,31 +43,6 @@ pub(super) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(20)
 }
 
-/// A subscriber of `tracing` that panics at each event, as one that writes to a log that is gone may.
-pub(super) struct Panics;
-
-impl tracing::Subscriber for Panics {
-    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-
-    fn event(&self, _: &tracing::Event<'_>) {
-        panic!("the log is gone");
-    }
-
-    fn enter(&self, _: &tracing::span::Id) {}
-
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 /// A file whose direct descriptor refuses each transfer (EINVAL: a name space has no bytes), and whose buffered one is a pipe.
 pub(super) fn refusing(directory: &TempDir, pipe: OwnedFd) -> File {
     let path = file_of(directory, 10);

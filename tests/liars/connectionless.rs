@@ -16,11 +16,11 @@ use crate::common::{
 use crate::victim::{BEFORE, MANY, OWN, THEIRS, config};
 
 /// Providers whose peers can't be fenced: each library has one of them.
-const PROVIDERS: [&str; 2] = ["net", "tcp"];
+pub(crate) const PROVIDERS: [&str; 2] = ["net", "tcp"];
 
 const BYTES: usize = 64 << 10;
 
-fn open(provider: &str) -> Option<Arc<Domain>> {
+pub(crate) fn open(provider: &str) -> Option<Arc<Domain>> {
     let builder = Fabric::builder().endpoint_kind(EndpointKind::Rdm);
     let fabric = builder.provider(provider).node(node()).open().ok()?;
     Some(fabric.open_domain().expect("a domain"))

@@ -1,17 +1,14 @@
 //! Peers that lie, over two connections at once: raw programs over libfabric that say anything at any time, and use keys where they were not
 //! given them. No byte of memory that the library gave back changes, or goes out; who lies is closed; and others are served.
 //!
-//! Over FI_EP_MSG of tcp, on whichever libfabric is loaded. Where endpoints are shared, see `connectionless`.
-
-#![allow(unsafe_code)]
-// A function that opens several objects has several calls and one reason why all are right.
-#![allow(clippy::multiple_unsafe_ops_per_block)]
+//! Over FI_EP_MSG of tcp, on whichever libfabric is loaded. Where endpoints are shared, see `connectionless` and `landings`.
 
 mod answers;
 #[path = "../common/mod.rs"]
 mod common;
 mod connectionless;
 mod floods;
+mod landings;
 mod long_messages;
 mod marks;
 mod peer;

@@ -34,7 +34,7 @@ pub(crate) fn config() -> ReceiveConfig {
     ReceiveConfig::default()
         .slots(256)
         .depth(8)
-        .max_connections(6)
+        .max_connections(8)
         .windows(4)
         .unresponsive_after(None)
         .lost_after(Some(PATIENT))
@@ -72,10 +72,15 @@ impl Victim {
         if !domain.has_sockets() {
             return None;
         }
-        let listen = |_| ReceiveEndpoint::listen(&domain, any_port(), config.clone());
+        Some(Self::over(&domain, endpoints, config))
+    }
+
+    /// The same in this domain.
+    pub(crate) fn over(domain: &Arc<Domain>, endpoints: usize, config: &ReceiveConfig) -> Self {
+        let listen = |_| ReceiveEndpoint::listen(domain, any_port(), config.clone());
         let endpoints = (0..endpoints).map(listen);
         let endpoints = endpoints.map(|endpoint| Some(endpoint.expect("listens")));
-        Some(Self {
+        Self {
             endpoints: endpoints.collect(),
             connected: Vec::new(),
             ended: Vec::new(),
@@ -83,7 +88,7 @@ impl Victim {
             messages: Vec::new(),
             most_reads: 0,
             polls: 0,
-        })
+        }
     }
 
     pub(crate) fn endpoint(&mut self, n: usize) -> &mut ReceiveEndpoint {
@@ -168,7 +173,18 @@ impl Guest {
     ) -> Self {
         let domain = raw_domain();
         let to = by.unwrap_or_else(|| victim.addr(at));
-        let mut liar = Liar::connect(&domain, to, private);
+        let liar = Liar::connect(&domain, to, private);
+        Self::connected(victim, at, liar)
+    }
+
+    /// One that knows all features, over endpoints of this provider that have no connections; `domain`: one of its own.
+    pub(crate) fn by_number(victim: &mut Victim, domain: &Arc<Domain>, provider: &str) -> Self {
+        let hello = wire::hello(wire::HEARTBEATS | wire::WINDOWS | wire::LONG, 4);
+        let liar = Liar::say_hello(domain, provider, victim.addr(0), &hello);
+        Self::connected(victim, 0, liar)
+    }
+
+    fn connected(victim: &mut Victim, at: usize, mut liar: Liar) -> Self {
         let before = victim.connected.len();
         drive("a liar connects", SOON, || {
             victim.poll();

@@ -1,5 +1,7 @@
 //! The wire as a liar speaks it: written from docs/wire.md alone, so that it is a second opinion on the library's own code.
 
+use std::net::SocketAddrV4;
+
 /// Feature bits of a hello.
 pub(crate) const HEARTBEATS: u32 = 1;
 pub(crate) const WINDOWS: u32 = 1 << 1;
@@ -16,6 +18,14 @@ pub(crate) const LONG_GRANT: u8 = 10;
 pub(crate) const LONG_DONE: u8 = 11;
 pub(crate) const FENCE: u8 = 14;
 pub(crate) const FENCED: u8 = 15;
+
+/// The same for endpoints without connections.
+pub(crate) const HELLO: u8 = 16;
+pub(crate) const HELLO_ACK: u8 = 17;
+pub(crate) const REFUSAL: u8 = 18;
+
+/// The index by which a liar wants to be addressed, where endpoints have no connections: what its hello says.
+pub(crate) const INDEX: u32 = 77;
 
 /// The kind of immediate data.
 const WRITTEN: u64 = 33;
@@ -34,7 +44,7 @@ pub(crate) fn hello(features: u32, depth: u32) -> [u8; 48] {
     bytes[24..28].copy_from_slice(&depth.to_le_bytes());
     bytes[28..32].copy_from_slice(&depth.to_le_bytes());
     bytes[32] = 9;
-    bytes[40] = 77;
+    bytes[40] = INDEX as u8;
     bytes
 }
 
@@ -105,6 +115,28 @@ impl Control {
 /// The CQ data of a control message, over FI_EP_MSG.
 pub(crate) fn mark(kind: u8) -> u64 {
     u64::from(kind) << 24
+}
+
+/// What the CQ data of a message say, where endpoints have no connections: its kind, and whom it is for.
+pub(crate) fn kind_of(cq_data: u64) -> u8 {
+    (cq_data >> 24) as u8
+}
+
+pub(crate) fn index_of(cq_data: u64) -> u32 {
+    cq_data as u32 & 0x00ff_ffff
+}
+
+/// The index by which the speaker of a hello-ack wants to be addressed.
+pub(crate) fn connection_of(ack: &[u8]) -> u32 {
+    word(ack, 40) as u32 & 0x00ff_ffff
+}
+
+/// What stands behind the hello of an endpoint without connections: where it is.
+pub(crate) fn speaker(addr: SocketAddrV4) -> Vec<u8> {
+    let mut bytes = vec![4, 6];
+    bytes.extend(addr.ip().octets());
+    bytes.extend(addr.port().to_be_bytes());
+    bytes
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

@@ -327,7 +327,7 @@ impl<O: Outlet> BufferedCore<O> {
             let filling = open
                 .filling
                 .get_or_insert_with(|| Filling::new(lanes.clone()));
-            filling.add(payload, open.packer.bytes_mut(&placed));
+            filling.add(payload, &mut open.packer, &placed);
         }
         Ok(self.commit(&placed, len))
     }

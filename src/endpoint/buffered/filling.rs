@@ -10,7 +10,8 @@
 
 use std::ptr::NonNull;
 
-use crate::buffer::{Gate, GateError, Payload};
+use crate::buffer::{BufferMut, Gate, GateError, Payload};
+use crate::coalesce::{Packer, Placed};
 use crate::endpoint::staging::{Copies, Copy, CopyGate, CopyLanes};
 
 /// The gate of a buffer that is packed before all of it is there.
@@ -62,11 +63,15 @@ impl Filling {
 
     /// One message more, of which all segments can be [copied](not_copied), and its place, which is as long. Its copy begins, unless it waits
     /// for an event. Errors are heard later.
-    pub(super) fn add(&mut self, given: Payload, to: &mut [u8]) {
-        debug_assert_eq!(given.len_bytes(), to.len());
+    ///
+    /// # Panics
+    ///
+    /// If the place is not as long.
+    pub(super) fn add(&mut self, given: Payload, packer: &mut Packer<BufferMut>, placed: &Placed) {
+        assert_eq!(given.len_bytes(), placed.range().len());
         let mut part = Part {
             given,
-            to: NonNull::from(to).cast(),
+            to: packer.address_of(placed),
             copy: None,
         };
         match part.poll(&self.lanes) {
@@ -107,8 +112,10 @@ impl Part {
         let (mut copies, mut at) = (Copies::new(), 0);
         for segment in self.given.segments() {
             let len = segment.len();
-            // SAFETY: the place is as long as all segments together, and in it nobody else reads or writes: the packer goes on behind it, and the
-            // buffer is neither sent nor handed out before the gate is open or settled.
+            // SAFETY: the place is as long as all segments together (`add`), and in it nobody else reads or writes: the packer goes on behind it, and the
+            // buffer is neither sent nor handed out before the gate is open or settled. The packer's own references to the whole slot come and
+            // go meanwhile: the address is derived from none of them (`BufferMut::place`), and none lives while this one does. A device that
+            // copies does so by the address alone.
             let to =
                 unsafe { std::slice::from_raw_parts_mut(self.to.as_ptr().wrapping_add(at), len) };
             at += len;

@@ -107,6 +107,41 @@ fn a_dmabuf_is_offered_by_whole_pages_and_an_offset() {
     });
 }
 
+/// What a region knows of a domain is by the number of its scope, which may be another domain's when the first one is gone.
+#[test]
+fn what_is_staged_with_a_domain_that_is_gone_is_not_staged_with_the_next_one() {
+    let name = "what_is_staged_with_a_domain_that_is_gone_is_not_staged_with_the_next_one";
+    test(name, || {
+        let region = region(8192);
+        let nothing = DeviceSupport {
+            dma_buf: false,
+            interface: false,
+            ..DeviceSupport::default()
+        };
+        let first = Net::new(net(nothing));
+        region.register_with(first.far()).unwrap();
+        let scope = first.far().scope();
+        assert!(matches!(
+            region.path_with(first.far()),
+            Some(Path::Staged(_))
+        ));
+        drop(first);
+        // This one has access, whatever its scope is.
+        let second = Net::new(net(DeviceSupport::default()));
+        for domain in [second.near(), second.far()] {
+            assert_ne!(domain.scope(), scope, "the region still has it");
+            region.register_with(domain).unwrap();
+            let path = region.path_with(domain);
+            assert_eq!(path, Some(Path::Direct(DirectBy::DmaBuf)));
+        }
+        // And when the region has let go of it, it is free.
+        region.deregister_from(scope);
+        let third = Net::new(net(DeviceSupport::default()));
+        let scopes = [third.near().scope(), third.far().scope()];
+        assert!(scopes.contains(&scope), "{scopes:?}");
+    });
+}
+
 #[test]
 fn a_descriptor_is_open_as_long_as_its_registration() {
     test("a_descriptor_is_open_as_long_as_its_registration", || {

@@ -8,17 +8,22 @@
 //!
 //! The fuzz target `two_connections` and the tests of the cores run it.
 
+mod crowd;
+pub(crate) mod senders;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use crowd::{Crowd, Input, Liar, control, kinds, mark, remember};
 
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::event::{DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
+use crate::endpoint::link::RemoteRange;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig};
 use crate::endpoint::link::socket::TcpWatch;
-use crate::endpoint::link::{ConnKey, RemoteRange};
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::liveness::Patience;
@@ -58,69 +63,6 @@ pub(crate) struct Reached {
     pub(crate) pieces: u64,
 }
 
-/// The bytes, read once; behind their end everything is 0.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else {
-            return 0;
-        };
-        self.0 = rest;
-        *first
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        usize::from(self.byte()) % n.max(1)
-    }
-
-    fn bit(&mut self) -> bool {
-        self.byte() & 1 != 0
-    }
-
-    fn word(&mut self) -> u64 {
-        u64::from_le_bytes([0; 8].map(|_| self.byte()))
-    }
-
-    /// One of these, if there are any.
-    fn one_of<T: Copy>(&mut self, all: &[T]) -> Option<T> {
-        all.get(self.below(all.len())).copied()
-    }
-}
-
-/// Remembers the last few.
-fn remember<T>(known: &mut Vec<T>, new: T) {
-    if known.len() >= KNOWN_MAX {
-        known.remove(0);
-    }
-    known.push(new);
-}
-
-/// A peer by hand.
-struct Liar {
-    conn: ConnKey,
-    link: FakeLink,
-    /// Data messages and offers so far, as it counts them.
-    said: u64,
-    /// Data messages that it may send, as it was told.
-    allowed: u64,
-    questions: u64,
-    /// Its question, its fence, its offer was not answered; its offer was granted.
-    asking: bool,
-    fencing: bool,
-    offering: bool,
-    granted: bool,
-}
-
-/// What liars were told, together.
-#[derive(Default)]
-struct Known {
-    ranges: Vec<RemoteRange>,
-    marks: Vec<u32>,
-    /// Whatever came in a control message: kind, number, value.
-    heard: Vec<(u8, u64, u64)>,
-}
-
 /// An application's endpoint.
 struct Owner {
     core: Option<ReceiveCore<FakeLink>>,
@@ -133,10 +75,8 @@ struct Owner {
 }
 
 struct World {
-    net: Net,
+    crowd: Crowd,
     owners: Vec<Owner>,
-    liars: Vec<Liar>,
-    known: Known,
     /// Memory for windows, and where its slots lie.
     pool: SharedBufferManager,
     slots: Vec<usize>,
@@ -157,10 +97,15 @@ pub(crate) fn exercise(bytes: &[u8]) -> Reached {
     let mut world = World::new(&mut input);
     while !input.0.is_empty() {
         world.step(&mut input);
-        world.net.check();
+        world.crowd.net.check();
     }
     world.end();
-    world.reached
+    let Crowd { fences, pieces, .. } = world.crowd;
+    Reached {
+        fences,
+        pieces,
+        ..world.reached
+    }
 }
 
 /// The addresses of all slots of a pool, by index.
@@ -234,10 +179,8 @@ impl World {
         let pool = SharedBufferManager::allocate(WINDOW_SLOTS, SLOT).expect("memory");
         let slots = slots_of(&pool);
         let mut world = Self {
-            net,
+            crowd: Crowd::new(net),
             owners,
-            liars: Vec::new(),
-            known: Known::default(),
             pool,
             slots,
             handles: Vec::new(),
@@ -253,17 +196,22 @@ impl World {
 
     fn step(&mut self, input: &mut Input<'_>) {
         match input.byte() % 32 {
-            0..=6 => self.advance(input),
-            7..=10 => self.hear(input),
-            11..=14 => self.say(input),
-            15 if input.byte().is_multiple_of(8) => self.say_nonsense(input),
-            16 => self.say_data(input),
-            17..=20 => self.touch(input),
+            0..=6 if self.crowd.advance(input) => self.poll(),
+            0..=6 => {}
+            7..=10 => drop(self.crowd.hear(input)),
+            11..=14 => self.crowd.say_as_sender(input),
+            15 if input.byte().is_multiple_of(8) => self.crowd.say_nonsense(input),
+            16 => self.crowd.say_data(input),
+            17..=20 => self.crowd.touch(input),
             21 => self.expose(input),
             22 => self.revoke(input),
             23 => self.let_go(input),
             24 => self.close(input),
-            25 if input.byte().is_multiple_of(4) => self.hang_up(input),
+            25 if input.byte().is_multiple_of(4) => {
+                if self.crowd.hang_up(input) {
+                    self.poll();
+                }
+            }
             26 => self.come(input),
             27 if input.byte().is_multiple_of(32) => self.drop_endpoint(input),
             _ => self.poll(),
@@ -274,13 +222,16 @@ impl World {
 
     /// One more connects; at most two do at a time.
     fn come(&mut self, input: &mut Input<'_>) {
-        let net = &self.net;
-        self.liars.retain_mut(|liar| {
+        let net = &self.crowd.net;
+        self.crowd.liars.retain_mut(|liar| {
             liar.link.was_accepted();
             net.stands(liar.conn) || net.other_end(liar.conn).is_none()
         });
         let at = input.below(self.owners.len());
-        if self.liars.len() >= 2 || self.came >= CONNECTIONS_MAX || self.owners[at].core.is_none() {
+        if self.crowd.liars.len() >= 2
+            || self.came >= CONNECTIONS_MAX
+            || self.owners[at].core.is_none()
+        {
             return;
         }
         let flags = input.byte();
@@ -298,234 +249,11 @@ impl World {
             incarnation: 9,
             connection: 3,
         };
-        let (link, conn) = self.net.ask_at(self.owners[at].link, &hello.encode());
+        let (link, conn) = self.crowd.net.ask_at(self.owners[at].link, &hello.encode());
         self.came += 1;
-        self.liars.push(Liar {
-            conn,
-            link,
-            said: 0,
-            allowed: DEPTH.into(),
-            questions: 0,
-            asking: false,
-            fencing: false,
-            offering: false,
-            granted: false,
-        });
+        self.crowd.liars.push(Liar::new(link, conn, DEPTH));
         self.poll();
         self.poll();
-    }
-
-    fn liar(&self, input: &mut Input<'_>) -> Option<usize> {
-        (!self.liars.is_empty()).then(|| input.below(self.liars.len()))
-    }
-
-    /// One that may post something.
-    fn speaker(&self, input: &mut Input<'_>) -> Option<usize> {
-        let which = self.liar(input)?;
-        let conn = self.liars[which].conn;
-        (self.net.stands(conn) && self.net.queued(conn) < QUEUED_MAX).then_some(which)
-    }
-
-    fn advance(&mut self, input: &mut Input<'_>) {
-        let Some(which) = self.liar(input) else {
-            return;
-        };
-        let bytes = input.byte();
-        let moved = self.net.advance(self.liars[which].conn, bytes.into());
-        self.reached.pieces += u64::from(moved);
-        if bytes & 1 != 0 {
-            self.poll();
-        }
-    }
-
-    fn hear(&mut self, input: &mut Input<'_>) {
-        let Some(which) = self.liar(input) else {
-            return;
-        };
-        let heard = self.net.hear(self.liars[which].conn, input.byte().into());
-        let Some((Some(_), body)) = heard else {
-            return;
-        };
-        let word = |at: usize| {
-            let bytes = body.get(at..at + 8).and_then(|word| word.try_into().ok());
-            bytes.map_or(0, u64::from_le_bytes)
-        };
-        let kind = body.get(4).copied().unwrap_or(0);
-        let (number, value) = (word(8), word(16));
-        remember(&mut self.known.heard, (kind, number, value));
-        self.reached.fences += u64::from(kind == kinds::FENCE);
-        if kind == kinds::LONG_GRANT {
-            let range = RemoteRange {
-                addr: value,
-                len: SLOT,
-                key: word(24),
-            };
-            remember(&mut self.known.ranges, range);
-        }
-        let liar = &mut self.liars[which];
-        match kind {
-            kinds::CREDIT => liar.allowed = liar.allowed.max(value),
-            kinds::HEARTBEAT => liar.asking &= body[6] == 0,
-            kinds::FENCED => liar.fencing = false,
-            kinds::LONG_GRANT => liar.granted = true,
-            kinds::LONG_REFUSED => {
-                liar.offering = false;
-                liar.said = liar.said.saturating_sub(1);
-            }
-            _ => {}
-        }
-        // As an honest peer, mostly.
-        if !input.byte().is_multiple_of(32) {
-            self.answer(which, kind, number, value);
-        }
-    }
-
-    /// The honest answer.
-    fn answer(&mut self, which: usize, kind: u8, number: u64, value: u64) {
-        let answer = match kind {
-            kinds::FENCE => control(kinds::FENCED, 0, number, value),
-            kinds::REVOKE => control(kinds::REVOKE_ACK, 0, 0, value),
-            kinds::HEARTBEAT => control(kinds::HEARTBEAT, 1, 0, value),
-            _ => return,
-        };
-        self.net
-            .say(self.liars[which].conn, Some(mark(answer[4])), &answer);
-    }
-
-    /// What has its place now.
-    fn say(&mut self, input: &mut Input<'_>) {
-        let Some(which) = self.speaker(input) else {
-            return;
-        };
-        let (how, n) = (input.byte(), u64::from(input.byte()));
-        if how.is_multiple_of(16) {
-            return self.lie(which, input);
-        }
-        let liar = &mut self.liars[which];
-        let body = match how % 4 {
-            0 if !liar.asking => {
-                liar.asking = true;
-                liar.questions += 1;
-                control(kinds::HEARTBEAT, 0, 0, liar.questions)
-            }
-            1 if !liar.fencing => {
-                liar.fencing = true;
-                control(kinds::FENCE, 0, 0, n)
-            }
-            _ if liar.granted => {
-                (liar.granted, liar.offering) = (false, false);
-                control(kinds::LONG_DONE, 0, liar.said.saturating_sub(1), 0)
-            }
-            _ if !liar.offering && liar.said < liar.allowed => {
-                liar.offering = true;
-                liar.said += 1;
-                control(kinds::LONG_OFFER, 0, liar.said - 1, 1 + n % SLOT as u64)
-            }
-            _ => return,
-        };
-        self.net.say(liar.conn, Some(mark(body[4])), &body);
-    }
-
-    /// A control message that nearly fits, or does not.
-    fn lie(&mut self, which: usize, input: &mut Input<'_>) {
-        let (how, known) = (input.byte(), input.one_of(&self.known.heard));
-        let (_, number, value) = known.unwrap_or_default();
-        let small = u64::from(input.byte() % 8);
-        let liar = &mut self.liars[which];
-        let body = match how % 16 {
-            0 => control(kinds::CREDIT, 0, 0, 2 + small),
-            1 if how >= 208 => control(kinds::BYE, 0, 0, liar.said),
-            2 => {
-                liar.questions += 1;
-                control(kinds::HEARTBEAT, 0, 0, liar.questions)
-            }
-            3 => control(kinds::REVOKE, 0, 0, small),
-            4 => control(kinds::REVOKE_ACK, 0, 0, value),
-            5 => control(kinds::REVOKE_ACK, 0, 0, small),
-            6..=8 => {
-                liar.said += 1;
-                control(kinds::LONG_OFFER, 0, liar.said - 1, 1 + small * 8)
-            }
-            9..=11 => control(kinds::LONG_DONE, 0, liar.said.saturating_sub(1), 0),
-            12 => control(kinds::FENCED, 0, number, value),
-            13 => control(kinds::FENCE, 0, small, small),
-            14 => control(kinds::REVOKED, 0, 0, small),
-            _ => control(kinds::LONG_DONE, 0, small, 0),
-        };
-        self.net.say(liar.conn, Some(mark(body[4])), &body);
-    }
-
-    /// Any bytes with any mark.
-    fn say_nonsense(&mut self, input: &mut Input<'_>) {
-        let Some(which) = self.speaker(input) else {
-            return;
-        };
-        let (number, value) = (input.word(), input.word());
-        let code = u16::from(input.byte());
-        let kind = input.byte() % 40;
-        let mut body = control(kind, code, number, value).to_vec();
-        if input.byte().is_multiple_of(4) {
-            body.truncate(input.below(33));
-        }
-        let data = if input.byte().is_multiple_of(8) {
-            input.word() as u32
-        } else {
-            mark(kind)
-        };
-        self.net.say(self.liars[which].conn, Some(data), &body);
-    }
-
-    fn say_data(&mut self, input: &mut Input<'_>) {
-        let Some(which) = self.speaker(input) else {
-            return;
-        };
-        let rude = input.byte().is_multiple_of(32);
-        let liar = &mut self.liars[which];
-        let may = liar.said < liar.allowed && !liar.offering;
-        if !may && !rude {
-            return;
-        }
-        liar.said += 1;
-        let bytes = [7; SLOT];
-        self.net.say(liar.conn, None, &bytes[..input.below(SLOT)]);
-    }
-
-    /// A write or a read, with whatever key.
-    fn touch(&mut self, input: &mut Input<'_>) {
-        let Some(which) = self.speaker(input) else {
-            return;
-        };
-        let Some(mut range) = input.one_of(&self.known.ranges) else {
-            return;
-        };
-        let how = input.byte();
-        range.len = match how % 8 {
-            0 => input.below(2 * SLOT),
-            1 => input.below(range.len),
-            _ => range.len.min(1 + usize::from(how)),
-        };
-        let access = match how & 0x80 {
-            0 => Access::WRITE,
-            _ => Access::READ,
-        };
-        let named = input.byte();
-        let mark = input.one_of(&self.known.marks).unwrap_or(0);
-        let immediate = match (access, named % 8) {
-            (Access::WRITE, 0) => Some(wire::written_data(mark, 5)),
-            (Access::WRITE, 1) => Some(wire::written_data(u32::from(named), 5)),
-            _ => None,
-        };
-        self.net
-            .touch_by_hand(self.liars[which].conn, access, range, immediate);
-    }
-
-    fn hang_up(&mut self, input: &mut Input<'_>) {
-        if let Some(which) = self.liar(input)
-            && let Some(end) = self.net.other_end(self.liars[which].conn)
-        {
-            self.net.shut_down(end);
-            self.poll();
-        }
     }
 
     // ---- the applications --------------------------------------------------------------------------------------------
@@ -582,7 +310,8 @@ impl World {
             let held = held.chain(free_slots(&owner.long));
             own.extend(held.map(|slot| owner.slots[slot]));
         }
-        self.net
+        self.crowd
+            .net
             .set_given_back(own.into_iter().map(|base| (base, SLOT)));
     }
 
@@ -604,13 +333,13 @@ impl World {
         match core.expose(id, buffer.into(), access) {
             Ok(window) => {
                 let told = window.descriptor();
-                remember(&mut self.known.marks, told.mark);
+                remember(&mut self.crowd.known.marks, told.mark);
                 let range = RemoteRange {
                     addr: told.base,
                     len: told.len as usize,
                     key: told.key,
                 };
-                remember(&mut self.known.ranges, range);
+                remember(&mut self.crowd.known.ranges, range);
                 self.handles.push(window);
             }
             Err(refused) => {
@@ -678,7 +407,7 @@ impl World {
 
     /// All hang up, and everything is back; or the endpoints are dropped before.
     fn end(&mut self) {
-        let rude = self.reached.pieces.is_multiple_of(2);
+        let rude = self.crowd.pieces.is_multiple_of(2);
         for at in 0..self.owners.len() {
             if rude {
                 self.owners[at].core = None;
@@ -686,16 +415,11 @@ impl World {
             }
         }
         self.refresh();
-        for liar in &self.liars {
-            while self.net.advance(liar.conn, 3) {}
-            if let Some(end) = self.net.other_end(liar.conn) {
-                self.net.shut_down(end);
-            }
-        }
-        self.net.check();
+        self.crowd.all_hang_up();
+        self.crowd.net.check();
         self.handles.clear();
         (0..4).for_each(|_| self.poll());
-        self.net.check();
+        self.crowd.net.check();
         self.messages.clear();
         self.released.clear();
         assert_eq!(
@@ -713,8 +437,74 @@ impl World {
             assert!(owner.connections.is_empty(), "{:?}", owner.connections);
             owner.core = None;
         }
-        self.liars.clear();
-        self.net.check();
+        self.crowd.liars.clear();
+        self.crowd.net.check();
+    }
+}
+
+/// What a peer says that sends.
+impl Crowd {
+    /// What has its place now.
+    fn say_as_sender(&mut self, input: &mut Input<'_>) {
+        let Some(which) = self.speaker(input) else {
+            return;
+        };
+        let (how, n) = (input.byte(), u64::from(input.byte()));
+        if how.is_multiple_of(16) {
+            return self.lie_as_sender(which, input);
+        }
+        let liar = &mut self.liars[which];
+        let body = match how % 4 {
+            0 if !liar.asking => {
+                liar.asking = true;
+                liar.questions += 1;
+                control(kinds::HEARTBEAT, 0, 0, liar.questions)
+            }
+            1 if !liar.fencing => {
+                liar.fencing = true;
+                control(kinds::FENCE, 0, 0, n)
+            }
+            _ if liar.granted => {
+                (liar.granted, liar.offering) = (false, false);
+                control(kinds::LONG_DONE, 0, liar.said.saturating_sub(1), 0)
+            }
+            _ if !liar.offering && liar.said < liar.allowed => {
+                liar.offering = true;
+                liar.said += 1;
+                control(kinds::LONG_OFFER, 0, liar.said - 1, 1 + n % SLOT as u64)
+            }
+            _ => return,
+        };
+        self.net.say(liar.conn, Some(mark(body[4])), &body);
+    }
+
+    /// A control message that nearly fits, or does not.
+    fn lie_as_sender(&mut self, which: usize, input: &mut Input<'_>) {
+        let (how, known) = (input.byte(), input.one_of(&self.known.heard));
+        let (_, number, value) = known.unwrap_or_default();
+        let small = u64::from(input.byte() % 8);
+        let liar = &mut self.liars[which];
+        let body = match how % 16 {
+            0 => control(kinds::CREDIT, 0, 0, 2 + small),
+            1 if how >= 208 => control(kinds::BYE, 0, 0, liar.said),
+            2 => {
+                liar.questions += 1;
+                control(kinds::HEARTBEAT, 0, 0, liar.questions)
+            }
+            3 => control(kinds::REVOKE, 0, 0, small),
+            4 => control(kinds::REVOKE_ACK, 0, 0, value),
+            5 => control(kinds::REVOKE_ACK, 0, 0, small),
+            6..=8 => {
+                liar.said += 1;
+                control(kinds::LONG_OFFER, 0, liar.said - 1, 1 + small * 8)
+            }
+            9..=11 => control(kinds::LONG_DONE, 0, liar.said.saturating_sub(1), 0),
+            12 => control(kinds::FENCED, 0, number, value),
+            13 => control(kinds::FENCE, 0, small, small),
+            14 => control(kinds::REVOKED, 0, 0, small),
+            _ => control(kinds::LONG_DONE, 0, small, 0),
+        };
+        self.net.say(liar.conn, Some(mark(body[4])), &body);
     }
 }
 
@@ -723,37 +513,6 @@ fn slot_at(slots: &[usize], address: usize) -> Option<usize> {
     slots
         .iter()
         .position(|base| (*base..*base + SLOT).contains(&address))
-}
-
-fn mark(kind: u8) -> u32 {
-    u32::from(kind) << 24
-}
-
-/// A control message, written here once more: whatever the fields.
-fn control(kind: u8, code: u16, number: u64, value: u64) -> [u8; 32] {
-    let mut bytes = [0; 32];
-    bytes[..4].copy_from_slice(b"fbct");
-    bytes[4] = kind;
-    bytes[6..8].copy_from_slice(&code.to_le_bytes());
-    bytes[8..16].copy_from_slice(&number.to_le_bytes());
-    bytes[16..24].copy_from_slice(&value.to_le_bytes());
-    bytes
-}
-
-/// As in docs/wire.md.
-mod kinds {
-    pub(super) const CREDIT: u8 = 1;
-    pub(super) const BYE: u8 = 2;
-    pub(super) const HEARTBEAT: u8 = 3;
-    pub(super) const REVOKE: u8 = 4;
-    pub(super) const REVOKE_ACK: u8 = 5;
-    pub(super) const REVOKED: u8 = 8;
-    pub(super) const LONG_OFFER: u8 = 9;
-    pub(super) const LONG_GRANT: u8 = 10;
-    pub(super) const LONG_DONE: u8 = 11;
-    pub(super) const LONG_REFUSED: u8 = 12;
-    pub(super) const FENCE: u8 = 14;
-    pub(super) const FENCED: u8 = 15;
 }
 
 #[cfg(all(test, not(loom)))]
@@ -801,24 +560,38 @@ mod tests {
         }
     }
 
-    /// FABRICAST_SEED repeats a run, FABRICAST_EXECUTIONS says how many; each has the next seed.
-    #[test]
-    fn two_connections_of_liars_touch_no_memory_that_was_given_back() {
+    /// How many executions are asked for, and the seed of the first; each has the next one. FABRICAST_SEED repeats a run, FABRICAST_EXECUTIONS says
+    /// how many.
+    fn asked() -> (u64, u64) {
         let seed = from_environment("FABRICAST_SEED").unwrap_or_else(crate::random::random_u64);
         let soak = std::env::var_os("FABRICAST_SOAK").is_some_and(|value| value == "1");
         let few = if soak { 1_000_000 } else { EXECUTIONS };
         let executions = from_environment("FABRICAST_EXECUTIONS").unwrap_or(few);
         println!("seed {seed}, {executions} executions");
-        let mut all = Reached::default();
+        (executions, seed)
+    }
+
+    /// Runs as many as are asked for, and adds up what they reached; how many there were.
+    fn run(mut one: impl FnMut(&[u8])) -> u64 {
+        let (executions, seed) = asked();
         for n in 0..executions {
             let this = Seed(seed.wrapping_add(n));
-            let reached = exercise(&Random(this.0).bytes());
+            one(&Random(this.0).bytes());
+        }
+        executions
+    }
+
+    #[test]
+    fn two_connections_of_liars_touch_no_memory_that_was_given_back() {
+        let mut all = Reached::default();
+        let executions = run(|bytes| {
+            let reached = exercise(bytes);
             all.connections += reached.connections;
             all.released += reached.released;
             all.long_messages += reached.long_messages;
             all.fences += reached.fences;
             all.pieces += reached.pieces;
-        }
+        });
         println!("{all:?}");
         if executions >= EXECUTIONS {
             let enough = executions / 50;
@@ -826,6 +599,37 @@ mod tests {
                 all.connections > executions
                     && all.released > enough
                     && all.long_messages > enough
+                    && all.fences > enough
+                    && all.pieces > executions,
+                "it reaches too little to say anything: {all:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn two_receivers_that_lie_touch_no_memory_that_was_given_back() {
+        let mut all = senders::SendersReached::default();
+        let executions = run(|bytes| {
+            let reached = senders::exercise(bytes);
+            all.connections += reached.connections;
+            all.released += reached.released;
+            all.sent += reached.sent;
+            all.long_messages += reached.long_messages;
+            all.operations += reached.operations;
+            all.revoked += reached.revoked;
+            all.fences += reached.fences;
+            all.pieces += reached.pieces;
+        });
+        println!("{all:?}");
+        if executions >= EXECUTIONS {
+            let enough = executions / 50;
+            assert!(
+                all.connections > executions
+                    && all.released > enough
+                    && all.sent > enough
+                    && all.long_messages > enough
+                    && all.operations > enough
+                    && all.revoked > enough
                     && all.fences > enough
                     && all.pieces > executions,
                 "it reaches too little to say anything: {all:?}"

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{BufferMut, HeaderSlotManager, Payload};
 use crate::clock::Clock;
-use crate::contain::contain;
+use crate::contain::{contain, say};
 use crate::endpoint::core::control::{
     CONTROL_RECEIVES, CONTROL_RETRY, CONTROL_SENDS, ControlBuffers, GATE_RETRY, HeldDescriptor,
     post_control,
@@ -1173,9 +1173,10 @@ impl<L: Link> SendCore<L> {
                 self.fail_line(waiting, &CompletionError::ended(reason), events);
             }
         }
-        tracing::info!(%reason, sent = self.machine.sent(), "connection closed");
         events.push(SendEvent::Disconnected(reason));
         self.wait.set_deadline(None);
+        let sent = self.machine.sent();
+        say(|| tracing::info!(%reason, sent, "connection closed"));
     }
 
     /// The provider's endpoint is closed: what it did not report is over.
@@ -1357,13 +1358,15 @@ impl<L: Link> Drop for SendCore<L> {
             self.close_scoped_windows(&conn);
             self.link.close(conn)
         });
+        // Before anything that was given is dropped, which is code of others and may panic.
+        let leaked = closed.is_err().then(|| self.forget_in_flight());
         let waiting = self.line.end().into_iter().map(|mut op| {
             self.outgoing.end_one_sided(&mut op);
             op.key
         });
         let waiting: Vec<_> = waiting.collect();
-        let mut keys: Vec<_> = match closed {
-            Ok(()) => {
+        let mut keys: Vec<_> = match leaked {
+            None => {
                 let sends = self.take_sends().into_iter();
                 let mut keys: Vec<_> = sends.map(|mut op| self.outgoing.end(&mut op).0).collect();
                 let rma = self.link.limits().rma;
@@ -1377,8 +1380,7 @@ impl<L: Link> Drop for SendCore<L> {
                 self.end_long(None, &mut Vec::new());
                 keys
             }
-            Err(CloseFailed(_)) => {
-                let leaked = self.forget_in_flight();
+            Some(leaked) => {
                 let one_sided = leaked.one_sided.into_iter().map(|(_, key, _)| key);
                 leaked.keys.into_iter().chain(one_sided).collect()
             }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,7 +23,7 @@ use crate::endpoint::windows::passage::{PartCopies, Slots};
 use crate::endpoint::windows::window::{LocalWindow, RemoteWindow, WindowEvent};
 use crate::error::{Blocked, FabricErrno, SendErrorKind};
 use crate::event_loop::WaitSource;
-use crate::memory::Access;
+use crate::memory::{Access, Region};
 
 /// Bytes that a test reads into a device.
 const READ_BYTES: usize = 64;
@@ -698,6 +699,38 @@ fn what_was_given_is_back_though_the_provider_has_pieces() {
             rig.net.use_stuck();
         }
     }
+}
+
+/// Dropping memory calls whoever it is of, who may panic.
+#[test]
+fn what_the_provider_has_is_leaked_although_an_owner_of_what_waits_panics() {
+    struct Spiteful;
+    impl Drop for Spiteful {
+        fn drop(&mut self) {
+            std::panic::resume_unwind(Box::new("spite"));
+        }
+    }
+    let mut rig = rdm_setup().connected();
+    let (_local, _, remote) = window(&mut rig);
+    rig.net.set_close(rig.near, CloseMode::Fails);
+    rig.send(1).unwrap();
+    let bytes = NonNull::from(Box::leak(vec![0u8; 64].into_boxed_slice())).cast();
+    // SAFETY: leaked just above.
+    let region = unsafe { Region::external(bytes, 64, Box::new(Spiteful)) }.unwrap();
+    region.register_with(rig.net.near()).unwrap();
+    let payload = Payload::from(region.slice(0..8).unwrap());
+    let payload = payload.behind(Box::new(FakeGate::default()));
+    drop(region);
+    rig.sender()
+        .write(payload, remote.at(8), None, Level::Delivered, 2)
+        .unwrap();
+    let sender = rig.sender.take();
+    let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(sender)));
+    assert!(dropped.is_err(), "by the owner of what waited");
+    let (free, all) = (rig.payloads.free_count(), rig.payloads.slots());
+    assert_eq!(free, all - 1, "the provider may still read it");
+    rig.net.use_stuck();
+    rig.net.check();
 }
 
 #[test]

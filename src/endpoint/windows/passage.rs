@@ -14,6 +14,7 @@ use std::{fmt, mem};
 use smallvec::SmallVec;
 
 use crate::buffer::{BufferMut, Gate, GateError, LeasedPayload};
+use crate::contain::say;
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RemoteRange;
@@ -107,9 +108,11 @@ impl Copying {
         let Err(error) = self.gate.settle() else {
             return Some(self.slot);
         };
-        // First: a subscriber that panics must not free it.
+        // A subscriber that panics must free neither this nor what others have to leak behind it.
         mem::forget(self);
-        tracing::error!(%error, "memory of a one-sided operation is leaked: a copy may be under way");
+        say(
+            || tracing::error!(%error, "memory of a one-sided operation is leaked: a copy may be under way"),
+        );
         None
     }
 }
@@ -465,5 +468,65 @@ impl Drop for Trailing {
         while !self.copying.is_empty() {
             self.settle_first();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::buffer::SharedBufferManager;
+    use crate::contain::{Panics, contain};
+    use crate::memory::fake::FakeRegistrar;
+
+    /// Nobody can tell what became of the copy.
+    #[derive(Debug)]
+    struct Lost;
+
+    impl Gate for Lost {
+        fn poll(&mut self) -> Result<bool, GateError> {
+            Ok(false)
+        }
+
+        fn settle(&mut self) -> Result<(), GateError> {
+            Err(GateError("the driver is gone".to_owned()))
+        }
+    }
+
+    #[derive(Debug)]
+    struct NoCopies;
+
+    impl PartCopies for NoCopies {
+        fn begin(&mut self, _: u64, _: &mut [u8]) -> Box<dyn Gate> {
+            Box::new(Lost)
+        }
+    }
+
+    #[test]
+    fn what_copies_may_touch_is_leaked_although_the_log_is_gone() {
+        let given = SharedBufferManager::allocate(1, 64).expect("memory");
+        let slots = SharedBufferManager::allocate(2, 64).expect("memory");
+        let slot = || slots.try_acquire().expect("free");
+        let registrar = FakeRegistrar::new();
+        let desc = HeldDescriptor::new(slots.region(), &registrar).expect("registered");
+        let into = Destination::from(given.try_acquire().expect("free"));
+        let through = Slots {
+            free: SmallVec::new(),
+            piece_bytes: 64,
+            copies: Box::new(NoCopies),
+        };
+        let mut passage = Passage::new(Given::Read(into), 64, through, desc, false);
+        passage.copying.extend([0, 32].map(|at| Copying {
+            at,
+            len: 32,
+            gate: Box::new(Lost),
+            open: false,
+            slot: slot(),
+        }));
+        let dispatch = tracing::Dispatch::new(Panics);
+        // So that the rest of the test sees what a panic would have freed.
+        contain("the drop", || {
+            tracing::dispatcher::with_default(&dispatch, || drop(passage));
+        });
+        assert_eq!((given.free_count(), slots.free_count()), (0, 0));
     }
 }

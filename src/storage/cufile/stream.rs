@@ -587,7 +587,8 @@ impl<K: Send + 'static> StreamOperation<K> {
     ///
     /// The operation, which is still in flight, where it was not done in time.
     pub fn check_bytes_done_within(self, limit: Duration) -> Result<StreamOutcome<K>, Self> {
-        let (until, mut pause) = (Instant::now() + limit, PAUSES.0);
+        // One beyond what the clock can tell never comes.
+        let (until, mut pause) = (Instant::now().checked_add(limit), PAUSES.0);
         loop {
             match self.stream.is_idle() {
                 Ok(true) => return Ok(self.passed()),
@@ -599,11 +600,12 @@ impl<K: Send + 'static> StreamOperation<K> {
                     });
                 }
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let now = Instant::now();
+            let left = until.map(|until| until.saturating_duration_since(now));
+            if left.is_some_and(|left| left.is_zero()) {
                 return Err(self);
             }
-            std::thread::sleep(pause.min(left));
+            std::thread::sleep(left.map_or(pause, |left| pause.min(left)));
             pause = (pause * 2).min(PAUSES.1);
         }
     }

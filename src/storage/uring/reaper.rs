@@ -93,8 +93,8 @@ fn leak(orphan: Box<dyn Orphan>, error: &io::Error) {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::contain::Panics;
     use crate::storage::contained::contained;
-    use crate::storage::rig::Panics;
 
     /// Whose memory the kernel never gives back.
     struct Stuck<'a>(&'a AtomicU64);

@@ -301,7 +301,9 @@ fn a_deadline_gives_the_operation_back() {
         let operation = operation.expect_err("nobody runs the stream");
         assert!(began.elapsed() >= SHORT);
         rig.fake.run_stream(3);
-        let outcome = operation.check_bytes_done_within(SHORT).expect("over");
+        // As good as for ever.
+        let outcome = operation.check_bytes_done_within(Duration::MAX);
+        let outcome = outcome.expect("over");
         assert_eq!(outcome.result.unwrap(), 1000);
         drop((outcome.keep, stream));
         rig.close(0);

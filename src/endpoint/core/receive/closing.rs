@@ -9,6 +9,7 @@ use super::long::Held;
 use super::sends::ConnSends;
 use super::{MARK_READS_MAX, Operation, ReceiveCore};
 use crate::Error;
+use crate::contain::say;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
@@ -133,6 +134,8 @@ impl<L: Link> ReceiveCore<L> {
                     })));
                 }
                 Err(CloseFailed(errno)) => {
+                    // Before code of others can be called, which may panic: the slabs are never freed.
+                    self.leaked = true;
                     std::mem::forget(conn.descriptors);
                     conn.scoped.leak();
                     self.abandon_held(id, conn.held);
@@ -153,11 +156,11 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         if established {
-            tracing::debug!(connection = %id, %reason, "connection closed");
             events.push(ReceiveEvent::Disconnected {
                 connection: id,
                 reason,
             });
+            say(|| tracing::debug!(connection = %id, %reason, "connection closed"));
         } else if !dialed {
             self.stats.refused += 1;
         }
@@ -244,7 +247,6 @@ impl<L: Link> ReceiveCore<L> {
         let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
         let leaked = leaked + self.leak_sends(id, errno, events);
         let leaked = leaked + self.leak_one_sided(id, errno, events);
-        self.leaked = true;
         self.stats.leaked += leaked;
         stats::count_leaked(leaked);
     }
@@ -286,6 +288,8 @@ impl<L: Link> ReceiveCore<L> {
                 self.abandon_ops_of(id);
             }
             Err(CloseFailed(errno)) => {
+                // As in `close_conn`.
+                self.leaked = true;
                 std::mem::forget(conn.descriptors);
                 conn.scoped.leak();
                 self.abandon_held(id, conn.held);

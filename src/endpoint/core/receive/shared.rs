@@ -412,11 +412,12 @@ impl<L: Link> ReceiveCore<L> {
         if self.link.close_all().is_ok() {
             return true;
         }
+        // Before code of others can be called, which may panic: the slabs are never freed.
+        self.leaked = true;
         shared.pool_desc.leak();
         shared.control_desc.leak();
         let operations = (self.in_flight.len() + self.operations.len()) as u64;
         self.abandon_leaked(None);
-        self.leaked = true;
         stats::count_leaked(operations + self.exposed.leak_everything());
         false
     }

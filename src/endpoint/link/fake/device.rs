@@ -1,6 +1,7 @@
 //! A device's memory on the fake link: registered by what `fi_mr_regattr` is told, which is looked at byte by byte, and moved by the
 //! device, as a network card would. The processor can't touch it (`tests/common/fake_cuda.c`).
 
+use std::any::Any;
 use std::fs::File;
 use std::mem::ManuallyDrop;
 use std::os::fd::{FromRawFd, RawFd};
@@ -124,6 +125,10 @@ impl Offer {
 impl DeviceRegistrar for FakeMemory {
     fn terms(&self) -> Terms {
         self.device.unwrap_or_default().terms
+    }
+
+    fn scope_kept(&self) -> Box<dyn Any + Send + Sync> {
+        Box::new(Arc::clone(&self.guard))
     }
 
     fn prove(&self, _: &DeviceRange, _: DeviceAllocation, _: DirectBy) -> Result<(), String> {

@@ -37,6 +37,68 @@ impl Net {
         (link, conn)
     }
 
+    /// A listener of a peer by hand, at an address of its own (`addr_of`).
+    pub(crate) fn listen_by_hand(&self) -> FakeLink {
+        let link = self.link();
+        self.state().links[link.id].listens = true;
+        link
+    }
+
+    /// A peer by hand takes a connection, if it is still asked for; its link must be kept as long as the connection.
+    pub(crate) fn accept_by_hand(
+        &self,
+        initiator: ConnKey,
+        hello: &[u8],
+    ) -> Option<(FakeLink, ConnKey)> {
+        let link = self.link();
+        let mut state = self.state();
+        let asking = &mut state.conns[initiator];
+        if asking.phase != Phase::Asked {
+            drop(state);
+            return None;
+        }
+        let theirs = asking.link;
+        let conn = state.conns.len();
+        let asking = &mut state.conns[initiator];
+        (asking.phase, asking.peer) = (Phase::Connected, Some(conn));
+        state.conns.push(ConnState {
+            link: link.id,
+            registrar: self.near.id,
+            peer: Some(initiator),
+            target: None,
+            phase: Phase::Connected,
+            by_hand: true,
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+        });
+        state.links[theirs].cm.push_back(super::Cm::Connected {
+            conn: initiator,
+            data: hello.to_vec(),
+        });
+        drop(state);
+        Some((link, conn))
+    }
+
+    /// A peer by hand refuses, with these bytes.
+    pub(crate) fn refuse_by_hand(&self, initiator: ConnKey, bytes: &[u8]) {
+        self.state().refuse(initiator, bytes);
+    }
+
+    /// The operation that the endpoint at the other end began first on this peer by hand is refused by its provider, which ends the connection. False: there
+    /// is none.
+    pub(crate) fn deny_by_hand(&self, conn: ConnKey) -> bool {
+        let mut state = self.state();
+        let Some(from) = state.reachable_peer(conn) else {
+            return false;
+        };
+        let is_own = |sent: &Sent| sent.rma.is_some() && sent.context.is_some();
+        let denied = state.conns[from].sends.front().is_some_and(is_own);
+        if denied {
+            state.deny(from, conn);
+        }
+        denied
+    }
+
     /// The other end of a connection, once it stands.
     pub(crate) fn other_end(&self, conn: ConnKey) -> Option<ConnKey> {
         self.state().conns[conn].peer
@@ -175,7 +237,10 @@ impl State {
         let from = self.reachable_peer(conn)?;
         let rma = self.conns[from].sends.front()?.rma;
         if let Some(rma) = rma {
-            // What the endpoint itself began on its peer is nothing that these peers serve.
+            if self.conns[from].sends.front()?.context.is_some() {
+                self.serve(from, rma, bytes);
+                return None;
+            }
             let begun = rma.begun?;
             match self.move_piece(begun, &rma, bytes) {
                 Some(moved) => self.set_moved(from, moved),
@@ -184,13 +249,72 @@ impl State {
             return None;
         }
         let sent = self.conns[from].sends.pop_front()?;
+        if let Body::Live(runs) = &sent.body {
+            let mut ledger = lock(&self.ledger);
+            runs.iter().for_each(|(base, len, _)| {
+                ledger.may_touch(*base, *len);
+            });
+        }
         let heard = self.gather(from, &sent);
         self.finish_send(from, &sent, None);
         Some((sent.data, heard))
     }
+
+    /// The peer's provider serves so many bytes of an operation that an endpoint began: what is read or filled is the endpoint's own memory,
+    /// which must not be given back while that lasts.
+    fn serve(&mut self, from: ConnKey, rma: Rma, bytes: usize) {
+        let (_, moved) = rma.begun.unwrap_or((0, 0));
+        let to = rma.remote.len.min(moved + bytes);
+        self.move_own(from, rma.access, moved..to);
+        if to < rma.remote.len {
+            return self.set_moved(from, (0, to));
+        }
+        if let Some(sent) = self.conns[from].sends.pop_front() {
+            self.finish_send(from, &sent, None);
+        }
+    }
+
+    /// Reads, or fills, a part of the memory of the first operation of a connection.
+    fn move_own(&self, conn: ConnKey, access: Access, part: std::ops::Range<usize>) {
+        let Some(Sent {
+            body: Body::Live(runs),
+            ..
+        }) = self.conns[conn].sends.front()
+        else {
+            return;
+        };
+        let mut at = 0;
+        for &(start, len, desc) in runs {
+            lock(&self.ledger).check("one-sided", (start, len, desc), self.conns[conn].registrar);
+            let from = part.start.clamp(at, at + len);
+            let to = part.end.clamp(at, at + len);
+            let local = start + (from - at);
+            at += len;
+            if from == to || !lock(&self.ledger).may_touch(local, to - from) {
+                continue;
+            }
+            // SAFETY: the contract of `Link::post_write` and `Link::post_read`; where a core breaks it, the ledger has said no.
+            let there = unsafe { self.load(local, to - from) };
+            if access == Access::READ {
+                let other: Vec<u8> = there.iter().map(|byte| byte.wrapping_add(1)).collect();
+                // SAFETY: as above.
+                unsafe { self.store(local, &other) };
+            }
+        }
+    }
 }
 
 impl FakeLink {
+    /// The next who asks this listener by hand for a connection, with its hello. It is refused by no drop.
+    pub(crate) fn take_request(&mut self) -> Option<(ConnKey, Vec<u8>)> {
+        loop {
+            if let CmEvent::Request { mut request, .. } = self.poll_cm().ok()?? {
+                request.answered = true;
+                return Some((request.initiator, std::mem::take(&mut request.hello)));
+            }
+        }
+    }
+
     /// Whether this peer by hand was told that its connection stands; what else it was told is forgotten.
     pub(crate) fn was_accepted(&mut self) -> bool {
         let mut accepted = false;
