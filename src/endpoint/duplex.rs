@@ -20,9 +20,12 @@ use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{self, PATIENCE};
+#[cfg(test)]
+use crate::endpoint::link::Link;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::link::socket::TcpWatch;
+use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
@@ -34,6 +37,12 @@ use crate::event_loop::{WaitHandle, Waitable};
 use crate::fabric::{Domain, EndpointKind, EndpointSettings, PeerAddr};
 use crate::memory::Access;
 use crate::process::Here;
+
+/// What a duplex endpoint is over: in this crate's own tests, a net in memory will do, too.
+#[cfg(not(all(test, not(loom))))]
+pub(crate) type DuplexLink = ProviderLink;
+#[cfg(all(test, not(loom)))]
+pub(crate) type DuplexLink = crate::endpoint::link::fake::either::EitherLink;
 
 /// What a duplex endpoint is opened with.
 #[derive(Debug, Clone)]
@@ -132,7 +141,7 @@ fn form(kind: EndpointKind) -> Form {
 /// Connections on which both sides send.
 #[derive(Debug)]
 pub(crate) struct DuplexEndpoint {
-    core: Here<ReceiveCore<ProviderLink>>,
+    core: Here<ReceiveCore<DuplexLink>>,
     local: Option<PeerAddr>,
     #[cfg(test)]
     faults: Option<faults::FaultLayer>,
@@ -166,18 +175,12 @@ impl DuplexEndpoint {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
             return Err(limits::config("pool", slot.to_string(), reason));
         }
-        let total = config.total();
-        let headers = HeaderSlotManager::new(HeaderSlotConfig {
-            slots: total,
-            slot_size: usize::from(config.header_len),
-        })?;
-        let settings = config.settings(&headers, listen.is_some());
-        let receives = settings.receives(form(kind)).max as usize;
         let controls = CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS;
         let writes = config.writes;
-        let tx = (controls + total + writes) as usize;
+        let tx = (controls + config.total() + writes) as usize;
         let sends = config.send_depth + CONTROL_SENDS + writes;
-        let sizes = (sends as usize, receives);
+        let receives = DuplexConfig::receives(kind, config.depth, config.windows);
+        let sizes = (sends as usize, receives as usize);
         // A peer's credit may end in a completion that takes no receive: a write with immediate data.
         let rx = config.pool.slots() * (1 + usize::from(config.windows > 0));
         let endpoint = EndpointSettings::default();
@@ -188,21 +191,33 @@ impl DuplexEndpoint {
         let link = link.map_err(fd_limit::explain)?;
         let local = listen.map(|addr| link.local_addr().unwrap_or(addr));
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(
-            link,
-            waiter,
-            config.clock.clone(),
-            config.pool.clone(),
-            settings,
-        )?;
+        Self::over(link.into(), waiter, local, config)
+    }
+
+    /// Over a link that is open; `local`: where it listens, if it does.
+    pub(crate) fn over(
+        link: DuplexLink,
+        waiter: Arc<dyn LinkWait>,
+        local: Option<PeerAddr>,
+        config: &DuplexConfig,
+    ) -> Result<Self, Error> {
+        let headers = HeaderSlotManager::new(HeaderSlotConfig {
+            slots: config.total(),
+            slot_size: usize::from(config.header_len),
+        })?;
+        let settings = config.settings(&headers, local.is_some());
+        #[cfg(test)]
+        let faults = match &config.faults {
+            Some(faults) => Some(faults::FaultLayer::new(faults.clone(), link.registrar())?),
+            None => None,
+        };
+        let (clock, pool) = (config.clock.clone(), config.pool.clone());
+        let core = ReceiveCore::listen(link, waiter, clock, pool, settings)?;
         Ok(Self {
             core: Here::new(core),
             local,
             #[cfg(test)]
-            faults: match &config.faults {
-                Some(faults) => Some(faults::FaultLayer::new(faults.clone(), domain)?),
-                None => None,
-            },
+            faults,
         })
     }
 
@@ -310,6 +325,13 @@ impl DuplexEndpoint {
     pub(crate) fn close(mut self, deadline: Instant) -> Result<Vec<ReceiveEvent>, Error> {
         self.core.owner().check()?;
         self.core.close(deadline)
+    }
+
+    /// When it wants to be polled, whatever happens.
+    #[cfg(test)]
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        use crate::event_loop::WaitSource;
+        self.core.wait().next_deadline()
     }
 
     /// Connections that are open, or being made.

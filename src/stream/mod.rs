@@ -16,10 +16,13 @@ pub(crate) mod journal;
 mod limits;
 mod manifest;
 mod name;
+mod network;
 mod outbox;
 mod rate;
 mod receiver;
 pub(crate) mod receiving;
+#[cfg(all(test, not(loom)))]
+mod rehearsal;
 mod report;
 mod sender;
 pub(crate) mod sending;

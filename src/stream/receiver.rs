@@ -1,5 +1,7 @@
 //! `StreamReceiver`: takes streams, and gives them to sinks.
 
+#[cfg(all(test, not(loom)))]
+mod by_hand;
 mod config;
 mod engine;
 mod guest;
@@ -16,15 +18,19 @@ use std::time::{Duration, Instant};
 use self::config::{RECEIVES_BESIDE, RECEIVES_OF_WINDOWS};
 use self::engine::{Command, Engine};
 use self::news::Mailbox;
+use self::writing::{Employment, Writers};
 use super::StreamError;
+use super::network::{self, Network};
 use super::sender::{control_pool, pool};
 use super::wire::HEADER_LEN;
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
+use crate::endpoint::duplex::DuplexConfig;
 use crate::event_loop::Waker;
 use crate::{Domain, PeerAddr, Region};
 
+#[cfg(all(test, not(loom)))]
+pub(super) use by_hand::ReceiverByHand;
 pub use config::ReceiverConfig;
 pub use news::{Arrival, StreamNews};
 
@@ -86,6 +92,27 @@ impl StreamReceiver {
         places: &[(Arc<Domain>, PeerAddr)],
         config: ReceiverConfig,
     ) -> Result<Self, StreamError> {
+        let places: Vec<_> = places
+            .iter()
+            .map(|(domain, addr)| (Network::from(domain), *addr))
+            .collect();
+        let (mut receiver, engine) = Self::prepare(&places, config, Writers::spawn)?;
+        let thread = std::thread::Builder::new().name("stream-recv".to_owned());
+        let thread = thread.spawn(move || engine.run());
+        let thread = thread.map_err(|error| crate::Error::Os {
+            call: "pthread_create",
+            source: error,
+        })?;
+        receiver.thread = Some(thread);
+        Ok(receiver)
+    }
+
+    /// All of it but the thread of its engine.
+    fn prepare(
+        places: &[(Network, PeerAddr)],
+        config: ReceiverConfig,
+        employ: impl FnOnce(Employment) -> Result<Writers, crate::Error>,
+    ) -> Result<(Self, Engine), StreamError> {
         config.check()?;
         let clock = config.clock.clone();
         let mut endpoints = Vec::new();
@@ -94,20 +121,17 @@ impl StreamReceiver {
         let windows = windows(places, &config);
         #[cfg(test)]
         let mut pools = Vec::new();
-        let domains: Vec<_> = places
-            .iter()
-            .map(|(domain, _)| Arc::clone(domain))
-            .collect();
-        for (domain, addr) in places {
+        let networks: Vec<_> = places.iter().map(|(network, _)| network.clone()).collect();
+        for (network, addr) in places {
             let duplex = duplex(&config, windows)?;
             slots += duplex.pool.slots();
             #[cfg(test)]
             pools.push(duplex.pool.clone());
-            let endpoint = DuplexEndpoint::listen(domain, *addr, &duplex)?;
+            let endpoint = network.listen(*addr, &duplex)?;
             addrs.extend(endpoint.local_addr());
             endpoints.push(endpoint);
         }
-        let control = control_pool(&domains)?;
+        let control = control_pool(&networks)?;
         let can_write = endpoints.iter().all(|endpoint| endpoint.can_write(1));
         let landings = match windows {
             0 => None,
@@ -119,26 +143,23 @@ impl StreamReceiver {
         };
         let news = Arc::new(Mailbox::default());
         let (commands, queue) = channel();
-        let providers = super::report::providers(domains.iter());
-        let endpoints = (endpoints, providers);
+        #[cfg(test)]
+        pools.extend(landings.clone());
+        let endpoints = (endpoints, network::describe(&networks));
         let memory = (control, landings, slots);
-        let (engine, waker) = Engine::new(config, endpoints, memory, (Arc::clone(&news), queue))?;
-        let thread = std::thread::Builder::new().name("stream-recv".to_owned());
-        let thread = thread.spawn(move || engine.run());
-        let thread = thread.map_err(|error| crate::Error::Os {
-            call: "pthread_create",
-            source: error,
-        })?;
-        Ok(Self {
+        let orders = (Arc::clone(&news), queue);
+        let (engine, waker) = Engine::new(config, endpoints, memory, orders, employ)?;
+        let receiver = Self {
             addrs,
             news,
             commands,
             waker,
-            thread: Some(thread),
+            thread: None,
             clock,
             #[cfg(test)]
             pools,
-        })
+        };
+        Ok((receiver, engine))
     }
 
     /// Where it listens, with the real ports.
@@ -198,9 +219,9 @@ impl Drop for StreamReceiver {
 }
 
 /// Slots that senders may write into: as the setting says, or, where it says nothing, none unless the provider is better at that.
-fn windows(places: &[(Arc<Domain>, PeerAddr)], config: &ReceiverConfig) -> u32 {
-    let mut rows = places.iter().map(|(domain, _)| domain.fabric().provider());
-    let favoured = rows.all(|row| row.favours_writes);
+fn windows(places: &[(Network, PeerAddr)], config: &ReceiverConfig) -> u32 {
+    let mut networks = places.iter().map(|(network, _)| network);
+    let favoured = networks.all(Network::favours_writes);
     config.windows.unwrap_or(match favoured {
         true => config.buffers,
         false => 0,

@@ -1,12 +1,9 @@
 //! `StreamReport`: how a stream went, what it waited for, and which way its bytes took.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-
-use crate::Domain;
 
 /// What a side waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,16 +94,6 @@ pub(crate) fn memory(pinned: bool) -> &'static str {
 }
 
 /// The providers that blocks go by, and what each copies by itself, for the same.
-pub(crate) fn providers<'a>(domains: impl Iterator<Item = &'a Arc<Domain>>) -> String {
-    let providers = domains.map(|domain| {
-        let report = domain.report();
-        format!("{}: {}", report.provider, report.copies)
-    });
-    let mut providers: Vec<_> = providers.collect();
-    providers.dedup();
-    providers.join(", ")
-}
-
 /// How a stream went, at one peer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -1,5 +1,7 @@
 //! `StreamSender`: reads sources, and sends them to one peer or many.
 
+#[cfg(all(test, not(loom)))]
+mod by_hand;
 mod config;
 mod delivery;
 mod engine;
@@ -18,9 +20,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::engine::{Begin, Command, Engine};
+use self::reading::{Employment, ReadJob};
 use self::transfer::{Promised, Shared};
+use super::network::Network;
 use super::wire::HEADER_LEN;
-use super::workers::Theirs;
+use super::workers::{Theirs, Workers};
 use super::{BlockSource, StreamError};
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
 use crate::clock::Clock;
@@ -28,6 +32,8 @@ use crate::endpoint::duplex::DuplexConfig;
 use crate::event_loop::Waker;
 use crate::{Domain, Region};
 
+#[cfg(all(test, not(loom)))]
+pub(super) use by_hand::SenderByHand;
 pub use config::{Peer, SendOptions, SenderConfig, SlowPeer, Transport};
 pub(super) use config::{setting, time};
 pub use transfer::{PeerOutcome, PeerProgress, Transfer};
@@ -62,7 +68,7 @@ const CONTROL_SENDS: u32 = 8;
 /// ```
 #[derive(Debug)]
 pub struct StreamSender {
-    domains: Vec<Arc<Domain>>,
+    networks: Vec<Network>,
     pool: SharedBufferManager,
     commands: Sender<Command>,
     waker: Waker,
@@ -85,8 +91,26 @@ impl StreamSender {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn over(domains: &[Arc<Domain>], config: SenderConfig) -> Result<Self, StreamError> {
+        let networks: Vec<_> = domains.iter().map(Network::from).collect();
+        let (mut sender, engine) = Self::prepare(networks, config, reading::spawn)?;
+        let thread = std::thread::Builder::new().name("stream-send".to_owned());
+        let thread = thread.spawn(move || engine.run());
+        let thread = thread.map_err(|error| crate::Error::Os {
+            call: "pthread_create",
+            source: error,
+        })?;
+        sender.thread = Some(thread);
+        Ok(sender)
+    }
+
+    /// All of it but the thread of its engine.
+    fn prepare(
+        networks: Vec<Network>,
+        config: SenderConfig,
+        employ: impl FnOnce(Employment) -> Result<Workers<ReadJob>, crate::Error>,
+    ) -> Result<(Self, Engine), StreamError> {
         config.check()?;
-        if domains.is_empty() {
+        if networks.is_empty() {
             let range = "at least 1";
             let name = "domains";
             return Err(StreamError::Setting {
@@ -96,26 +120,21 @@ impl StreamSender {
             });
         }
         let clock = config.clock.clone();
-        let pool = block_pool(&config, domains)?;
-        let control = control_pool(domains)?;
+        let pool = block_pool(&config, &networks)?;
+        let control = control_pool(&networks)?;
         let (commands, queue) = channel();
         let pools = (pool.clone(), control);
-        let (engine, waker) = Engine::new(config, domains, pools, queue)?;
-        let thread = std::thread::Builder::new().name("stream-send".to_owned());
-        let thread = thread.spawn(move || engine.run());
-        let thread = thread.map_err(|error| crate::Error::Os {
-            call: "pthread_create",
-            source: error,
-        })?;
-        Ok(Self {
-            domains: domains.to_vec(),
+        let (engine, waker) = Engine::new(config, &networks, pools, queue, employ)?;
+        let sender = Self {
+            networks,
             pool,
             commands,
             waker,
-            thread: Some(thread),
+            thread: None,
             next: AtomicU64::new(1),
             clock,
-        })
+        };
+        Ok((sender, engine))
     }
 
     /// Registers a pool with every domain of this sender, so that a source may [lend](BlockSource::lend) buffers of it.
@@ -123,8 +142,8 @@ impl StreamSender {
     /// # Errors
     /// What the registration answers.
     pub fn register(&self, pool: &SharedBufferManager) -> Result<(), StreamError> {
-        for domain in &self.domains {
-            pool.region().register(domain).map_err(crate::Error::from)?;
+        for network in &self.networks {
+            network.register(pool.region())?;
         }
         Ok(())
     }
@@ -209,7 +228,7 @@ impl Drop for StreamSender {
 /// Buffers for blocks, in huge pages where there are some.
 fn block_pool(
     config: &SenderConfig,
-    domains: &[Arc<Domain>],
+    networks: &[Network],
 ) -> Result<SharedBufferManager, StreamError> {
     let layout = SharedBufferConfig {
         slots: Some(config.buffers),
@@ -218,9 +237,8 @@ fn block_pool(
         ..SharedBufferConfig::new(config.block_bytes as usize)
     };
     let pool = pool(layout, config.pinned)?;
-    for domain in domains {
-        let registered = pool.region().register(domain);
-        registered.map_err(crate::Error::from)?;
+    for network in networks {
+        network.register(pool.region())?;
     }
     Ok(pool)
 }
@@ -236,22 +254,22 @@ pub(super) fn pool(
 }
 
 /// Buffers for control messages.
-pub(super) fn control_pool(domains: &[Arc<Domain>]) -> Result<SharedBufferManager, StreamError> {
+pub(super) fn control_pool(networks: &[Network]) -> Result<SharedBufferManager, StreamError> {
     let pool =
         SharedBufferManager::allocate_with_headroom(CONTROL_SLOTS, rail::CONTROL_ROOM, HEADER_LEN);
     let pool = pool.map_err(crate::Error::from)?;
-    for domain in domains {
-        pool.region().register(domain).map_err(crate::Error::from)?;
+    for network in networks {
+        network.register(pool.region())?;
     }
     Ok(pool)
 }
 
 pub(super) fn duplex(
-    domain: &Arc<Domain>,
+    network: &Network,
     config: &SenderConfig,
     connections: u32,
 ) -> Result<DuplexConfig, StreamError> {
-    let kind = domain.fabric().endpoint_kind();
+    let kind = network.kind();
     // It exposes none, and says that it knows what they are.
     let windows = 1;
     let receives = DuplexConfig::receives(kind, CONTROL_DEPTH, windows);

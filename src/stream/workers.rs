@@ -53,6 +53,17 @@ impl<J: Send + 'static> Workers<J> {
         Ok(this)
     }
 
+    /// None: whoever calls takes the jobs out of the queue, and does them.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn by_hand(bound: usize) -> (Self, crossbeam_channel::Receiver<J>) {
+        let (jobs, queue) = bounded(bound);
+        let this = Self {
+            jobs: Some(jobs),
+            threads: Vec::new(),
+        };
+        (this, queue)
+    }
+
     /// Gives a job to whichever thread is free next; back, if as many wait as may.
     pub(super) fn give(&self, job: J) -> Result<(), J> {
         let Some(jobs) = &self.jobs else {

@@ -6,14 +6,13 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::ReceiveCore;
+use super::{DuplexLink, ReceiveCore};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
 use crate::endpoint::event::ReceiveEvent;
-use crate::endpoint::link::provider::ProviderLink;
 use crate::endpoint::protocol::connection::CloseReason;
 use crate::error::{Error, SendError};
-use crate::fabric::Domain;
+use crate::memory::Registrar;
 
 /// Where all choices come from: a simple generator.
 #[derive(Debug, Clone)]
@@ -95,12 +94,12 @@ pub(super) struct FaultLayer {
     lost: Vec<ReceiveEvent>,
 }
 
-type Core = ReceiveCore<ProviderLink>;
+type Core = ReceiveCore<DuplexLink>;
 
 impl FaultLayer {
-    pub(super) fn new(config: FaultConfig, domain: &Arc<Domain>) -> Result<Self, Error> {
+    pub(super) fn new(config: FaultConfig, registrar: &dyn Registrar) -> Result<Self, Error> {
         let copies = SharedBufferManager::allocate_with_headroom(COPIES, COPY_BYTES, 64)?;
-        copies.region().register(domain)?;
+        copies.region().register_with(registrar)?;
         Ok(Self {
             config,
             copies,

@@ -34,7 +34,9 @@ use crate::memory::{
 };
 
 mod device;
+pub(crate) mod either;
 mod hands;
+mod weather;
 
 pub(crate) use device::{DeviceSupport, Offer, is_open};
 
@@ -447,6 +449,7 @@ struct LinkState {
     /// Sends that were flagged to be followed by another, and those that were injected, so far.
     flagged: usize,
     injected: usize,
+    late: weather::Late,
 }
 
 #[derive(Debug)]
@@ -486,7 +489,7 @@ impl State {
 
     fn finish_send(&mut self, conn: ConnKey, sent: &Sent, errno: Option<i32>) {
         if let Some(context) = sent.context {
-            self.report(self.conns[conn].link, completion(context, 0, None, errno));
+            self.report_sent(self.conns[conn].link, context, errno);
         }
     }
 
@@ -658,6 +661,12 @@ impl State {
 
     /// RDM form: a hello takes whichever receive of the listener is next.
     fn deliver_hello(&mut self, conn: ConnKey, listener: usize) -> bool {
+        if self.turns_away(listener) {
+            if let Some(sent) = self.conns[conn].sends.pop_front() {
+                self.finish_send(conn, &sent, Some(libc::EHOSTUNREACH));
+            }
+            return true;
+        }
         let shared = self.links[listener].shared.as_mut();
         let Some(receive) = shared.and_then(VecDeque::pop_front) else {
             return false;
@@ -755,6 +764,7 @@ impl State {
         let Some(receives) = self.links[link].shared.take() else {
             return Ok(());
         };
+        self.catch_up(link);
         let its: Vec<_> = (0..self.conns.len())
             .filter(|&conn| self.conns[conn].link == link && !self.conns[conn].by_hand)
             .collect();
@@ -800,6 +810,7 @@ impl State {
 
     fn close(&mut self, conn: ConnKey) -> Result<(), CloseFailed> {
         let link = self.conns[conn].link;
+        self.catch_up(link);
         if self.links[link].shared.is_some() {
             // What is in flight stays in flight.
             self.conns[conn].phase = Phase::Closed;
@@ -1025,6 +1036,7 @@ impl Net {
             registrar: domain.id,
             flagged: 0,
             injected: 0,
+            late: weather::Late::default(),
         });
         let NetConfig {
             form,
@@ -1575,7 +1587,8 @@ impl Link for FakeLink {
     fn connect(&mut self, conn: &FakeConn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
         let mut state = self.net.state();
         state.conns[conn.key].phase = Phase::Asked;
-        let Some(listener) = state.listener_at(peer) else {
+        let listener = state.listener_at(peer);
+        let Some(listener) = listener.filter(|link| !state.turns_away(*link)) else {
             state.refuse(conn.key, &[]);
             return Ok(());
         };

@@ -1,15 +1,15 @@
 //! `Engine`: the thread of a receiver that owns its endpoints, and never waits for a sink.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::config::ReceiverConfig;
-use super::guest::Guest;
+use super::guest::{Guest, Guests};
 use super::news::{Mailbox, News};
 use super::session::Session;
-use super::writing::{WriteDone, WriteJob, Writers};
+use super::writing::{Employment, WriteDone, WriteJob, Writers};
 use crate::buffer::SharedBufferManager;
 use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexEndpoint;
@@ -91,8 +91,8 @@ impl Tools {
 pub(super) struct Engine {
     event_loop: EventLoop,
     tools: Tools,
-    guests: HashMap<ConnectionId, Guest>,
-    sessions: HashMap<u64, Session>,
+    guests: Guests,
+    sessions: BTreeMap<u64, Session>,
     by_name: HashMap<[u8; 16], u64>,
     next: u64,
     written: Receiver<WriteDone>,
@@ -106,6 +106,7 @@ impl Engine {
         (endpoints, providers): (Vec<DuplexEndpoint>, String),
         (control, landings, slots): (SharedBufferManager, Option<SharedBufferManager>, usize),
         (news, commands): (Arc<Mailbox>, Receiver<Command>),
+        employ: impl FnOnce(Employment) -> Result<Writers, Error>,
     ) -> Result<(Self, Waker), Error> {
         let clock = config.clock.clone();
         let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
@@ -124,13 +125,13 @@ impl Engine {
         // next before the last one is done. What is done and was not looked at may have freed its buffer for another block.
         let sessions = config.limits.streams as usize;
         let (done, written) = sync_channel(2 * slots + sessions);
-        let writers = Writers::spawn(
-            config.writers,
-            (slots, sessions),
+        let writers = employ(Employment {
+            threads: config.writers,
+            bounds: (slots, sessions),
             done,
-            waker.clone(),
-            clock.clone(),
-        )?;
+            waker: waker.clone(),
+            clock: clock.clone(),
+        })?;
         let engine = Self {
             event_loop,
             tools: Tools {
@@ -144,8 +145,8 @@ impl Engine {
                 now: clock.now(),
                 clock,
             },
-            guests: HashMap::new(),
-            sessions: HashMap::new(),
+            guests: Guests::new(),
+            sessions: BTreeMap::new(),
             by_name: HashMap::new(),
             next: 1,
             written,
@@ -178,16 +179,20 @@ impl Engine {
                 tracing::error!(%error, "the loop of a stream receiver failed");
                 break;
             }
-            self.tools.now = self.tools.clock.now();
             work = self.turn(&ready);
             if work {
                 self.event_loop.mark_busy();
             }
-            let idle = self.sessions.values().all(Session::is_over);
-            if self.stop.is_some_and(|by| idle || self.tools.now >= by) {
+            if self.is_over() {
                 break;
             }
         }
+    }
+
+    /// Whether it was told to stop, and may.
+    fn is_over(&self) -> bool {
+        let idle = || self.sessions.values().all(Session::is_over);
+        self.stop.is_some_and(|by| self.tools.now >= by || idle())
     }
 
     fn end(mut self) {
@@ -214,7 +219,9 @@ impl Engine {
         }
     }
 
+    /// Whether it did something.
     fn turn(&mut self, ready: &[Token]) -> bool {
+        self.tools.now = self.tools.clock.now();
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Stop(by)) => self.stop = Some(self.stop.map_or(by, |old| old.min(by))),
@@ -550,6 +557,43 @@ impl Engine {
             }
             keep
         });
+    }
+}
+
+/// For whoever drives it without its thread.
+#[cfg(all(test, not(loom)))]
+impl Engine {
+    /// One turn, in which every endpoint is polled. Whether it did something.
+    pub(super) fn turn_all(&mut self) -> bool {
+        let all: Vec<_> = self.tools.ports.iter().map(|port| port.token).collect();
+        self.turn(&all)
+    }
+
+    /// When it takes its next turn, whatever happens.
+    pub(super) fn due(&self) -> Instant {
+        let ports = self.tools.ports.iter();
+        let first = ports.filter_map(|port| port.endpoint.next_deadline()).min();
+        let tick = self.tools.now + TICK;
+        first.map_or(tick, |first| first.min(tick))
+    }
+
+    /// Connections of its endpoints, and streams that are not over.
+    pub(super) fn busy(&self) -> usize {
+        let ports = self.tools.ports.iter();
+        let connections: usize = ports.map(|port| port.endpoint.connections()).sum();
+        connections + self.sessions.values().filter(|it| !it.is_over()).count()
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        self.is_over()
+    }
+
+    pub(super) fn end_now(self) {
+        self.end();
+    }
+
+    pub(super) fn in_words(&self) -> String {
+        self.describe()
     }
 }
 

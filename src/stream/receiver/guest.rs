@@ -1,5 +1,6 @@
 //! `Guest`: one connection of a receiver.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use super::engine::{Tools, Who};
@@ -16,6 +17,9 @@ pub(super) fn features(windows: bool) -> Features {
     features.set(Features::BY_WRITE, windows);
     features
 }
+
+/// By connection, and in their order: who is served when does not depend on how a table hashes.
+pub(super) type Guests = BTreeMap<ConnectionId, Guest>;
 
 pub(super) struct Guest {
     pub(super) port: usize,

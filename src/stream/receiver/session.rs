@@ -1,11 +1,11 @@
 //! `Session`: one stream of a receiver, over the connections that its sender makes for it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::engine::{GOODBYE, Tools, Who};
-use super::guest::{Guest, features};
+use super::guest::{Guests, features};
 use super::landings::Landings;
 use super::news::{Arrival, News, StreamNews};
 use super::writing::{Arriving, Bytes, Damage, Did, What, WriteDone, WriteJob};
@@ -161,7 +161,7 @@ impl Session {
         &mut self,
         connection: ConnectionId,
         number: u16,
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) {
         self.rails.push((connection, number));
@@ -175,7 +175,7 @@ impl Session {
     }
 
     /// Puts into the outbox what the sender is to hear, unless that is still full of the last.
-    fn say(&mut self, guests: &mut HashMap<ConnectionId, Guest>) {
+    fn say(&mut self, guests: &mut Guests) {
         let Some(intake) = &mut self.intake else {
             return;
         };
@@ -200,7 +200,7 @@ impl Session {
     }
 
     /// What becomes of it when its account says that it is over, and it did not end well.
-    fn look(&mut self, guests: &mut HashMap<ConnectionId, Guest>, tools: &mut Tools) {
+    fn look(&mut self, guests: &mut Guests, tools: &mut Tools) {
         if matches!(self.stage, Stage::Leaving | Stage::Over) {
             return;
         }
@@ -252,7 +252,7 @@ impl Session {
         rail: u16,
         message: &Message<'_>,
         memory_left: u64,
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) -> Result<(), StreamViolation> {
         self.last_moved = tools.now;
@@ -288,7 +288,7 @@ impl Session {
     }
 
     /// The sender has lost this connection: whatever still came on it was sent again.
-    fn close_rail(&self, lost: u16, guests: &HashMap<ConnectionId, Guest>, tools: &mut Tools) {
+    fn close_rail(&self, lost: u16, guests: &Guests, tools: &mut Tools) {
         let rail = self.rails.iter().find(|(_, number)| *number == lost);
         if let Some((connection, _)) = rail
             && let Some(guest) = guests.get(connection)
@@ -299,7 +299,7 @@ impl Session {
     }
 
     /// The manifest is whole: the sink is asked what it has.
-    fn prove(&mut self, guests: &mut HashMap<ConnectionId, Guest>, tools: &mut Tools) {
+    fn prove(&mut self, guests: &mut Guests, tools: &mut Tools) {
         let Some(intake) = &self.intake else { return };
         let open = *intake.open();
         let has = |flag| open.flags.contains(flag);
@@ -346,7 +346,7 @@ impl Session {
         &mut self,
         stream: u32,
         refusal: &Refusal,
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) {
         match &mut self.intake {
@@ -363,14 +363,14 @@ impl Session {
     }
 
     /// Where there is no account that would.
-    fn tell(&self, message: &Message<'_>, guests: &mut HashMap<ConnectionId, Guest>) {
+    fn tell(&self, message: &Message<'_>, guests: &mut Guests) {
         let rail = self.rails().find(|rail| guests.contains_key(rail));
         if let Some(guest) = rail.and_then(|rail| guests.get_mut(&rail)) {
             guest.outbox.push(message);
         }
     }
 
-    fn say_goodbye(&self, guests: &mut HashMap<ConnectionId, Guest>, now: Instant) {
+    fn say_goodbye(&self, guests: &mut Guests, now: Instant) {
         for (rail, _) in &self.rails {
             if let Some(guest) = guests.get_mut(rail) {
                 // Whatever it says meanwhile, it gets no more time.
@@ -386,7 +386,7 @@ impl Session {
         rail: u16,
         header: &BlockHeader,
         arrived: Arrived,
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) -> Result<(), StreamViolation> {
         self.last_moved = tools.now;
@@ -419,7 +419,7 @@ impl Session {
     fn grant_slots(
         &mut self,
         (connection, rail): (ConnectionId, u16),
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) {
         let (Some(landings), Some(guest)) = (&mut self.landings, guests.get_mut(&connection))
@@ -439,7 +439,7 @@ impl Session {
         &mut self,
         rail: u16,
         placed: &Placed,
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) -> Result<(), StreamViolation> {
         let Some(intake) = &mut self.intake else {
@@ -471,18 +471,14 @@ impl Session {
     }
 
     /// The slot that a block was in may be written again.
-    fn free_slot(&mut self, block: u64, guests: &mut HashMap<ConnectionId, Guest>) {
+    fn free_slot(&mut self, block: u64, guests: &mut Guests) {
         if let (Some(landings), Some(intake)) = (&mut self.landings, &self.intake) {
             let freed = landings.on_done(block, intake.open().stream);
             self.tell_freed(freed, guests);
         }
     }
 
-    fn tell_freed(
-        &self,
-        freed: Option<(u16, Message<'static>)>,
-        guests: &mut HashMap<ConnectionId, Guest>,
-    ) {
+    fn tell_freed(&self, freed: Option<(u16, Message<'static>)>, guests: &mut Guests) {
         let Some((rail, message)) = freed else { return };
         let of = self.rails.iter().find(|(_, number)| *number == rail);
         if let Some(guest) = of.and_then(|(connection, _)| guests.get_mut(connection)) {
@@ -492,12 +488,7 @@ impl Session {
 
     // ---- what the sink did ---------------------------------------------------------------------------------------
 
-    pub(super) fn on_done(
-        &mut self,
-        done: WriteDone,
-        guests: &mut HashMap<ConnectionId, Guest>,
-        tools: &mut Tools,
-    ) {
+    pub(super) fn on_done(&mut self, done: WriteDone, guests: &mut Guests, tools: &mut Tools) {
         self.jobs -= 1;
         self.last_moved = self.last_moved.max(tools.now);
         if let Did::Written(block, _) = &done.did {
@@ -589,7 +580,7 @@ impl Session {
         &mut self,
         kept: Kept,
         memory: Vec<Arc<Landing>>,
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) {
         let Some(intake) = &mut self.intake else {
@@ -632,7 +623,7 @@ impl Session {
     }
 
     /// What follows from what came and what was done.
-    fn advance(&mut self, guests: &mut HashMap<ConnectionId, Guest>, tools: &mut Tools) {
+    fn advance(&mut self, guests: &mut Guests, tools: &mut Tools) {
         let Some(intake) = &self.intake else { return };
         match self.stage {
             Stage::Opening if intake.is_announced() => self.prove(guests, tools),
@@ -645,12 +636,7 @@ impl Session {
         }
     }
 
-    fn complete(
-        &mut self,
-        read_back: ReadBack,
-        guests: &mut HashMap<ConnectionId, Guest>,
-        tools: &mut Tools,
-    ) {
+    fn complete(&mut self, read_back: ReadBack, guests: &mut Guests, tools: &mut Tools) {
         let (Some(intake), Some(offer)) = (&mut self.intake, &self.offer) else {
             return;
         };
@@ -695,7 +681,7 @@ impl Session {
         (code, text): (RefusalCode, &str),
         block: Option<u64>,
         error: StreamError,
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) {
         if matches!(self.stage, Stage::Leaving | Stage::Over) {
@@ -742,7 +728,7 @@ impl Session {
         &mut self,
         connection: ConnectionId,
         reason: CloseReason,
-        guests: &mut HashMap<ConnectionId, Guest>,
+        guests: &mut Guests,
         tools: &mut Tools,
     ) {
         let gone = self.rails.iter().find(|(rail, _)| *rail == connection);
@@ -759,7 +745,7 @@ impl Session {
         }
     }
 
-    pub(super) fn on_time(&mut self, guests: &mut HashMap<ConnectionId, Guest>, tools: &mut Tools) {
+    pub(super) fn on_time(&mut self, guests: &mut Guests, tools: &mut Tools) {
         let silent = tools.now.saturating_duration_since(self.last_moved);
         let config = &tools.config;
         let paused = self.intake.as_ref().is_some_and(Intake::is_paused);
@@ -836,7 +822,7 @@ impl Session {
     }
 
     /// Tells the sender what it is to hear.
-    pub(super) fn speak(&mut self, guests: &mut HashMap<ConnectionId, Guest>, now: Instant) {
+    pub(super) fn speak(&mut self, guests: &mut Guests, now: Instant) {
         let Some(intake) = &mut self.intake else {
             return;
         };

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, ReceiveEvent};
 use crate::stream::chaos::over_both;
 use crate::stream::outbox::Outbox;
@@ -37,12 +38,12 @@ struct Caller {
 
 impl Caller {
     fn new(domain: &Arc<Domain>, to: PeerAddr) -> Self {
-        let config = sender::duplex(domain, &SenderConfig::default(), 1).unwrap();
+        let config = sender::duplex(&domain.into(), &SenderConfig::default(), 1).unwrap();
         let mut endpoint = DuplexEndpoint::dialing(domain, &config).unwrap();
         Self {
             connection: endpoint.dial(&to).unwrap(),
             endpoint,
-            control: control_pool(&[Arc::clone(domain)]).unwrap(),
+            control: control_pool(&[domain.into()]).unwrap(),
             outbox: Outbox::default(),
             is_connected: false,
             is_taken: false,

@@ -72,6 +72,17 @@ pub(super) enum Damage {
     Sink(SinkError),
 }
 
+/// What writers are employed with.
+pub(super) struct Employment {
+    pub(super) threads: u32,
+    /// Jobs that may wait: blocks, and what takes long.
+    pub(super) bounds: (usize, usize),
+    /// Where what was done is told: there is room for each job.
+    pub(super) done: SyncSender<WriteDone>,
+    pub(super) waker: Waker,
+    pub(super) clock: Clock,
+}
+
 /// Threads for blocks, and two for what takes long: opening, finishing.
 pub(super) struct Writers {
     blocks: Workers<WriteJob>,
@@ -79,22 +90,30 @@ pub(super) struct Writers {
 }
 
 impl Writers {
-    pub(super) fn spawn(
-        threads: u32,
-        (bound, sessions): (usize, usize),
-        done: SyncSender<WriteDone>,
-        waker: Waker,
-        clock: Clock,
-    ) -> Result<Self, Error> {
+    pub(super) fn spawn(with: Employment) -> Result<Self, Error> {
+        let Employment {
+            done, waker, clock, ..
+        } = with;
+        let (bound, sessions) = with.bounds;
         let run = move |job| {
             // Nobody listens any more: the receiver has ended.
             let _ = done.send(run(job, &clock));
             waker.wake();
         };
         Ok(Self {
-            blocks: Workers::spawn("stream-write", threads, bound, run.clone())?,
+            blocks: Workers::spawn("stream-write", with.threads, bound, run.clone())?,
             long: Workers::spawn("stream-sink", 2, sessions, run)?,
         })
+    }
+
+    /// None: whoever calls does the jobs. The queue of blocks, and that of what takes long.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn by_hand(
+        (bound, sessions): (usize, usize),
+    ) -> (Self, [crossbeam_channel::Receiver<WriteJob>; 2]) {
+        let (blocks, queue) = Workers::by_hand(bound);
+        let (long, long_queue) = Workers::by_hand(sessions);
+        (Self { blocks, long }, [queue, long_queue])
     }
 
     /// False: the queue is full, which its bound rules out.
@@ -112,7 +131,7 @@ impl Writers {
     }
 }
 
-fn run(job: WriteJob, clock: &Clock) -> WriteDone {
+pub(super) fn run(job: WriteJob, clock: &Clock) -> WriteDone {
     let began = clock.now();
     let WriteJob {
         session,

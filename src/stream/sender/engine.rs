@@ -8,13 +8,12 @@
 //! gone the buffer is free, and the next block is read into it.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
 use super::config::{Peer, SendOptions, SenderConfig};
 use super::delivery::Delivery;
-use super::reading::{ReadDone, ReadJob};
+use super::reading::{Employment, ReadDone, ReadJob};
 use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
 use crate::clock::Clock;
@@ -22,9 +21,10 @@ use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, ReceiveEvent};
 use crate::event_loop::{EventLoop, Token, Waker};
 use crate::fabric::EndpointKind;
+use crate::stream::network::{self, Network};
 use crate::stream::workers::{Theirs, Workers, guarded};
 use crate::stream::{BlockSource, RefusalCode, StreamError, report};
-use crate::{Domain, Error, PeerAddr};
+use crate::{Error, PeerAddr};
 
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -68,9 +68,9 @@ pub(super) struct Port {
     failed: bool,
 }
 
-/// How connections are made from one domain.
+/// How connections are made over one network.
 pub(super) struct Dock {
-    pub(super) domain: Arc<Domain>,
+    pub(super) network: Network,
     /// The endpoint of all of them. None over FI_EP_RDM: there, a second connection between two endpoints ends the first, so that each needs an
     /// endpoint of its own.
     pub(super) shared: Option<usize>,
@@ -88,7 +88,7 @@ pub(super) struct Route {
 pub(super) struct Tools {
     event_loop: EventLoop,
     pub(super) docks: Vec<Dock>,
-    ports: HashMap<usize, Port>,
+    ports: BTreeMap<usize, Port>,
     next_port: usize,
     pub(super) routes: HashMap<ConnectionId, Route>,
     /// For control messages.
@@ -110,8 +110,9 @@ impl Tools {
         let at = match self.docks[dock].shared {
             Some(port) => port,
             None => {
-                let config = super::duplex(&self.docks[dock].domain, &self.config, 1)?;
-                let endpoint = DuplexEndpoint::dialing(&self.docks[dock].domain, &config)?;
+                let network = &self.docks[dock].network;
+                let config = super::duplex(network, &self.config, 1)?;
+                let endpoint = network.dialing(&config)?;
                 self.add_port(endpoint, true)?
             }
         };
@@ -126,16 +127,14 @@ impl Tools {
         let can = self
             .endpoint(port)
             .is_some_and(|endpoint| endpoint.can_write(bytes.into()));
-        let mut rows = self
-            .docks
-            .iter()
-            .map(|dock| dock.domain.fabric().provider());
-        (can, rows.all(|row| row.favours_writes))
+        let mut networks = self.docks.iter().map(|dock| &dock.network);
+        (can, networks.all(Network::favours_writes))
     }
 
     /// Which way the bytes of a source take.
     pub(super) fn path(&self, source: &dyn BlockSource) -> String {
-        let providers = report::providers(self.docks.iter().map(|dock| &dock.domain));
+        let networks: Vec<_> = self.docks.iter().map(|dock| dock.network.clone()).collect();
+        let providers = network::describe(&networks);
         let memory = report::memory(self.config.pinned);
         // It is only shown: a panic there is no reason to end a transfer.
         match guarded(|| source.path()).unwrap_or_default() {
@@ -208,9 +207,10 @@ pub(super) struct Engine {
 impl Engine {
     pub(super) fn new(
         config: SenderConfig,
-        domains: &[Arc<Domain>],
+        networks: &[Network],
         (pool, control): (SharedBufferManager, SharedBufferManager),
         commands: Receiver<Command>,
+        employ: impl FnOnce(Employment) -> Result<Workers<ReadJob>, Error>,
     ) -> Result<(Self, Waker), StreamError> {
         let clock = config.clock.clone();
         let mut event_loop = EventLoop::with(crate::stream::loop_config())?;
@@ -218,13 +218,18 @@ impl Engine {
         let waker = event_loop.waker();
         // A block that is read has a buffer, so that is the bound; and a check for each transfer.
         let bound = 2 * pool.slots() + config.connections as usize;
-        let (done, reads): (SyncSender<ReadDone>, _) = sync_channel(bound);
-        let readers =
-            super::reading::spawn(config.readers, bound, done, waker.clone(), clock.clone())?;
+        let (done, reads) = sync_channel(bound);
+        let readers = employ(Employment {
+            threads: config.readers,
+            bound,
+            done,
+            waker: waker.clone(),
+            clock: clock.clone(),
+        })?;
         let mut tools = Tools {
             event_loop,
             docks: Vec::new(),
-            ports: HashMap::new(),
+            ports: BTreeMap::new(),
             next_port: 0,
             routes: HashMap::new(),
             control,
@@ -232,16 +237,16 @@ impl Engine {
             clock,
             config,
         };
-        for domain in domains {
-            let shared = match domain.fabric().endpoint_kind() {
+        for network in networks {
+            let shared = match network.kind() {
                 EndpointKind::Msg => {
-                    let config = super::duplex(domain, &tools.config, tools.config.connections)?;
-                    Some(tools.add_port(DuplexEndpoint::dialing(domain, &config)?, false)?)
+                    let config = super::duplex(network, &tools.config, tools.config.connections)?;
+                    Some(tools.add_port(network.dialing(&config)?, false)?)
                 }
                 EndpointKind::Rdm => None,
             };
-            let domain = Arc::clone(domain);
-            tools.docks.push(Dock { domain, shared });
+            let network = network.clone();
+            tools.docks.push(Dock { network, shared });
         }
         let engine = Self {
             tools,
@@ -285,18 +290,20 @@ impl Engine {
                 tracing::error!(%error, "the loop of a stream sender failed");
                 return StreamError::from(error);
             }
-            self.tools.now = self.tools.clock.now();
             work = self.turn(&ready);
             if work {
                 self.tools.event_loop.mark_busy();
             }
-            if self
-                .stop
-                .is_some_and(|by| self.deliveries.is_empty() || self.tools.now >= by)
-            {
+            if self.is_over() {
                 return closing("the sender was stopped".to_owned());
             }
         }
+    }
+
+    /// Whether it was told to stop, and may.
+    fn is_over(&self) -> bool {
+        let may = |by| self.deliveries.is_empty() || self.tools.now >= by;
+        self.stop.is_some_and(may)
     }
 
     /// Everything that is not over fails, the goodbyes are said, and the threads that read have ended.
@@ -316,7 +323,9 @@ impl Engine {
         }
     }
 
+    /// Whether it did something.
     fn turn(&mut self, ready: &[Token]) -> bool {
+        self.tools.now = self.tools.clock.now();
         let commanded = self.take_commands();
         let mut work = self.poll_ports(ready) | commanded;
         work |= self.take_reads();
@@ -502,6 +511,43 @@ impl Engine {
             (delivery.priority(), !behind, std::cmp::Reverse(**id))
         });
         best.map(|(id, _)| *id)
+    }
+}
+
+/// For whoever drives it without its thread.
+#[cfg(all(test, not(loom)))]
+impl Engine {
+    /// One turn, in which every endpoint is polled. Whether it did something.
+    pub(super) fn turn_all(&mut self) -> bool {
+        let ports = self.tools.ports.values();
+        let all: Vec<_> = ports.map(|port| port.token).collect();
+        self.turn(&all)
+    }
+
+    /// When it takes its next turn, whatever happens.
+    pub(super) fn due(&self) -> Instant {
+        let ports = self.tools.ports.values();
+        let first = ports.filter_map(|port| port.endpoint.next_deadline()).min();
+        let tick = self.tools.now + TICK;
+        first.map_or(tick, |first| first.min(tick))
+    }
+
+    /// Connections of its endpoints.
+    pub(super) fn connections(&self) -> usize {
+        let ports = self.tools.ports.values();
+        ports.map(|port| port.endpoint.connections()).sum()
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        self.is_over()
+    }
+
+    pub(super) fn end_now(self) {
+        self.end(&closing("the sender was stopped".to_owned()));
+    }
+
+    pub(super) fn in_words(&self) -> String {
+        self.describe()
     }
 }
 

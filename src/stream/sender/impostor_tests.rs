@@ -35,13 +35,13 @@ struct Impostor {
 
 impl Impostor {
     fn dial(domain: &Arc<Domain>, to: crate::PeerAddr) -> Self {
-        let config = duplex(domain, &SenderConfig::default(), 1).expect("settings");
+        let config = duplex(&domain.into(), &SenderConfig::default(), 1).expect("settings");
         let mut endpoint = DuplexEndpoint::dialing(domain, &config).expect("an endpoint");
         let connection = endpoint.dial(&to).expect("dialed");
         Self {
             endpoint,
             connection,
-            control: control_pool(std::slice::from_ref(domain)).expect("a pool"),
+            control: control_pool(&[domain.into()]).expect("a pool"),
             outbox: Outbox::default(),
             heard: VecDeque::new(),
             connected: false,

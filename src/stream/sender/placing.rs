@@ -1,6 +1,6 @@
 //! `Placing`: blocks that go by RMA write: into slots that the peer of one rail has granted, and the peer is told of each when it is there.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::lane::Ready;
 use crate::endpoint::duplex::DuplexEndpoint;
@@ -23,7 +23,7 @@ pub(super) struct Placing {
     windows: Vec<RemoteWindow>,
     slots: SlotBook,
     /// Writes in flight, by the number of the block.
-    writing: HashMap<u64, InSlot>,
+    writing: BTreeMap<u64, InSlot>,
     /// It is there, and the peer was not told.
     written: VecDeque<InSlot>,
 }
@@ -118,7 +118,7 @@ impl Placing {
 
     /// The rail is gone: the blocks that its peer was not told of are to be sent anew.
     pub(super) fn lose(&mut self) -> Vec<u64> {
-        let writing = self.writing.drain().map(|(index, _)| index);
+        let writing = std::mem::take(&mut self.writing).into_keys();
         let written = self.written.drain(..).map(|placed| placed.block.index);
         writing.chain(written).collect()
     }

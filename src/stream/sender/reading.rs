@@ -54,15 +54,23 @@ pub(super) struct ReadBlock {
     pub(super) sums: Sums,
 }
 
+/// What readers are employed with.
+pub(super) struct Employment {
+    pub(super) threads: u32,
+    /// Jobs that may wait.
+    pub(super) bound: usize,
+    /// Where what was read goes: there is room for each job.
+    pub(super) done: SyncSender<ReadDone>,
+    pub(super) waker: Waker,
+    pub(super) clock: Clock,
+}
+
 /// Threads that read, and compute checksums while the bytes are in the cache.
-pub(super) fn spawn(
-    threads: u32,
-    bound: usize,
-    done: SyncSender<ReadDone>,
-    waker: Waker,
-    clock: Clock,
-) -> Result<Workers<ReadJob>, Error> {
-    Workers::spawn("stream-read", threads, bound, move |job| {
+pub(super) fn spawn(with: Employment) -> Result<Workers<ReadJob>, Error> {
+    let Employment {
+        done, waker, clock, ..
+    } = with;
+    Workers::spawn("stream-read", with.threads, with.bound, move |job| {
         // Nobody listens any more: the sender has ended.
         let _ = done.send(run(job, &clock));
         waker.wake();
@@ -76,7 +84,7 @@ impl Wanted {
     }
 }
 
-fn run(job: ReadJob, clock: &Clock) -> ReadDone {
+pub(super) fn run(job: ReadJob, clock: &Clock) -> ReadDone {
     let began = clock.now();
     let ReadJob {
         transfer,

@@ -1,0 +1,190 @@
+//! What a net does to those who use it: connections of several machines are delivered one by one, completions come late and in another order,
+//! connections break, and dials are refused.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{
+    Cm, ConnKey, FakeLink, FakeMemory, Form, LinkCompletion, Net, Phase, State, completion, lock,
+};
+
+/// What a link has reported and its endpoint is not told yet.
+#[derive(Debug, Default)]
+pub(super) struct Late {
+    /// Completions wait here, from now on.
+    pub(super) held: bool,
+    pub(super) waiting: Vec<LinkCompletion>,
+    /// So many dials that come are refused.
+    pub(super) refuses: usize,
+}
+
+impl Net {
+    /// The domain of another machine.
+    pub(crate) fn machine(&self) -> Arc<FakeMemory> {
+        let device = self.state().config.device;
+        Arc::new(FakeMemory::new(&self.ledger, device))
+    }
+
+    /// A link of that machine, which others can connect to if it `listens`.
+    pub(crate) fn link_of_machine(&self, machine: &Arc<FakeMemory>, listens: bool) -> FakeLink {
+        let mut link = self.add_link(machine);
+        // In the RDM form, one that dials has an endpoint that all its connections share, too.
+        if listens || self.state().config.form == Form::Rdm {
+            self.open_ears(&mut link);
+        }
+        link
+    }
+
+    /// Connections that have something to deliver.
+    pub(crate) fn laden(&self) -> Vec<ConnKey> {
+        let state = self.state();
+        let conns = state.conns.iter().enumerate();
+        let laden = conns.filter(|(_, conn)| !conn.sends.is_empty());
+        laden.map(|(key, _)| key).collect()
+    }
+
+    /// Moves the oldest message of a connection. False: it has none, or nobody there takes it now.
+    pub(crate) fn deliver_one(&self, conn: ConnKey) -> bool {
+        self.state().deliver_from(conn)
+    }
+
+    /// Whether an endpoint would find something.
+    pub(crate) fn has_news(&self, link: usize) -> bool {
+        let state = self.state();
+        !state.links[link].cq.is_empty() || !state.links[link].cm.is_empty()
+    }
+
+    /// The end of a connection that dialed.
+    pub(crate) fn dialing_end(&self, conn: ConnKey) -> ConnKey {
+        let state = self.state();
+        match (state.conns[conn].target, state.conns[conn].peer) {
+            (None, Some(peer)) => peer,
+            _ => conn,
+        }
+    }
+
+    /// How everything lies, for whoever looks for what does not move: of each connection with something in it, its link, its phase, what is to be
+    /// sent and what is posted; of each link, what is not read.
+    pub(crate) fn queues(&self) -> Vec<String> {
+        let state = self.state();
+        let conns = state.conns.iter().enumerate();
+        let conns = conns.filter(|(_, conn)| !conn.sends.is_empty() || conn.phase != Phase::Closed);
+        let conns = conns.map(|(key, conn)| {
+            format!(
+                "connection {key} of link {} to {:?}: {:?}, {} to send, {} posted",
+                conn.link,
+                conn.peer,
+                conn.phase,
+                conn.sends.len(),
+                conn.receives.len()
+            )
+        });
+        let links = state.links.iter().enumerate().map(|(key, link)| {
+            let shared = link.shared.as_ref().map(VecDeque::len);
+            format!(
+                "link {key}: {} completions, {} late, {} events, shared {shared:?}",
+                link.cq.len(),
+                link.late.waiting.len(),
+                link.cm.len()
+            )
+        });
+        links.chain(conns).collect()
+    }
+
+    /// Connections that stand, each by the end that dialed.
+    pub(crate) fn standing(&self) -> Vec<ConnKey> {
+        let state = self.state();
+        let conns = state.conns.iter().enumerate();
+        let open = |conn: ConnKey| state.conns[conn].phase != Phase::Closed;
+        let stands = conns.filter(|(key, conn)| {
+            conn.target.is_some() && open(*key) && conn.peer.is_some_and(open)
+        });
+        stands.map(|(key, _)| key).collect()
+    }
+
+    /// A connection breaks: what was posted on either side fails, and both hear of it. In the RDM form, where nobody hears of an end, what was
+    /// posted fails.
+    pub(crate) fn cut(&self, conn: ConnKey) {
+        let mut state = self.state();
+        let form = state.config.form;
+        let ends: Vec<_> = std::iter::once(conn)
+            .chain(state.conns[conn].peer)
+            .collect();
+        for end in ends {
+            match form {
+                Form::Msg if state.conns[end].phase != Phase::Connected => continue,
+                Form::Msg => {
+                    state.flush(end, libc::ECONNRESET);
+                    let link = state.conns[end].link;
+                    state.links[link].cm.push_back(Cm::Shutdown { conn: end });
+                }
+                Form::Rdm => {
+                    let sends = std::mem::take(&mut state.conns[end].sends);
+                    for sent in &sends {
+                        state.finish_send(end, sent, Some(libc::EHOSTUNREACH));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The next dials to this link come to nothing: they are refused, or, in the RDM form, never heard.
+    pub(crate) fn refuse_dials(&self, link: usize, dials: usize) {
+        self.state().links[link].late.refuses = dials;
+    }
+
+    /// From now on what is sent is reported when [`report_late`](Self::report_late) says so; or no more.
+    pub(crate) fn hold_reports(&self, link: usize, on: bool) {
+        self.state().links[link].late.held = on;
+    }
+
+    /// Reports that wait.
+    pub(crate) fn held_reports(&self, link: usize) -> usize {
+        self.state().links[link].late.waiting.len()
+    }
+
+    /// One that waits is read next, whichever.
+    pub(crate) fn report_late(&self, link: usize, which: usize) {
+        let mut state = self.state();
+        let link = &mut state.links[link];
+        if which < link.late.waiting.len() {
+            let completion = link.late.waiting.swap_remove(which);
+            link.cq.push_back(completion);
+        }
+    }
+
+    /// Registrations that are open, but for those of this machine: the first bytes of their memory.
+    pub(crate) fn open_of(&self, machine: &FakeMemory) -> usize {
+        let ledger = lock(&self.ledger);
+        let its = ledger.mrs.values().filter(|mr| mr.registrar == machine.id);
+        its.count()
+    }
+}
+
+impl State {
+    /// Reports that something was sent, or puts that off.
+    pub(super) fn report_sent(&mut self, link: usize, context: usize, errno: Option<i32>) {
+        let done = completion(context, 0, None, errno);
+        match self.links[link].late.held {
+            true => {
+                self.touch_cell(context);
+                self.links[link].late.waiting.push(done);
+            }
+            false => self.report(link, done),
+        }
+    }
+
+    /// What was put off lies in the queue before an endpoint is closed.
+    pub(super) fn catch_up(&mut self, link: usize) {
+        let link = &mut self.links[link];
+        link.cq.extend(link.late.waiting.drain(..));
+    }
+
+    /// Whether a dial to this link is one of those that come to nothing.
+    pub(super) fn turns_away(&mut self, link: usize) -> bool {
+        let refuses = &mut self.links[link].late.refuses;
+        let away = *refuses > 0;
+        *refuses = refuses.saturating_sub(1);
+        away
+    }
+}

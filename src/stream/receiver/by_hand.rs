@@ -1,0 +1,91 @@
+//! `ReceiverByHand`: a receiver without threads, for tests that drive it turn by turn.
+
+use super::writing::{self, WriteDone, WriteJob};
+use super::*;
+use crate::stream::rehearsal::Crew;
+
+/// A receiver whose turns are taken, and whose blocks are written, when the test says so.
+pub(in crate::stream) struct ReceiverByHand {
+    /// For what an application asks of it.
+    pub(in crate::stream) handle: StreamReceiver,
+    engine: Option<Engine>,
+    /// For blocks, and for what takes long.
+    writers: Vec<Crew<WriteJob, WriteDone>>,
+}
+
+/// Threads for what takes long.
+const LONG_THREADS: u32 = 2;
+
+impl ReceiverByHand {
+    pub(in crate::stream) fn open(place: (Network, PeerAddr), config: ReceiverConfig) -> Self {
+        let mut writers = Vec::new();
+        let employ = |with: Employment| {
+            let (workers, queues) = Writers::by_hand(with.bounds);
+            for (queue, threads) in queues.into_iter().zip([with.threads, LONG_THREADS]) {
+                let (done, clock) = (with.done.clone(), with.clock.clone());
+                writers.push(Crew::new(threads, (queue, done), clock, writing::run));
+            }
+            Ok(workers)
+        };
+        let (handle, engine) =
+            StreamReceiver::prepare(&[place], config, employ).expect("a receiver");
+        Self {
+            handle,
+            engine: Some(engine),
+            writers,
+        }
+    }
+
+    fn engine(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect("it has not ended")
+    }
+
+    /// Whether it did something.
+    pub(in crate::stream) fn turn(&mut self) -> bool {
+        self.engine().turn_all()
+    }
+
+    /// When it takes its next turn, whatever happens.
+    pub(in crate::stream) fn due(&mut self) -> Instant {
+        self.engine().due()
+    }
+
+    /// What its writers do now; each job takes as long as is said of it. Whether one was done.
+    pub(in crate::stream) fn write(&mut self, takes: &mut dyn FnMut() -> Duration) -> bool {
+        let mut any = false;
+        for crew in &mut self.writers {
+            any |= crew.work(|_| takes());
+        }
+        any
+    }
+
+    pub(in crate::stream) fn next_written(&self) -> Option<Instant> {
+        let crews = self.writers.iter();
+        crews.filter_map(Crew::next_done).min()
+    }
+
+    /// Connections that it has, and streams that are not over.
+    pub(in crate::stream) fn busy(&mut self) -> usize {
+        self.engine().busy()
+    }
+
+    pub(in crate::stream) fn describe(&self) -> String {
+        let engine = self.engine.as_ref();
+        engine.map_or_else(String::new, Engine::in_words)
+    }
+
+    /// Tells it to stop at once; whether it will.
+    pub(in crate::stream) fn stop(&mut self) -> bool {
+        self.handle.begin_stop(self.handle.clock.now());
+        self.turn();
+        self.engine().has_stopped()
+    }
+
+    /// Its end, as of its thread: what is written goes on being written.
+    pub(in crate::stream) fn end(&mut self) {
+        self.writers.iter_mut().for_each(Crew::finish);
+        if let Some(engine) = self.engine.take() {
+            engine.end_now();
+        }
+    }
+}

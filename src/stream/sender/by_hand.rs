@@ -1,0 +1,80 @@
+//! `SenderByHand`: a sender without threads, for tests that drive it turn by turn.
+
+use super::reading::{self, Employment, ReadDone, ReadJob};
+use super::*;
+use crate::stream::rehearsal::Crew;
+
+/// A sender whose turns are taken, and whose blocks are read, when the test says so.
+pub(in crate::stream) struct SenderByHand {
+    /// For what an application asks of it.
+    pub(in crate::stream) handle: StreamSender,
+    engine: Option<Engine>,
+    readers: Crew<ReadJob, ReadDone>,
+}
+
+impl SenderByHand {
+    pub(in crate::stream) fn open(network: Network, config: SenderConfig) -> Self {
+        let mut readers = None;
+        let employ = |with: Employment| {
+            let (workers, queue) = Workers::by_hand(with.bound);
+            let run = reading::run;
+            readers = Some(Crew::new(with.threads, (queue, with.done), with.clock, run));
+            Ok(workers)
+        };
+        let (handle, engine) =
+            StreamSender::prepare(vec![network], config, employ).expect("a sender");
+        Self {
+            handle,
+            engine: Some(engine),
+            readers: readers.expect("they were employed"),
+        }
+    }
+
+    fn engine(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect("it has not ended")
+    }
+
+    /// Whether it did something.
+    pub(in crate::stream) fn turn(&mut self) -> bool {
+        self.engine().turn_all()
+    }
+
+    /// When it takes its next turn, whatever happens.
+    pub(in crate::stream) fn due(&mut self) -> Instant {
+        self.engine().due()
+    }
+
+    /// What its readers do now; each job takes as long as is said of it. Whether one was done.
+    pub(in crate::stream) fn read(&mut self, takes: &mut dyn FnMut() -> Duration) -> bool {
+        self.readers.work(|_| takes())
+    }
+
+    pub(in crate::stream) fn next_read(&self) -> Option<Instant> {
+        self.readers.next_done()
+    }
+
+    /// Connections that it has.
+    pub(in crate::stream) fn busy(&mut self) -> usize {
+        self.engine().connections()
+    }
+
+    pub(in crate::stream) fn describe(&self) -> String {
+        let engine = self.engine.as_ref();
+        engine.map_or_else(String::new, Engine::in_words)
+    }
+
+    /// Tells it to stop at once; whether it will.
+    pub(in crate::stream) fn stop(&mut self) -> bool {
+        self.handle.begin_stop(self.handle.clock.now());
+        self.turn();
+        self.engine().has_stopped()
+    }
+
+    /// Its end, as of its thread: what is read goes on being read.
+    pub(in crate::stream) fn end(&mut self) {
+        self.readers.finish();
+        if let Some(engine) = self.engine.take() {
+            engine.end_now();
+        }
+    }
+}
