@@ -6,6 +6,7 @@ use std::thread::ThreadId;
 
 use super::*;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload};
+use crate::clock::Clock;
 use crate::endpoint::ReceiveConfig;
 use crate::endpoint::core::rig::{LONG, Setup, send_settings};
 use crate::endpoint::core::send::SendCore;
@@ -86,7 +87,7 @@ fn connect(domain: &Arc<Domain>, peer: &PeerAddr, timeout: Duration) -> SendCore
     };
     let waiter = link.waiter();
     let settings = send_settings(&setup, &Arc::default());
-    SendCore::connect(link, waiter, *peer, headers, settings).unwrap()
+    SendCore::connect(link, waiter, Clock::system(), *peer, headers, settings).unwrap()
 }
 
 fn nobody() -> PeerAddr {

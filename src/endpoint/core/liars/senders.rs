@@ -13,6 +13,7 @@ use std::time::Instant;
 use super::crowd::{Crowd, Input, Liar, control, control2, kinds, mark, remember};
 use super::{CONNECTIONS_MAX, LONG, SLOT, WINDOW_SLOTS, free_slots, slots_of};
 use crate::buffer::{BufferMut, HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
+use crate::clock::Clock;
 use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, SendEvent};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -279,7 +280,9 @@ impl World {
             none => {
                 let (link, headers) = (self.crowd.net.link(), self.headers.clone());
                 let settings = settings(&self.abandoned);
-                let core = SendCore::connect(link, Arc::new(FakeWait), peer, headers, settings);
+                let waiter = Arc::new(FakeWait);
+                let core =
+                    SendCore::connect(link, waiter, Clock::system(), peer, headers, settings);
                 *none = Some(core.expect("a net connects"));
             }
         }
