@@ -1,5 +1,6 @@
 //! `FabricBuilder`: picks a provider, and says why when there is none.
 
+use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use libfabric_sys as sys;
@@ -117,6 +118,7 @@ impl FabricBuilder {
     /// # Errors
     ///
     /// * [`Error::Library`]: no usable libfabric on this machine.
+    /// * [`Error::Address`]: the provider has no device with the address of `node`, and would take another.
     /// * [`Error::NoProvider`]: nothing matches; which providers there are, and what ruled each out.
     /// * [`Error::Unsupported`]: the provider exists, but connections can't be made over it.
     /// * [`Error::Config`]: a setting out of range.
@@ -146,6 +148,9 @@ impl FabricBuilder {
                 // The first kind is the one that most providers have: its diagnosis says more.
                 Err(errno) => refused = refused.and(Err(errno)),
             }
+        }
+        if let Some(error) = self.elsewhere(library)? {
+            return Err(error);
         }
         let errno = refused.err().unwrap_or(sys::FI_ENODATA);
         Err(self.diagnose(library, errno)?.into())
@@ -234,12 +239,61 @@ impl FabricBuilder {
         }
     }
 
-    /// The first that we know and was asked for.
+    /// The first that we know and was asked for, at the address that was asked for.
     fn usable(
         &self,
         found: impl IntoIterator<Item = Info>,
         kind: EndpointKind,
     ) -> Option<(Info, &'static Provider)> {
+        let known = self.known(found, kind).into_iter();
+        let ips = self.node_ips();
+        let mut here = known.filter(|(info, _)| is_one_of(info, &ips));
+        here.next()
+    }
+
+    /// Providers have what was asked for, and at other addresses only: an error that names both.
+    fn elsewhere(&self, library: &'static sys::Library) -> Result<Option<Error>, Error> {
+        let Some(node) = &self.node else {
+            return Ok(None);
+        };
+        let ips = self.node_ips();
+        for &kind in self.kinds() {
+            let hints = self.hints(library, kind)?;
+            let found = Info::find(library, Some(node), None, sys::FI_SOURCE, Some(&hints));
+            let known = self.known(found.unwrap_or_default(), kind);
+            let other = known.into_iter().find(|(info, _)| !is_one_of(info, &ips));
+            if let Some((info, row)) = other
+                && let Some(ip) = ip_of(&info)
+            {
+                return Ok(Some(Error::Address {
+                    address: node.clone(),
+                    reason: format!(
+                        "provider {} has no such local address, and offers {ip} instead",
+                        row.name
+                    ),
+                }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The addresses of the node; none where any is as good as another, or where it has none, of which the provider may know more.
+    fn node_ips(&self) -> Vec<IpAddr> {
+        let found = self.node.as_deref().map(|node| (node, 0).to_socket_addrs());
+        let ips = found.into_iter().flatten().flatten().map(|addr| addr.ip());
+        let ips: Vec<_> = ips.collect();
+        match ips.iter().any(IpAddr::is_unspecified) {
+            true => Vec::new(),
+            false => ips,
+        }
+    }
+
+    /// Those that we know and that were asked for.
+    fn known(
+        &self,
+        found: impl IntoIterator<Item = Info>,
+        kind: EndpointKind,
+    ) -> Vec<(Info, &'static Provider)> {
         let usable = |info: Info| {
             // tcp ignores the hint, and answers with whatever interfaces there are.
             let is_wanted = |name: &String| info.domain_name() == *name;
@@ -251,7 +305,7 @@ impl FabricBuilder {
                 .filter(|_| self.interface.iter().all(is_wanted))
                 .map(|row| (info, row))
         };
-        found.into_iter().find_map(usable)
+        found.into_iter().filter_map(usable).collect()
     }
 
     /// A provider that we know and can't use is refused in words, before libfabric is asked; so is a kind of endpoint
@@ -305,6 +359,16 @@ impl FabricBuilder {
         )
         .map(Box::new)
     }
+}
+
+fn ip_of(info: &Info) -> Option<IpAddr> {
+    let addr = info.source()?.socket_addr()?;
+    Some(addr.ip())
+}
+
+/// Whether an answer is at one of these addresses; those without an IP address are everywhere.
+fn is_one_of(info: &Info, ips: &[IpAddr]) -> bool {
+    ips.is_empty() || ip_of(info).is_none_or(|ip| ip.is_unspecified() || ips.contains(&ip))
 }
 
 /// One thing that we need of a provider, as a hint.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use libfabric_sys as sys;
 
 use super::info::Info;
+use super::local_address::{check_local, find_local};
 use super::{Fabric, PeerAddr};
 use crate::Error;
 
@@ -127,11 +128,10 @@ impl EndpointSettings {
         }
         // Which of them it was: each on its own.
         for (alone, field, value) in self.one_by_one() {
-            if alone.ask(fabric).is_err() {
-                if let Some(source) = alone.source {
-                    return Err(not_here(fabric, &source));
-                }
-                return Err(refused(field, value));
+            match alone.ask(fabric) {
+                Err(error @ Error::Address { .. }) if alone.source.is_some() => return Err(error),
+                Err(_) => return Err(refused(field, value)),
+                Ok(_) => {}
             }
         }
         Err(refused("endpoint", format!("{self:?}")))
@@ -177,28 +177,32 @@ impl EndpointSettings {
     }
 
     /// What the provider answers to the fabric's own info with these settings as hints.
-    fn ask(&self, fabric: &Fabric) -> Result<Info, i32> {
-        let hints = fabric.info().duplicate().map_err(|_| libc::ENOMEM)?;
+    fn ask(&self, fabric: &Fabric) -> Result<Info, Error> {
+        let hints = fabric.info().duplicate()?;
         let mut hints = hints.without_addresses();
         hints.head_mut().handle = ptr::null_mut();
         self.adjust(&mut hints);
         let source = self.source.or_else(|| fabric.info().source());
-        let (node, service) = match source.and_then(|addr| addr.socket_addr()) {
-            Some(addr) => (Some(addr.ip().to_string()), Some(addr.port().to_string())),
-            None => (None, None),
+        let mut info = match source.and_then(|addr| addr.socket_addr()) {
+            Some(addr) => find_local(&hints, addr)?,
+            None => Info::find(hints.library(), None, None, 0, Some(&hints))
+                .and_then(|found| found.into_iter().next().ok_or(libc::ENODATA))
+                .map_err(|errno| Error::fabric("fi_getinfo", errno))?,
         };
-        let flags = if node.is_some() { sys::FI_SOURCE } else { 0 };
-        let found = Info::find(
-            hints.library(),
-            node.as_deref(),
-            service.as_deref(),
-            flags,
-            Some(&hints),
-        )?;
-        let mut info = found.into_iter().next().ok_or(libc::ENODATA)?;
         // Providers do not repeat the class.
         self.adjust(&mut info);
         Ok(info)
+    }
+
+    /// An endpoint that connects is where it was told to be.
+    pub(crate) fn check_source(
+        &self,
+        local: impl FnOnce() -> Option<PeerAddr>,
+    ) -> Result<(), Error> {
+        match &self.source {
+            Some(source) => check_local(source, local()),
+            None => Ok(()),
+        }
     }
 
     /// Writes what was asked for into an info: the addresses stay.
@@ -211,16 +215,6 @@ impl EndpointSettings {
         if let Some(class) = self.traffic_class {
             info.set_traffic_class(class.to_wire());
         }
-    }
-}
-
-fn not_here(fabric: &Fabric, addr: &PeerAddr) -> Error {
-    Error::Address {
-        address: addr.to_string(),
-        reason: format!(
-            "provider {} has no such local address",
-            fabric.info().provider_name()
-        ),
     }
 }
 

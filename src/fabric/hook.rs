@@ -1,4 +1,4 @@
-//! `OpenHook`: what stands in for `fi_endpoint` in tests that want it to take long, or to fail.
+//! `OpenHook`, `PassiveHook`: what stands in for `fi_endpoint` and `fi_passive_ep` in tests that want them to take long, to fail, or to do something else.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use libfabric_sys as sys;
 
-use super::Domain;
+use super::{Domain, Fabric};
 
 type Open = unsafe extern "C" fn(
     *mut sys::fid_domain,
@@ -40,17 +40,8 @@ impl OpenHook {
         let raw = domain.as_ptr();
         // SAFETY: the domain is open.
         let table = unsafe { (*raw).ops };
-        // SAFETY: tables of operations begin with their length.
-        let bytes = unsafe { table.cast::<usize>().read() };
-        let words = bytes.max(size_of::<sys::fi_ops_domain>()).div_ceil(8);
-        // For ever: somebody may be in it when the hook goes.
-        let copy = Box::leak(vec![0u64; words].into_boxed_slice()).as_mut_ptr();
-        // SAFETY: both have so many bytes, and the copy was just made.
-        unsafe {
-            copy.cast::<u8>()
-                .copy_from_nonoverlapping(table.cast(), bytes)
-        };
-        let copy = copy.cast::<sys::fi_ops_domain>();
+        // SAFETY: a table of the provider's.
+        let copy = unsafe { copy_of(table) };
         // SAFETY: a copy of the whole table, which nobody else knows.
         let open = unsafe { (*copy).endpoint.replace(open_endpoint) };
         let open = open.expect("a provider opens endpoints");
@@ -62,6 +53,23 @@ impl OpenHook {
             table,
         }
     }
+}
+
+/// A copy of a table of operations. For ever: somebody may be in it when the hook goes.
+///
+/// # Safety
+/// It begins with its length in bytes, as tables of libfabric do.
+unsafe fn copy_of<T>(table: *mut T) -> *mut T {
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { table.cast::<usize>().read() };
+    let words = bytes.max(size_of::<T>()).div_ceil(8);
+    let copy = Box::leak(vec![0u64; words].into_boxed_slice()).as_mut_ptr();
+    // SAFETY: both have so many bytes, and the copy was just made.
+    unsafe {
+        copy.cast::<u8>()
+            .copy_from_nonoverlapping(table.cast(), bytes)
+    };
+    copy.cast()
 }
 
 impl Drop for OpenHook {
@@ -86,4 +94,72 @@ unsafe extern "C" fn open_endpoint(
         0 => unsafe { open(domain, info, ep, context) },
         refused => refused,
     }
+}
+
+type Listen = unsafe extern "C" fn(
+    *mut sys::fid_fabric,
+    *mut sys::fi_info,
+    *mut *mut sys::fid_pep,
+    *mut c_void,
+) -> c_int;
+
+/// By the fabric's address.
+static LISTENS: Mutex<BTreeMap<usize, Listen>> = Mutex::new(BTreeMap::new());
+
+/// Until it is dropped, listeners of the fabric are made at any port, whatever is asked for.
+pub(crate) struct PassiveHook {
+    fabric: Arc<Fabric>,
+    table: *mut sys::fi_ops_fabric,
+}
+
+impl PassiveHook {
+    pub(crate) fn new(fabric: &Arc<Fabric>) -> Self {
+        let raw = fabric.as_ptr();
+        // SAFETY: the fabric is open.
+        let table = unsafe { (*raw).ops };
+        // SAFETY: a table of the provider's.
+        let copy = unsafe { copy_of(table) };
+        // SAFETY: a copy of the whole table, which nobody else knows.
+        let listen = unsafe { (*copy).passive_ep.replace(listen_anywhere) };
+        let listen = listen.expect("a provider listens");
+        let mut listens = LISTENS.lock().unwrap_or_else(PoisonError::into_inner);
+        listens.insert(raw as usize, listen);
+        // SAFETY: as above; a test's own fabric, which nobody uses meanwhile.
+        unsafe { (*raw).ops = copy };
+        Self {
+            fabric: Arc::clone(fabric),
+            table,
+        }
+    }
+}
+
+impl Drop for PassiveHook {
+    fn drop(&mut self) {
+        let raw = self.fabric.as_ptr();
+        // SAFETY: the fabric is open, and this is the table that it had.
+        unsafe { (*raw).ops = self.table };
+    }
+}
+
+unsafe extern "C" fn listen_anywhere(
+    fabric: *mut sys::fid_fabric,
+    info: *mut sys::fi_info,
+    pep: *mut *mut sys::fid_pep,
+    context: *mut c_void,
+) -> c_int {
+    let listens = LISTENS.lock().unwrap_or_else(PoisonError::into_inner);
+    let listen = *listens.get(&(fabric as usize)).expect("hooked");
+    drop(listens);
+    // SAFETY: whoever calls fi_passive_ep gives an info.
+    forget_port(unsafe { &*info });
+    // SAFETY: the arguments of this call.
+    unsafe { listen(fabric, info, pep, context) }
+}
+
+/// Any port will do.
+pub(crate) fn forget_port(info: &sys::fi_info) {
+    let addr = info.src_addr.cast::<libc::sockaddr_in>();
+    assert_eq!(info.src_addrlen, size_of::<libc::sockaddr_in>());
+    // SAFETY: an address of IPv4, as its length says, of an info that is the caller's alone.
+    unsafe { (*addr).sin_port = 0 };
 }

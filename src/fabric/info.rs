@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ptr::{self, NonNull};
@@ -236,21 +236,23 @@ impl Info {
 
     /// Names the peer that an endpoint of this info is to connect to.
     pub(crate) fn set_destination(&mut self, peer: SocketAddr) -> Result<(), Error> {
-        let (address, len) = (ProviderAddress::socket(peer), socket_address_len(peer));
-        // SAFETY: a call for memory; the library frees it with the info by free(3).
-        let copy = unsafe { libc::malloc(len) };
-        if copy.is_null() {
-            return Err(Error::fabric("malloc", libc::ENOMEM));
-        }
-        // SAFETY: both have `len` bytes, and the copy was just made.
-        unsafe {
-            copy.cast::<u8>()
-                .copy_from_nonoverlapping(address.as_ptr().cast(), len);
-        }
+        let (copy, len) = duplicate_address(peer)?;
         let head = self.head_mut();
         let before = std::mem::replace(&mut head.dest_addr, copy);
         head.dest_addrlen = len;
         // SAFETY: the library allocated it with malloc(3), or it is ours, or null; nothing refers to it any more.
+        unsafe { libc::free(before) };
+        Ok(())
+    }
+
+    /// As `fi_getinfo` does for an address of this machine.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn set_source(&mut self, addr: SocketAddr) -> Result<(), Error> {
+        let (copy, len) = duplicate_address(addr)?;
+        let head = self.head_mut();
+        let before = std::mem::replace(&mut head.src_addr, copy);
+        head.src_addrlen = len;
+        // SAFETY: as above.
         unsafe { libc::free(before) };
         Ok(())
     }
@@ -359,6 +361,22 @@ fn duplicate_text(field: &'static str, value: &str) -> Result<*mut c_char, Error
     } else {
         Ok(copy)
     }
+}
+
+/// A `sockaddr` that the library may free, and its bytes.
+fn duplicate_address(addr: SocketAddr) -> Result<(*mut c_void, usize), Error> {
+    let (address, len) = (ProviderAddress::socket(addr), socket_address_len(addr));
+    // SAFETY: a call for memory; the library frees it with the info by free(3).
+    let copy = unsafe { libc::malloc(len) };
+    if copy.is_null() {
+        return Err(Error::fabric("malloc", libc::ENOMEM));
+    }
+    // SAFETY: both have `len` bytes, and the copy was just made.
+    unsafe {
+        copy.cast::<u8>()
+            .copy_from_nonoverlapping(address.as_ptr().cast(), len);
+    }
+    Ok((copy, len))
 }
 
 /// Reads a `sockaddr`, if it is an IP address and whole.

@@ -24,6 +24,7 @@ mod handle;
 pub(crate) mod hook;
 mod info;
 mod keys;
+mod local_address;
 mod mr;
 mod operation;
 mod pep;
@@ -61,6 +62,7 @@ pub(crate) use av::{Av, FiAddr, fits};
 pub(crate) use device_memory::{DeviceRegistrar, Terms, register as register_device};
 pub(crate) use ep::{Ep, OpenedEp, unreachable};
 pub(crate) use info::Info;
+pub(crate) use local_address::check_local;
 pub(crate) use operation::{
     COMPLETION_BATCH, CmData, Completions, LinkCompletion, PEER_WROTE, PostRefused, RemoteRange,
     RmaPost, SendPost,

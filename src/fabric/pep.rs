@@ -11,6 +11,7 @@ use libfabric_sys as sys;
 use super::address::AddrForm;
 use super::ep::check;
 use super::info::{Info, read_address};
+use super::local_address::{check_local, find_local};
 use super::queue::Eq;
 use super::{Fabric, handle};
 use crate::Error;
@@ -63,6 +64,8 @@ impl Pep {
         let rc = unsafe { sys::fi_listen(pep.as_ptr()) };
         check("fi_listen", rc).map_err(|error| in_use(error, addr))?;
         pep.local = pep.read_name()?;
+        // Dropped, and closed, where it is not.
+        check_local(addr, Some(pep.local))?;
         Ok(pep)
     }
 
@@ -119,36 +122,21 @@ impl fmt::Debug for Pep {
 
 /// The fabric's info with another local address.
 pub(crate) fn local_info(fabric: &Fabric, addr: &PeerAddr) -> Result<Info, Error> {
-    let bad = |reason: String| Error::Address {
-        address: addr.to_string(),
-        reason,
-    };
     let socket = match (addr.form(), addr.socket_addr()) {
         // The address that the fabric was found with names no port: the provider chooses one.
         (AddrForm::Any, _) => return fabric.info().duplicate(),
         (_, Some(socket)) => socket,
         (_, None) => {
-            let reason = "this provider names its listeners itself: listen at \"any\"";
-            return Err(bad(reason.to_owned()));
+            return Err(Error::Address {
+                address: addr.to_string(),
+                reason: "this provider names its listeners itself: listen at \"any\"".to_owned(),
+            });
         }
     };
-    let (node, service) = (socket.ip().to_string(), socket.port().to_string());
     let hints = fabric.info().duplicate()?;
     let mut hints = hints.without_addresses();
     hints.head_mut().handle = ptr::null_mut();
-    let found = Info::find(
-        hints.library(),
-        Some(&node),
-        Some(&service),
-        sys::FI_SOURCE,
-        Some(&hints),
-    );
-    let here = |info: &Info| info.source().is_some();
-    let info = found.ok().and_then(|found| found.into_iter().find(here));
-    info.ok_or_else(|| {
-        let provider = fabric.info().provider_name();
-        bad(format!("provider {provider} has no such local address"))
-    })
+    find_local(&hints, socket)
 }
 
 /// Turns an address that could not be had into an error that names it.

@@ -163,6 +163,7 @@ impl FabricLink {
     fn open_active(&mut self, mut info: Info, peer: &PeerAddr) -> Result<Ep, Error> {
         let (domain, sizes) = (&self.domain, self.queue_sizes);
         let ep = Ep::open_active(domain, &mut info, peer, sizes, (&self.cq, &self.eq))?;
+        self.settings.check_source(|| ep.local())?;
         self.admit(ep)
     }
 
@@ -176,9 +177,12 @@ impl FabricLink {
     /// Endpoints that threads have opened: their connections go on, or end.
     fn take_sought(&mut self) {
         let (cq, eq, stale) = (&self.cq, &self.eq, &self.stale);
-        let over = self
-            .search
-            .take(|opened: OpenedEp| unstale(stale, Ep::connected(opened, cq, eq)?));
+        let settings = &self.settings;
+        let over = self.search.take(|opened: OpenedEp| {
+            let ep = Ep::connected(opened, cq, eq)?;
+            settings.check_source(|| ep.local())?;
+            unstale(stale, ep)
+        });
         for (key, errno) in over {
             self.events.push_back(RawEvent {
                 kind: 0,

@@ -34,8 +34,8 @@ use crate::endpoint::protocol::rdm_hello::{self, HelloTail};
 use crate::endpoint::protocol::wire::{self, ControlKind, HELLO_LEN, Hello};
 use crate::errno::FabricErrno;
 use crate::fabric::{
-    Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_peer, in_use,
-    local_info,
+    Av, Cq, Domain, EndpointKind, EndpointSettings, Ep, FiAddr, Info, PeerAddr, check_local,
+    check_peer, in_use, local_info,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
@@ -116,7 +116,9 @@ impl RdmLink {
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
         let info = settings.info(domain.fabric())?;
-        Self::with(domain, info, (tx, rx), settings, false)
+        let link = Self::with(domain, info, (tx, rx), settings, false)?;
+        settings.check_source(|| Some(link.local))?;
+        Ok(link)
     }
 
     /// A link for many connections that this side makes, over one endpoint, with room for the operations of all together.
@@ -127,7 +129,9 @@ impl RdmLink {
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
         let info = settings.info(domain.fabric())?;
-        Self::with(domain, info, (tx, rx), settings, true)
+        let link = Self::with(domain, info, (tx, rx), settings, true)?;
+        settings.check_source(|| Some(link.local))?;
+        Ok(link)
     }
 
     /// A link that listens, with room for the operations of all connections together.
@@ -140,7 +144,10 @@ impl RdmLink {
     ) -> Result<Self, Error> {
         let mut info = local_info(domain.fabric(), addr)?;
         settings.adjust(&mut info);
-        Self::with(domain, info, (tx, rx), settings, true).map_err(|error| in_use(error, addr))
+        let link = Self::with(domain, info, (tx, rx), settings, true)
+            .map_err(|error| in_use(error, addr))?;
+        check_local(addr, Some(link.local))?;
+        Ok(link)
     }
 
     fn with(

@@ -316,6 +316,7 @@ impl Inbox {
 fn errno_of(error: &Error) -> FabricErrno {
     match error {
         Error::Fabric { errno, .. } => *errno,
+        Error::Address { .. } => FabricErrno::new(libc::EADDRNOTAVAIL),
         _ => FabricErrno::new(libc::EIO),
     }
 }

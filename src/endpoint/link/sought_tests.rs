@@ -11,7 +11,7 @@ use crate::endpoint::core::rig::{LONG, Setup, send_settings};
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::protocol::connection::CloseReason;
-use crate::fabric::hook::OpenHook;
+use crate::fabric::hook::{OpenHook, PassiveHook, forget_port};
 use crate::{ReceiveEndpoint, ReceiveEvent};
 
 fn domain() -> Option<Arc<Domain>> {
@@ -287,4 +287,41 @@ fn queues_are_shortened_for_errors_of_sizes_only() {
         let of_the_peer = matches!(errno, libc::ETIMEDOUT | libc::EHOSTUNREACH);
         assert_eq!(made.is_ok(), of_the_peer, "{errno}: {made:?}");
     }
+}
+
+/// A port that nobody has now.
+fn free_addr() -> PeerAddr {
+    let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.local_addr().unwrap().into()
+}
+
+#[test]
+fn who_is_somewhere_else_than_asked_is_not_there_at_all() {
+    let Some(domain) = domain() else { return };
+    let (asked, settings) = (free_addr(), EndpointSettings::default());
+    let named = |error: Error| {
+        let text = error.to_string();
+        let is_address = matches!(error, Error::Address { .. });
+        assert!(is_address && text.contains(&asked.to_string()), "{text}");
+        assert!(text.contains("instead"), "{text}");
+    };
+    {
+        let _hook = PassiveHook::new(domain.fabric());
+        let listen = FabricLink::listen(&domain, &asked, 8, 8, (8, 8), &settings);
+        named(listen.expect_err("it listens at another port"));
+    }
+    let link = FabricLink::listen(&domain, &asked, 8, 8, (8, 8), &settings).unwrap();
+    assert_eq!(link.local_addr(), Some(asked));
+    drop(link);
+    let source = settings.source(asked);
+    let mut link = FabricLink::open(&domain, 8, 8, &source).unwrap();
+    {
+        let _hook = OpenHook::new(&domain, |info| {
+            forget_port(info);
+            0
+        });
+        named(link.prepare_connect(&nobody()).expect_err("another port"));
+    }
+    let conn = link.prepare_connect(&nobody()).unwrap();
+    link.close(conn).unwrap();
 }
