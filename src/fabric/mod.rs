@@ -36,6 +36,7 @@ mod registration_cache;
 mod report;
 mod resolver;
 mod rma;
+mod run;
 mod shm;
 
 use std::ffi::{CStr, c_char};
@@ -72,6 +73,7 @@ pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use resolver::JobId;
 pub(crate) use rma::RmaLimits;
+pub use run::Run;
 pub(crate) use shm::check_peer;
 
 use self::keys::KeyGuard;
