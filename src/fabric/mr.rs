@@ -53,9 +53,18 @@ pub(super) fn register(
     base: NonNull<u8>,
     len: usize,
 ) -> Result<RawRegistration, RegisterError> {
-    let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
-    register_for(domain, base, len, own_access(domain), key)
-        .map_err(|refused| refused.explain("fi_mr_reg", len))
+    let register = |access| {
+        let key = NEXT_KEY.fetch_add(1, Ordering::Relaxed);
+        register_for(domain, base, len, access, key)
+    };
+    match register(own_access(domain)) {
+        // Memory that nobody may write, as a file that was mapped for reading: a card can still send it.
+        Err(Refused::Code(rc)) if [-libc::EFAULT, -libc::EACCES].contains(&rc) => {
+            register(sent_access(domain)).map_err(|_| Refused::Code(rc))
+        }
+        registered => registered,
+    }
+    .map_err(|refused| refused.explain("fi_mr_reg", len))
 }
 
 /// What this side does with its memory.
@@ -66,6 +75,11 @@ fn own_access(domain: &Domain) -> u64 {
         access |= sys::FI_READ | sys::FI_WRITE;
     }
     access
+}
+
+/// The part of it that only reads the memory.
+fn sent_access(domain: &Domain) -> u64 {
+    own_access(domain) & (sys::FI_SEND | sys::FI_WRITE)
 }
 
 /// What a peer may do.

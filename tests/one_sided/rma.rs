@@ -19,15 +19,15 @@ use fabricast::error::SendErrorKind;
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 
 /// A pair whose receiver has windows, in a domain of its own.
-struct Both {
-    pair: Pair,
+pub(crate) struct Both {
+    pub(crate) pair: Pair,
     connection: ConnectionId,
-    near: Vec<WindowEvent>,
-    far: Vec<WindowEvent>,
+    pub(crate) near: Vec<WindowEvent>,
+    pub(crate) far: Vec<WindowEvent>,
     ended: Option<CloseReason>,
 }
 
-fn with_windows() -> ReceiveConfig {
+pub(crate) fn with_windows() -> ReceiveConfig {
     small_receiver().windows(16)
 }
 
@@ -40,7 +40,7 @@ impl Both {
         Self::over(Pair::apart(domain, send, receive))
     }
 
-    fn over(mut pair: Pair) -> Self {
+    pub(crate) fn over(mut pair: Pair) -> Self {
         // A first message says which connection it is.
         let payload = pair.buffer(b"hello");
         pair.send(payload, b"", 0);
@@ -80,7 +80,7 @@ impl Both {
         }
     }
 
-    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
         drive(what, SOON, || {
             self.step();
             done(self)
@@ -88,7 +88,11 @@ impl Both {
     }
 
     /// A window at the receiver, and the sender's view of it.
-    fn far_window(&mut self, slice: RegionSlice, access: Access) -> (LocalWindow, RemoteWindow) {
+    pub(crate) fn far_window(
+        &mut self,
+        slice: RegionSlice,
+        access: Access,
+    ) -> (LocalWindow, RemoteWindow) {
         let local = self
             .pair
             .receiver()
@@ -114,7 +118,7 @@ fn memory(bytes: &[u8]) -> RegionSlice {
     slice
 }
 
-fn contents(slice: &RegionSlice) -> Vec<u8> {
+pub(crate) fn contents(slice: &RegionSlice) -> Vec<u8> {
     // SAFETY: the memory is mapped, and no operation on it is in flight when the tests look.
     unsafe { std::slice::from_raw_parts(slice.as_ptr(), slice.len()) }.to_vec()
 }

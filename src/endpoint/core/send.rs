@@ -182,6 +182,8 @@ pub(crate) struct SendCore<L: Link> {
     jiffies: Jiffies,
     /// The same for posts, which must not take a look away from the polls.
     post_jiffies: Jiffies,
+    /// What a connection that ended while it was begun has to tell: in the next poll.
+    early: Vec<SendEvent>,
     /// More came than sends that are done: the connection may want something.
     eventful: bool,
     /// When the machine wants to be looked at, as of the last poll.
@@ -272,6 +274,7 @@ impl<L: Link> SendCore<L> {
             polls_without_clock: 0,
             jiffies: Jiffies::new(),
             post_jiffies: Jiffies::new(),
+            early: Vec::new(),
             eventful: true,
             machine_deadline: None,
             kernel_bytes: KernelBytes::default(),
@@ -304,8 +307,14 @@ impl<L: Link> SendCore<L> {
         for _ in 0..CONTROL_RECEIVES {
             self.post_control_receive();
         }
-        self.act(&mut Vec::new());
+        // The provider may refuse it at once, as tcp does an address that its own has no way to: the next poll tells.
+        let mut early = std::mem::take(&mut self.early);
+        self.act(&mut early);
+        self.early = early;
         self.arm_timer();
+        if !self.early.is_empty() {
+            self.wait.wake();
+        }
     }
 
     /// Whether another connection can be made in the place of the one that ended.
@@ -542,6 +551,7 @@ impl<L: Link> SendCore<L> {
     pub(crate) fn poll(&mut self, events: &mut Vec<SendEvent>) -> Result<(), Error> {
         let look_everywhere = self.wait.begin_poll();
         if self.conn.is_none() {
+            events.append(&mut self.early);
             self.release_passed(events);
             return Ok(());
         }
@@ -1140,6 +1150,7 @@ impl<L: Link> SendCore<L> {
                     .sleep(Instant::now() + Duration::from_millis(100))?;
             }
         }
+        events.append(&mut self.early);
         self.leave_windows(&mut events);
         Ok(events)
     }
