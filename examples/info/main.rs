@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use fabricast::cuda::{CudaError, Device};
-use fabricast::fabric::{DevicePaths, PROVIDERS};
+use fabricast::fabric::{DevicePaths, PROVIDERS, Provider};
 use fabricast::storage::cufile::CuFile;
 use fabricast::{Fabric, Region};
 
@@ -49,7 +49,7 @@ fn main() {
     println!("\nProviders");
     let wanted = |name: &str| args.provider.iter().all(|it| it == name);
     for row in PROVIDERS.iter().filter(|row| wanted(row.name)) {
-        print_provider(row.name, &devices, args.device);
+        print_provider(row, &devices, args.device);
     }
 }
 
@@ -84,8 +84,13 @@ fn yes(has: bool) -> &'static str {
     if has { "yes" } else { "no" }
 }
 
-fn print_provider(name: &'static str, devices: &Result<Vec<Device>, CudaError>, device: u32) {
+fn print_provider(row: &Provider, devices: &Result<Vec<Device>, CudaError>, device: u32) {
+    let name = row.name;
     println!("  {name}");
+    if row.ran_on().next().is_none() {
+        println!("    ran on: nothing, it is from documentation and sources");
+    }
+    row.ran_on().for_each(|run| println!("    ran on: {run}"));
     // On a machine with a GPU every provider is asked: a library without CUDA may offer what it can't do, and that is worth knowing.
     let fabric = match Fabric::builder()
         .provider(name)

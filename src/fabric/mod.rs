@@ -35,6 +35,7 @@ mod registration_cache;
 mod report;
 mod resolver;
 mod rma;
+mod run;
 mod shm;
 
 use std::ffi::{CStr, c_char};
@@ -70,6 +71,7 @@ pub(crate) use pep::{Pep, in_use, local_info};
 pub(crate) use queue::{Cq, Eq, RawEvent};
 pub(crate) use resolver::JobId;
 pub(crate) use rma::RmaLimits;
+pub use run::Run;
 pub(crate) use shm::check_peer;
 
 use self::keys::KeyGuard;

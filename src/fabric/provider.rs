@@ -1,9 +1,11 @@
 //! What is known of each provider, as data: one row a provider.
 //!
-//! Facts come from the provider's man page (`fi_tcp.7`, `fi_verbs.7`, …) and, for the rows marked
-//! [`Evidence::Tested`], from running it. Code asks the row; it never compares provider names.
+//! Facts come from the provider's man page (`fi_tcp.7`, `fi_verbs.7`, …) and from running it, where that was done ([`Provider::ran_on`]). Code asks the
+//! row; it never compares provider names.
 
 use std::fmt;
+
+use super::run::Run;
 
 /// The kind of libfabric endpoint that connections are made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,9 +77,9 @@ impl fmt::Display for Shape {
 /// Where a row's facts come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Evidence {
-    /// Run by our tests, on machines that have it.
+    /// Run by our tests, on machines that have it: [`Provider::ran_on`] says which.
     Tested,
-    /// From documentation only.
+    /// From documentation and sources only.
     Documented,
 }
 
@@ -133,8 +135,8 @@ pub struct Provider {
     pub caches_registrations: bool,
     /// Bytes that it copies by itself, in words.
     pub copies: &'static str,
-    /// Where the facts come from.
-    pub evidence: Evidence,
+    /// What else to know of it, in words.
+    pub remarks: Option<&'static str>,
     /// Why connections can't be made over it yet, if so.
     pub refused: Option<&'static str>,
     /// What the process must have been started with, if anything: a variable that libfabric reads, its value, and what is
@@ -143,6 +145,20 @@ pub struct Provider {
 }
 
 impl Provider {
+    /// Where the conformance suite ran it (`make conformance`), the newest for each library and device: docs/providers.tsv. Nowhere: the row is from
+    /// documentation and sources.
+    pub fn ran_on(&self) -> impl Iterator<Item = Run> {
+        Run::all().filter(|run| run.provider == self.name)
+    }
+
+    /// Where the row's facts come from.
+    pub fn evidence(&self) -> Evidence {
+        match self.ran_on().next() {
+            Some(_) => Evidence::Tested,
+            None => Evidence::Documented,
+        }
+    }
+
     /// What ends a peer's access to memory that was registered for it.
     pub(crate) fn access_ends(&self, kind: EndpointKind) -> AccessEnds {
         match (self.access_ends, kind) {
@@ -158,6 +174,19 @@ impl Provider {
             (!set).then_some(why)
         });
         self.refused.or(lacks)
+    }
+}
+
+/// The name, and where it ran.
+impl fmt::Display for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)?;
+        let mut runs = self.ran_on();
+        match runs.next() {
+            None => return f.write_str(", from documentation and sources, not run"),
+            Some(run) => write!(f, ", ran on {run}")?,
+        }
+        runs.try_for_each(|run| write!(f, "; and on {run}"))
     }
 }
 
@@ -196,7 +225,7 @@ pub const PROVIDERS: &[Provider] = &[
         favours_writes: false,
         caches_registrations: false,
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
-        evidence: Evidence::Tested,
+        remarks: None,
         refused: None,
         environment: None,
     },
@@ -229,7 +258,7 @@ pub const PROVIDERS: &[Provider] = &[
         // vrb_domain.
         caches_registrations: true,
         copies: "none",
-        evidence: Evidence::Documented,
+        remarks: None,
         refused: None,
         environment: None,
     },
@@ -237,13 +266,7 @@ pub const PROVIDERS: &[Provider] = &[
         over_tcp: true,
         reports_after_close: false,
         environment: RXM_ENVIRONMENT,
-        ..rdm(
-            "tcp;ofi_rxm",
-            4,
-            true,
-            "as tcp, and messages up to 16 KiB",
-            Evidence::Tested,
-        )
+        ..rdm("tcp;ofi_rxm", 4, true, "as tcp, and messages up to 16 KiB")
     },
     // rxm_info_to_rxm: the smaller of its own CQ data (8) and the core provider's (4).
     Provider {
@@ -253,18 +276,13 @@ pub const PROVIDERS: &[Provider] = &[
         // One-sided operations go to the card as they are.
         access_ends: AccessEnds::WithKey,
         cq_data: 4,
-        ..rdm(
-            "verbs;ofi_rxm",
-            4,
-            true,
-            "messages up to 16 KiB",
-            Evidence::Documented,
-        )
+        ..rdm("verbs;ofi_rxm", 4, true, "messages up to 16 KiB")
     },
     // libfabric 1.17's name for what is `tcp` with FI_EP_RDM later; its wait descriptor is always ready.
     Provider {
         over_tcp: true,
-        ..rdm("net", 4, false, "as tcp", Evidence::Tested)
+        remarks: Some("what libfabric 1.17 calls `tcp` over FI_EP_RDM"),
+        ..rdm("net", 4, false, "as tcp")
     },
     Provider {
         reports_after_close: false,
@@ -272,20 +290,22 @@ pub const PROVIDERS: &[Provider] = &[
         reads_outlive_close: true,
         holds_registrations: true,
         cuda_ipc: true,
+        remarks: Some(
+            "listening at `any`, between processes; both ends on one version; on 1.17 a peer that is killed may hang those it was sending to",
+        ),
         ..rdm(
             "shm",
             4,
             false,
             "messages up to 4 KiB twice, larger ones once",
-            Evidence::Tested,
         )
     },
     // Its descriptor is written by progress, which with FI_PROGRESS_MANUAL is ours: who sleeps on it, sleeps.
     Provider {
         over_tcp: true,
-        ..rdm("sockets", 8, false, "sends up to 255 B", Evidence::Tested)
+        ..rdm("sockets", 8, false, "sends up to 255 B")
     },
-    rdm("udp;ofi_rxd", 4, false, "every message", Evidence::Tested),
+    rdm("udp;ofi_rxd", 4, false, "every message"),
     // fi_efa.7 and prov/efa: RXR_IOV_LIMIT, later EFA_RDM_IOV_LIMIT, 4; CQ data of 8 bytes in 1.17 and 4 since 1.18 (EFA_CQ_DATA_SIZE);
     // no wait object in 1.17, later only where its shared memory is off. Of a cache, 1.17 has one of its own for those who don't say FI_MR_LOCAL; we do.
     Provider {
@@ -294,7 +314,7 @@ pub const PROVIDERS: &[Provider] = &[
         uses_more: true,
         // Injected messages take a buffer and a copy that others do without.
         inject_pays: false,
-        ..rdm("efa", 4, false, "small messages", Evidence::Documented)
+        ..rdm("efa", 4, false, "small messages")
     },
     // fi_cxi.7 and prov/cxi: FI_MR_ENDPOINT always, FI_WAIT_FD, CXIP_REMOTE_CQ_DATA_SZ 8, one segment, injects 192 B.
     Provider {
@@ -304,7 +324,8 @@ pub const PROVIDERS: &[Provider] = &[
         uses_more: true,
         // As efa; short messages go with the command in any case.
         inject_pays: false,
-        ..rdm("cxi", 1, true, "small messages", Evidence::Documented)
+        remarks: Some("one segment a message, so by headroom"),
+        ..rdm("cxi", 1, true, "small messages")
     },
     // fi_psm3.7 and psmx3_attr.c: FI_CONTEXT; PSMX3_IOV_MAX_COUNT 13; 8 bytes of CQ data only without FI_MSG, else 4. Its wait objects are
     // driven by a thread of its own (psmx3_wait.c), which nobody asked for.
@@ -313,7 +334,7 @@ pub const PROVIDERS: &[Provider] = &[
         cq_data: 4,
         context_cells: true,
         inject_pays: true,
-        ..rdm("psm3", 13, false, "small messages", Evidence::Documented)
+        ..rdm("psm3", 13, false, "small messages")
     },
     // fi_opx.7 and fi_opx.h: FI_OPX_IOV_LIMIT 1, FI_OPX_REMOTE_CQ_DATA_SIZE 4, FI_ASYNC_IOV (and FI_CONTEXT2 in 1.17), no FI_ORDER_SAS.
     Provider {
@@ -324,7 +345,7 @@ pub const PROVIDERS: &[Provider] = &[
         refused: Some(
             "promises no order of messages (FI_ORDER_SAS), which connections over FI_EP_RDM need",
         ),
-        ..rdm("opx", 1, false, "small messages", Evidence::Documented)
+        ..rdm("opx", 1, false, "small messages")
     },
 ];
 
@@ -333,7 +354,6 @@ const fn rdm(
     iov_limit: usize,
     wait_fd: bool,
     copies: &'static str,
-    evidence: Evidence,
 ) -> Provider {
     Provider {
         name,
@@ -358,7 +378,7 @@ const fn rdm(
         favours_writes: false,
         caches_registrations: false,
         copies,
-        evidence,
+        remarks: None,
         refused: None,
         environment: None,
     }
@@ -385,6 +405,24 @@ mod tests {
             assert_eq!(provider(row.name).map(|r| r.name), Some(row.name));
         }
         assert!(provider("no such provider").is_none());
+    }
+
+    #[test]
+    fn a_row_says_where_it_ran() {
+        let tcp = provider("tcp").unwrap();
+        assert_eq!(tcp.evidence(), Evidence::Tested);
+        let text = tcp.to_string();
+        assert!(
+            text.starts_with("tcp, ran on FI_EP_MSG, libfabric "),
+            "{text}"
+        );
+        assert!(text.contains("; and on FI_EP_RDM, "), "{text}");
+        let efa = provider("efa").unwrap();
+        assert_eq!(efa.evidence(), Evidence::Documented);
+        assert_eq!(
+            efa.to_string(),
+            "efa, from documentation and sources, not run"
+        );
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! what they are asked for has limits that are wide enough for that. FABRICAST_ROW and FABRICAST_CASE, parts of names, run
 //! some of them only; FABRICAST_JOBS is how many run at a time; FABRICAST_LIBFABRIC_2 names a second library, as in `mixed`.
 //!
+//! What ran is kept for docs/providers.tsv: see `ran_on.rs`.
+//!
 //! One more behaviour: see `behaviours/mod.rs`.
 
 mod behaviours;
@@ -12,6 +14,7 @@ mod behaviours;
 mod common;
 mod message;
 mod on;
+mod ran_on;
 mod receiver;
 mod rows;
 mod run;
@@ -39,6 +42,7 @@ fn every_behaviour_on_every_provider() {
     let _dog = Watchdog::with(NAME, Duration::from_secs(1500));
     let (lines, pairs) = run::all();
     println!("\n{}---- end of the table", table::table(&lines, &pairs));
+    ran_on::write(&lines);
     let failed: Vec<_> = lines
         .iter()
         .chain(&pairs)

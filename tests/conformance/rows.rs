@@ -86,13 +86,16 @@ pub(crate) fn open(row: &Row) -> Result<Arc<Domain>, Error> {
     builder.open()?.open_domain()
 }
 
-/// Whether the library has the row, asked in a process of its own: its version, or why not.
-pub(crate) fn probe(row: &str, library: &str) -> Result<String, String> {
+/// Whether the library has the row, asked in a process of its own: its version and what device the row is on, or why not.
+pub(crate) fn probe(row: &str, library: &str) -> Result<(String, String), String> {
     let mut child = on::start("probe", row, library, "");
     let answer = child.expect("probed", 2 * SOON);
     child.finish(SOON);
     match answer.split_once(' ') {
-        Some(("yes", version)) => Ok(version.to_owned()),
+        Some(("yes", found)) => {
+            let (version, device) = found.split_once(' ').unwrap_or((found, ""));
+            Ok((version.to_owned(), device.to_owned()))
+        }
         Some((_, reason)) => Err(reason.to_owned()),
         None => Err(answer),
     }
@@ -101,7 +104,11 @@ pub(crate) fn probe(row: &str, library: &str) -> Result<String, String> {
 /// The role of that process.
 pub(crate) fn tell_probe(told: &Told) {
     match open(told.row()) {
-        Ok(domain) => child::tell(format!("probed yes {}", domain.report().library)),
+        Ok(domain) => {
+            let report = domain.report();
+            let (library, device) = (report.library, report.interface);
+            child::tell(format!("probed yes {library} {device}"));
+        }
         Err(error) => child::tell(format!("probed no {error}").replace('\n', " ")),
     }
 }

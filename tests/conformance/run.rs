@@ -13,6 +13,7 @@ use crate::table::{Cell, Line};
 struct Job {
     provider: String,
     version: String,
+    device: String,
     on: On,
     behaviours: &'static [Behaviour],
 }
@@ -41,9 +42,10 @@ fn row_jobs(libraries: &[String]) -> Vec<Job> {
     for row in ROWS.iter().filter(asked) {
         for library in libraries {
             match rows::probe(row.name, library) {
-                Ok(version) => jobs.push(Job {
+                Ok((version, device)) => jobs.push(Job {
                     provider: row.name.to_owned(),
                     version,
+                    device,
                     on: On::one(row.name, library),
                     behaviours: BEHAVIOURS,
                 }),
@@ -81,9 +83,10 @@ fn add_pair(
     };
     for (from, to) in [(first, second), (second, first)] {
         match (rows::probe(sends, from), rows::probe(receives, to)) {
-            (Ok(one), Ok(other)) => jobs.push(Job {
+            (Ok((one, _)), Ok((other, _))) => jobs.push(Job {
                 provider: format!("{sends} {one} to"),
                 version: format!("{receives} {other}"),
+                device: String::new(),
                 on: On {
                     provider: sends,
                     receiving: receives,
@@ -154,6 +157,7 @@ fn run(job: &Job) -> Line {
     Line {
         provider: job.provider.clone(),
         version: job.version.clone(),
+        device: job.device.clone(),
         cells,
     }
 }

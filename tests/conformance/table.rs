@@ -36,6 +36,8 @@ pub(crate) struct Line {
     /// The provider, or the two.
     pub(crate) provider: String,
     pub(crate) version: String,
+    /// What the row was on: a network interface or a card. Nothing, of a pair.
+    pub(crate) device: String,
     /// One for each behaviour; or just one, of a pair.
     pub(crate) cells: Vec<Cell>,
 }
@@ -107,7 +109,7 @@ fn write_words(out: &mut String, first: &str, words: Vec<String>, lines: &[Line]
 /// A row that no line is about, so that no hole is unexplained.
 fn describe_unrun(row: &Provider, lines: &[Line], out: &mut String) {
     let is_its = |line: &&Line| line.provider.split('(').next() == Some(row.name);
-    match row.evidence {
+    match row.evidence() {
         Evidence::Documented => {
             let _ = writeln!(
                 out,

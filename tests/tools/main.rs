@@ -1,10 +1,11 @@
-//! The examples that are tools, as a user runs them.
+//! The examples that are tools, as a user runs them; and the table of what ran where, which a tool writes.
 
 #[path = "../common/patience.rs"]
 mod patience;
 #[path = "../common/provider.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use more of it")]
 mod provider;
+mod providers;
 mod readout;
 mod stream;
 

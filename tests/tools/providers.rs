@@ -1,0 +1,186 @@
+//! docs/providers.tsv: where the conformance suite ran which provider. These tests hold README's table of providers against it.
+//!
+//! `make conformance` and `make verbs` append a line for each row that ran to target/ran-on.tsv, and print it;
+//! `FABRICAST_WRITE_DOCS=1 cargo test --test tools providers` takes the lines over into docs/providers.tsv, where a newer one replaces that of the same provider,
+//! library, kernel and device, and writes README's table anew. FABRICAST_RAN_ON names another file instead, or a log in which such lines stand.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fabricast::fabric::{EndpointKind, PROVIDERS, Provider, Run};
+
+const BEGIN: &str = "<!-- From docs/providers.tsv, by FABRICAST_WRITE_DOCS=1 cargo test --test tools providers -->\n";
+const END: &str = "<!-- End of the table of providers -->\n";
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn lines(path: &Path) -> Vec<Run> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    text.lines().filter_map(Run::parse).collect()
+}
+
+/// Where a run belongs: rows in the order of the table, then libraries.
+fn place(run: &Run) -> (usize, u8, usize, String, String, String) {
+    let row = PROVIDERS.iter().position(|row| row.name == run.provider);
+    (
+        row.expect("a provider of the table"),
+        u8::from(run.endpoint == EndpointKind::Rdm),
+        8 - run.cq_data.min(8),
+        run.library.clone(),
+        run.kernel.clone(),
+        run.device.clone(),
+    )
+}
+
+/// Each place once, the newest run of it.
+fn in_order(runs: impl IntoIterator<Item = Run>) -> Vec<Run> {
+    let mut newest = BTreeMap::<_, Run>::new();
+    for run in runs {
+        let known = newest.entry(place(&run)).or_insert_with(|| run.clone());
+        if run.date >= known.date {
+            *known = run;
+        }
+    }
+    newest.into_values().collect()
+}
+
+fn text_of(runs: &[Run]) -> String {
+    let mut text = Run::heads() + "\n";
+    for run in runs {
+        text.push_str(&run.to_line());
+        text.push('\n');
+    }
+    text
+}
+
+fn is_to_write() -> bool {
+    std::env::var_os("FABRICAST_WRITE_DOCS").is_some()
+}
+
+#[test]
+fn what_ran_is_what_readme_says() {
+    let tsv = root().join("docs/providers.tsv");
+    let mut runs = lines(&tsv);
+    if is_to_write() {
+        let named = std::env::var_os("FABRICAST_RAN_ON").filter(|path| !path.is_empty());
+        let new = named.map_or_else(|| root().join("target/ran-on.tsv"), PathBuf::from);
+        runs.extend(lines(&new));
+        runs = in_order(runs);
+        fs::write(&tsv, text_of(&runs)).expect("written");
+    }
+    assert!(!runs.is_empty(), "something has run");
+    let there = fs::read_to_string(&tsv).expect("it is there");
+    assert!(
+        there == text_of(&in_order(runs.clone())),
+        "{} is not in order, or has lines of another form",
+        tsv.display()
+    );
+    let path = root().join("README.md");
+    let readme = fs::read_to_string(&path).expect("it is there");
+    let (before, rest) = readme.split_once(BEGIN).expect("the table begins");
+    let (table, after) = rest.split_once(END).expect("the table ends");
+    let wanted = table_of(&runs);
+    if is_to_write() {
+        let text = [before, BEGIN, &wanted, END, after].concat();
+        return fs::write(&path, text).expect("written");
+    }
+    assert!(
+        table == wanted,
+        "README.md is not what docs/providers.tsv and the table of providers say: run FABRICAST_WRITE_DOCS=1 cargo test --test tools providers"
+    );
+}
+
+/// README's table: a line for each provider and kind of endpoint.
+fn table_of(runs: &[Run]) -> String {
+    let mut text = String::from(
+        "\n| provider | endpoint | runs | ran on | copies of its own |\n|---|---|---|---|---|\n",
+    );
+    for row in PROVIDERS {
+        for kind in row.endpoints {
+            let its = |run: &&Run| run.provider == row.name && run.endpoint == *kind;
+            let its: Vec<_> = runs.iter().filter(its).collect();
+            let _ = writeln!(
+                text,
+                "| `{}` | {kind} | {} | {} | {} |",
+                row.name,
+                answer(row, *kind, !its.is_empty()),
+                places(&its),
+                row.copies
+            );
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// Whether it runs, and what that takes.
+fn answer(row: &Provider, kind: EndpointKind, ran: bool) -> String {
+    if let Some(why) = row.refused {
+        return format!("refused: {why}");
+    }
+    let mut text = String::from(if ran { "yes" } else { "should" });
+    if kind != row.endpoints[0] {
+        text.push_str(", by `endpoint_kind`");
+    }
+    if let Some((name, value, _)) = row.environment {
+        let _ = write!(text, ", with `{name}={value}` in the environment");
+    }
+    if let Some(remarks) = row.remarks {
+        let _ = write!(text, "; {remarks}");
+    }
+    text
+}
+
+/// The newest run of each library and device, in words. How many bytes of CQ data there were is left out, but for what that makes impossible.
+fn places(runs: &[&Run]) -> String {
+    if runs.is_empty() {
+        return "nothing: from documentation and sources".to_owned();
+    }
+    let full = runs.iter().map(|run| run.cq_data).max();
+    let mut texts: Vec<(String, Vec<&str>)> = Vec::new();
+    for run in runs.iter().filter(|run| Some(run.cq_data) == full) {
+        let mut text = format!(
+            "Linux {}, {}, {}: {} of {} behaviours",
+            run.kernel,
+            run.device,
+            run.date,
+            run.shown,
+            run.shown + run.holes.len()
+        );
+        if !run.holes.is_empty() {
+            let _ = write!(text, " (not: {})", run.holes.join(", "));
+        }
+        match texts.iter_mut().find(|(of, _)| *of == text) {
+            Some((_, libraries)) => libraries.push(&run.library),
+            None => texts.push((text, vec![&run.library])),
+        }
+    }
+    let texts = texts
+        .into_iter()
+        .map(|(text, libraries)| format!("libfabric {} on {text}", libraries.join(" and ")));
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn a_newer_run_takes_the_place_of_its_own_kind_only() {
+    let run = |line: &str| Run::parse(line).expect("a line");
+    let old = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-01-02\t30\t");
+    let new = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-03-04\t29\tpeer killed");
+    let other = run("tcp\tFI_EP_MSG\t8\t2.5\t6.1\tlo\t2026-01-01\t30\t");
+    let first = run("verbs\tFI_EP_MSG\t4\t1.17\t6.1\trxe0 (virtual)\t2026-01-01\t28\t");
+    let all = [&first, &new, &other, &old].map(Clone::clone);
+    assert_eq!(in_order(all), [new.clone(), other.clone(), first]);
+    assert_eq!(
+        places(&[&old, &other]),
+        "libfabric 1.17 on Linux 6.1, lo, 2026-01-02: 30 of 30 behaviours; libfabric 2.5 on Linux 6.1, lo, 2026-01-01: 30 of 30 behaviours"
+    );
+    let same = run("tcp\tFI_EP_MSG\t8\t2.5\t6.1\tlo\t2026-03-04\t29\tpeer killed");
+    assert_eq!(
+        places(&[&new, &same]),
+        "libfabric 1.17 and 2.5 on Linux 6.1, lo, 2026-03-04: 29 of 30 behaviours (not: peer killed)"
+    );
+}
