@@ -57,6 +57,11 @@ guest_boot() {
     number=$(guest_address "$name")
     number=${number##*.}
     [[ $accelerator == tcg ]] || cpu=host
+    # As the guest's root has it.
+    if [[ -n $layer && $guest_root != / ]]; then
+        layer=$(realpath "$layer")
+        layer=${layer#"$(realpath "$guest_root")"}
+    fi
     mkdir -p "$share"
     rm -f "$share"/{up,stop} "$share"/job-*
     cp "$repository/scripts/verbs/agent.sh" "$share/"

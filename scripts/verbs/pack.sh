@@ -19,7 +19,7 @@ out=$room/verbs
 root=$out/root
 
 # What the guest's root has beside the programs: the shell, what agent.sh and the parts call, and what one looks around with.
-commands=(bash cat cut cp date dd echo env false gdb grep head id ip kill ls mkdir mktemp mv nice printf rdma rm sed seq sleep sort stat strace
+commands=(bash cat cut cp date dd echo env false grep head id ip kill ls mkdir mktemp mv nice printf rdma rm sed seq sleep sort stat strace
     tail test timeout touch tr true uname wc fi_info fi_pingpong ibv_devices ibv_devinfo)
 
 # with_libraries DIRECTORY FILE...: copies files and what they are linked with.
@@ -74,8 +74,11 @@ RUN
 
 cp -r scripts "$out/repository/"
 cp -r "$(scripts/verbs/kernel.sh)" "$out/cache/"
-# Layers are looked for in the guest's root.
-if layer=$(scripts/libfabric-verbs.sh); then cp -r "$layer" "$root/"; fi
+# A layer lies in the guest's root, and is looked for among what was fetched.
+if layer=$(scripts/libfabric-verbs.sh); then
+    cp -r "$layer" "$root/"
+    ln -s "../root/${layer##*/}" "$out/cache/"
+fi
 cat >"$out/run" <<'RUN'
 #!/bin/sh
 at=$(dirname "$(readlink -f "$0")")
@@ -83,5 +86,5 @@ export VERBS_ROOT="$at/root" VERBS_QEMU="$at/qemu/run" FABRICAST_CACHE="$at/cach
 exec "$at/repository/scripts/verbs.sh" "$@"
 RUN
 chmod +x "$out/run" "$out/qemu/run"
-tar -C "$room" -cf - verbs | xz -T0 -2 >"$archive"
+tar -C "$room" -cf - verbs | xz -T0 >"$archive"
 echo "$archive: $(du -m "$archive" | cut -f 1) MB"

@@ -19,8 +19,8 @@ const FAR: &str = "FABRICAST_TEST_FAR";
 /// A silence that is told of, and one after which nobody is believed to come back.
 const UNRESPONSIVE: Duration = Duration::from_secs(1);
 const LOST: Duration = Duration::from_secs(5);
-/// How much later than it is due a verdict may be seen: by emulated machines that share two cores.
-const LATE: Duration = Duration::from_secs(5);
+/// How much later than it is due a verdict may be seen, on a machine that asks for no patience.
+const LATE: Duration = Duration::from_secs(2);
 const SLOTS: u32 = 32;
 const SIZE: usize = 4096;
 
@@ -35,14 +35,14 @@ impl Far {
     fn cut_off(&self) {
         match self {
             Self::Process(child) => child.stop(),
-            Self::Machine => println!("cut"),
+            Self::Machine => println!("\ncut"),
         }
     }
 
     fn join(&self) {
         match self {
             Self::Process(child) => child.go_on(),
-            Self::Machine => println!("join"),
+            Self::Machine => println!("\njoin"),
         }
     }
 }
@@ -199,7 +199,7 @@ fn a_far_peer_that_is_gone_gives_every_key_back_in_time() {
     near.assert_all_back();
     // Between two processes of a busy machine, that is a claim of the soak run.
     if matches!(far, Far::Machine) || soak() {
-        assert!(silence <= LOST + LATE, "{silence:?}");
+        assert!(silence <= LOST + patient(LATE), "{silence:?}");
     }
 }
 
