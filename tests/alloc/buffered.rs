@@ -1,5 +1,6 @@
 //! `SendEndpointBuffered` over tcp: what is pushed arrives, once and in order; a lone message in time; nothing is allocated on the way.
 
+use crate::HANDSHAKE;
 use crate::common;
 use crate::counting::allocations;
 
@@ -28,6 +29,7 @@ struct Pair {
 
 impl Pair {
     fn open(domain: &Arc<Domain>, send: BufferedConfig, receive: ReceiveConfig) -> Self {
+        let receive = receive.handshake_timeout(HANDSHAKE);
         let receiver = ReceiveEndpoint::listen(domain, any_port(), receive).expect("listens");
         let sender = SendEndpointBuffered::connect(domain, receiver.local_addr(), send)
             .expect("begins to connect");

@@ -2,6 +2,7 @@
 //!
 //! What libfabric allocates for itself (with malloc(3)) is its own and not counted.
 
+use crate::HANDSHAKE;
 use crate::common;
 use crate::counting::allocations;
 
@@ -54,7 +55,8 @@ fn round_trip(pair: &mut Pair, payload: Payload, key: u64) -> Payload {
 
 fn allocations_of(segments: usize) -> Option<u64> {
     let domain = domain()?;
-    let mut pair = Pair::with(&domain, SendConfig::default(), small_receiver());
+    let receive = small_receiver().handshake_timeout(HANDSHAKE);
+    let mut pair = Pair::with(&domain, SendConfig::default(), receive);
     // One segment lies in the payload; several lie in a block that comes back with it and is used again.
     let payload = |pair: &Pair, mut block: Vec<Segment>| -> Payload {
         let take = || -> Buffer { pair.pool.try_acquire().expect("free").freeze(64) };
@@ -116,7 +118,8 @@ struct Fan {
 
 impl Fan {
     fn open(domain: &Arc<Domain>) -> Self {
-        let config = PublishConfig::default().slow(SlowPolicy::Wait {
+        let config = PublishConfig::default().handshake_timeout(HANDSHAKE);
+        let config = config.slow(SlowPolicy::Wait {
             queue: 4,
             deadline: common::SOON,
         });
