@@ -85,7 +85,7 @@ pub enum Error {
     },
     /// The endpoint has as many connections as it may have.
     #[error(
-        "the endpoint has {limit} connections, as many as it may have (setting `max_connections` or `max_peers`)"
+        "the endpoint has {limit} connections, as many as it may have (setting `max_connections` or `max_peers`): close some, or raise it"
     )]
     TooManyConnections {
         /// The limit.
@@ -93,7 +93,7 @@ pub enum Error {
     },
     /// A connection takes receive buffers, and too few are free.
     #[error(
-        "{free} receive buffers are free, one connection more takes {needed} at least (setting `slots`)"
+        "{free} receive buffers are free, one connection more takes {needed} at least: let go of messages, close connections, or raise the setting `slots`"
     )]
     NoReceiveBuffers {
         /// Buffers that are free.

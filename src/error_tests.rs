@@ -8,7 +8,7 @@ use crate::buffer::{AcquireError, HeaderError, LeaseError, RingError};
 use crate::coalesce::{FormatError, FormatErrorKind, PackError};
 use crate::endpoint::error::{PeerError, WindowError};
 use crate::endpoint::{DropReason, PublishErrorKind};
-use crate::memory::RegionKind;
+use crate::memory::{Access, RegionKind};
 
 /// Each error, with what its text has to have in it.
 fn check(rows: &[(&dyn std::fmt::Display, &[&str])]) {
@@ -110,7 +110,43 @@ fn a_window_or_a_peer_that_is_refused_says_what_to_do() {
             &["fi_av_insert", "(22)", "FI_LOG_LEVEL"],
         ),
         (&PeerError::Unknown, &["no such peer", "add_peer"]),
-        (&PeerError::TooMany { limit: 3 }, &["3", "`max_peers`"]),
+        (
+            &PeerError::TooMany { limit: 3 },
+            &["3", "`max_peers`", "remove_peer", "raise"],
+        ),
+        (
+            &PeerError::NoReceiveBuffers { free: 2, needed: 4 },
+            &["2", "4", "`slots`", "raise"],
+        ),
+        (
+            &SendErrorKind::HeaderLength { len: 7, fixed: 8 },
+            &["7", "Fixed(8)", "give it 8 bytes", "`header_mode`"],
+        ),
+        (
+            &SendErrorKind::StagingTooLong { len: 9, max: 8 },
+            &["9", "8", "StagingConfig", "in parts"],
+        ),
+        (&WindowError::Unsupported, &["use messages", "PROVIDERS"]),
+        (
+            &WindowError::WrongConnection,
+            &["another connection", "exposed anew"],
+        ),
+        (&WindowError::Revoked, &["ask it for another"]),
+        (
+            &WindowError::OutOfRange {
+                offset: 5,
+                len: 6,
+                window_len: 7,
+            },
+            &["6 bytes at offset 5", "7 bytes", "RemoteWindow::len"],
+        ),
+        (
+            &WindowError::Access {
+                asked: Access::WRITE,
+                has: Access::READ,
+            },
+            &["WRITE", "READ", "`expose`"],
+        ),
         (
             &RegisterError::Device {
                 kind: host,
@@ -260,6 +296,34 @@ fn what_fails_as_a_whole_says_what_to_do() {
         (
             &Error::Forked { made_by: 7 },
             &["process 7", "fabric of its own in the child"],
+        ),
+    ]);
+}
+
+#[test]
+fn what_is_too_large_says_which_limit_and_what_to_do() {
+    check(&[
+        (
+            &MemoryError::TooLarge {
+                asked_bytes: usize::MAX,
+            },
+            &["18446744073709551615 bytes", "2^63", "fewer slots"],
+        ),
+        (
+            &crate::stream::SinkError::TooLarge { bytes: 9, room: 8 },
+            &["9 bytes", "room for 8", "with more"],
+        ),
+        (
+            &crate::storage::FileErrorKind::TooLarge,
+            &["2^63 - 1 bytes", "transfer less"],
+        ),
+        (
+            &Error::TooManyConnections { limit: 3 },
+            &["3", "`max_connections`", "close some", "raise"],
+        ),
+        (
+            &Error::NoReceiveBuffers { free: 2, needed: 4 },
+            &["2", "4", "`slots`", "raise"],
         ),
     ]);
 }

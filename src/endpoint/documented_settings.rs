@@ -1,8 +1,7 @@
 //! Compares the tables of settings in the documentation of a config with what the code does: defaults and ranges. For tests.
 
+use std::fmt::Display;
 use std::time::Duration;
-
-use crate::Error;
 
 /// What a setting is set to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,15 +12,19 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    pub(crate) fn count(self) -> u32 {
+    pub(crate) fn number(self) -> u64 {
         let Self::Count(n) = self else {
             panic!("{self:?} is no count");
         };
-        u32::try_from(n).expect("a count that a setting takes")
+        n
+    }
+
+    pub(crate) fn count(self) -> u32 {
+        u32::try_from(self.number()).expect("a count that a setting takes")
     }
 
     pub(crate) fn bytes(self) -> usize {
-        self.count() as usize
+        usize::try_from(self.number()).expect("bytes of an address space")
     }
 
     pub(crate) fn limit(self) -> Option<Duration> {
@@ -39,12 +42,18 @@ impl Value {
     fn next(self, up: bool) -> Option<Self> {
         let tick = Duration::from_nanos(1);
         match (self, up) {
-            (Self::Count(n), true) => Some(Self::Count(n + 1)),
+            (Self::Count(n), true) => n.checked_add(1).map(Self::Count),
             (Self::Count(n), false) => n.checked_sub(1).map(Self::Count),
             (Self::Time(Some(time)), true) => Some(Self::Time(Some(time + tick))),
             (Self::Time(Some(time)), false) => Some(Self::Time(Some(time - tick))),
             (Self::Time(None), _) => None,
         }
+    }
+}
+
+impl From<u64> for Value {
+    fn from(n: u64) -> Self {
+        Self::Count(n)
     }
 }
 
@@ -79,10 +88,13 @@ pub(crate) struct Setting<C> {
     pub(crate) set: fn(C, Value) -> C,
 }
 
-/// `5 s`, `65,536`, `1 GiB of…`, `none`: what a cell begins with.
+/// `5 s`, `65,536`, `1 GiB of…`, `2^36`, `none`: what a cell begins with.
 fn parse(cell: &str) -> Option<Value> {
     if cell.starts_with("none") {
         return Some(Value::Time(None));
+    }
+    if let Some(power) = cell.strip_prefix("2^") {
+        return Some(Value::Count(1 << power.parse::<u32>().ok()?));
     }
     let end = cell.find(|c: char| !c.is_ascii_digit() && c != ',');
     let (digits, rest) = cell.split_at(end.unwrap_or(cell.len()));
@@ -94,12 +106,20 @@ fn parse(cell: &str) -> Option<Value> {
         "ms" => time(Duration::from_millis(n)),
         "s" => time(Duration::from_secs(n)),
         "h" => time(Duration::from_secs(3600 * n)),
+        "days" => time(Duration::from_secs(24 * 3600 * n)),
+        "KiB" => Some(Value::Count(n << 10)),
+        "MiB" => Some(Value::Count(n << 20)),
         "GiB" => Some(Value::Count(n << 30)),
         _ => Some(Value::Count(n)),
     }
 }
 
-/// Setting, default and range of each row of the table in front of a struct.
+/// What stands between the first two backticks of a cell, or all of it.
+fn name_in(cell: &str) -> &str {
+    cell.split('`').nth(1).unwrap_or(cell)
+}
+
+/// Setting, default and range of each row of the table in front of a struct: its first cell, and its last two.
 fn table<'a>(source: &'a str, config: &str) -> Vec<[&'a str; 3]> {
     let (front, _) = source
         .split_once(&format!("pub struct {config} {{"))
@@ -113,28 +133,45 @@ fn table<'a>(source: &'a str, config: &str) -> Vec<[&'a str; 3]> {
         .take_while(|line| line.starts_with("/// |"))
         .map(|line| {
             let cells: Vec<_> = line.split('|').map(str::trim).collect();
-            let [_, name, _unit, default, range, _] = cells[..] else {
+            let [_, name, _, .., default, range, _] = cells[..] else {
                 panic!("{line}");
             };
-            [name.trim_matches('`'), default, range]
+            [name_in(name), default, range]
         })
         .collect();
-    assert!(rows.len() > 5, "{config}: {rows:?}");
+    assert!(!rows.is_empty(), "{config} has a table without a row");
     rows
+}
+
+/// The two ends of a range; the second is nothing that can be parsed where there is none.
+fn ends(range: &str) -> Option<(&str, &str)> {
+    let open = range.strip_suffix(" and more").map(|low| (low, ""));
+    open.or_else(|| range.split_once(" to "))
+}
+
+/// [`compare_with`] for what has a default.
+pub(crate) fn compare<C: Default, E: Display>(
+    source: &str,
+    config: &str,
+    settings: &[Setting<C>],
+    check: fn(&C) -> Result<(), E>,
+) {
+    compare_with(source, config, settings, (C::default, check));
 }
 
 /// Every row whose range is one of numbers has a setting here, whose default is the one that stands there, and whose range ends where it
 /// says: the ends are taken, and what is next to them is refused with the setting's name.
-pub(crate) fn compare<C: Default>(
+pub(crate) fn compare_with<C, E: Display>(
     source: &str,
     config: &str,
     settings: &[Setting<C>],
-    check: fn(&C) -> Result<(), Error>,
+    (default_of, check): (fn() -> C, fn(&C) -> Result<(), E>),
 ) {
-    check(&C::default()).expect("the defaults are in range");
+    let check = |config: &C| check(config).map_err(|error| error.to_string());
+    assert_eq!(check(&default_of()), Ok(()), "the defaults are in range");
     let rows = table(source, config);
     for [name, default, range] in &rows {
-        let Some((low, high)) = range.split_once(" to ") else {
+        let Some((low, high)) = ends(range) else {
             continue;
         };
         let setting = settings.iter().find(|setting| setting.name == *name);
@@ -143,9 +180,9 @@ pub(crate) fn compare<C: Default>(
         };
         let said = parse(default).filter(|_| !default.contains('×'));
         if let Some(said) = said {
-            assert_eq!((setting.get)(&C::default()), said, "{config}: {name}");
+            assert_eq!((setting.get)(&default_of()), said, "{config}: {name}");
         }
-        let with = |value| check(&(setting.set)(C::default(), value));
+        let with = |value| check(&(setting.set)(default_of(), value));
         let ends = [(low, false), (high, true)];
         for (end, up) in ends {
             let end = match parse(end) {
@@ -154,7 +191,7 @@ pub(crate) fn compare<C: Default>(
             };
             with(end).unwrap_or_else(|error| panic!("{config}: {end:?} is in {range}: {error}"));
             if let Some(beyond) = end.next(up) {
-                let refused = with(beyond).expect_err(name).to_string();
+                let refused = with(beyond).expect_err(name);
                 assert!(refused.contains(name), "{config}: {name}: {refused}");
             }
         }

@@ -75,7 +75,9 @@ pub enum SendErrorKind {
         max: usize,
     },
     /// The header mode `Fixed(n)` takes headers of exactly n bytes.
-    #[error("header of {len} bytes, the header mode is Fixed({fixed})")]
+    #[error(
+        "header of {len} bytes, the header mode is Fixed({fixed}): give it {fixed} bytes, or connect with HeaderMode::Prefixed (setting `header_mode`)"
+    )]
     HeaderLength {
         /// Bytes given.
         len: usize,
@@ -146,7 +148,9 @@ pub enum SendErrorKind {
         segment: usize,
     },
     /// The message is longer than the whole staging ring.
-    #[error("{len} bytes in a GPU's memory, the staging ring has {max} (`StagingConfig`)")]
+    #[error(
+        "{len} bytes in a GPU's memory, the staging ring has {max}: give it more or larger slots (`StagingConfig`), or send them in parts"
+    )]
     StagingTooLong {
         /// Bytes of the payload.
         len: usize,
@@ -293,7 +297,9 @@ impl std::error::Error for ReadError {}
 #[non_exhaustive]
 pub enum WindowError {
     /// The provider has no one-sided operations.
-    #[error("the provider has no one-sided operations")]
+    #[error(
+        "the provider has no one-sided operations: use messages, or another provider (`fabricast::fabric::PROVIDERS` says what each has)"
+    )]
     Unsupported,
     /// The peer does not know windows, or did not reserve what they take.
     #[error("the peer takes no part in windows (ReceiveConfig::windows, or an older version)")]
@@ -304,13 +310,17 @@ pub enum WindowError {
     )]
     NotConnected,
     /// The window is another connection's.
-    #[error("the window belongs to another connection")]
+    #[error(
+        "the window belongs to another connection: use it on the one whose peer exposed it; after a reconnect it has to be exposed anew"
+    )]
     WrongConnection,
     /// The owner has revoked it.
-    #[error("the window was revoked by its owner")]
+    #[error("the window was revoked by its owner: ask it for another one")]
     Revoked,
     /// The window does not give that right, or the memory can't.
-    #[error("{asked} asked for, the window gives {has}")]
+    #[error(
+        "{asked} asked for, the window gives {has}: its owner says what a peer may do with the rights that it gives to `expose`, and memory that is shared can only be read"
+    )]
     Access {
         /// What was asked for.
         asked: Access,
@@ -318,7 +328,9 @@ pub enum WindowError {
         has: Access,
     },
     /// The operation reaches beyond the window.
-    #[error("{len} bytes at offset {offset} of a window of {window_len} bytes")]
+    #[error(
+        "{len} bytes at offset {offset} of a window of {window_len} bytes: stay within it (`RemoteWindow::len`)"
+    )]
     OutOfRange {
         /// Where it begins, in bytes.
         offset: u64,
@@ -387,13 +399,17 @@ pub enum PeerError {
     #[error("no such peer: it was never added, or is gone and forgotten; add it again (add_peer)")]
     Unknown,
     /// There are as many as there may be.
-    #[error("the endpoint has {limit} peers, as many as it may have (setting `max_peers`)")]
+    #[error(
+        "the endpoint has {limit} peers, as many as it may have (setting `max_peers`): remove some (remove_peer), or raise it"
+    )]
     TooMany {
         /// The limit.
         limit: u32,
     },
     /// A peer takes receive buffers, and too few are free.
-    #[error("{free} receive buffers are free, a peer takes {needed} at least (setting `slots`)")]
+    #[error(
+        "{free} receive buffers are free, a peer takes {needed} at least: let go of messages, remove peers, or raise the setting `slots`"
+    )]
     NoReceiveBuffers {
         /// Buffers that are free.
         free: usize,

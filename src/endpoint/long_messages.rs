@@ -17,7 +17,8 @@ const SLOWEST: u64 = 1 << 20;
 ///
 /// A message is handed out when nobody can write into it any more: when all connections of the domain have confirmed that, or are closed. Where they
 /// can't (`FI_EP_RDM`, but for verbs), each is copied once, out of memory of its connection's own (`ReceiveStats::long_copied`); as many connections
-/// as the pool has slots get some in the endpoint's life, and long messages of others are refused.
+/// as the pool has slots get some in the endpoint's life, and long messages of others are refused. So an endpoint of the same domain that is not polled
+/// holds long messages up: see [`Domain`](crate::Domain).
 ///
 /// A message takes its slot until the application drops it. With no slot free, it waits; its sender's deadline counts. Once it has a slot,
 /// [`deadline`](Self::deadline) counts: a sender that is not done by then loses its connection
@@ -78,5 +79,28 @@ impl LongMessages {
     /// Bytes of the longest message that may come to the host's memory.
     pub(crate) fn host_limit(&self) -> usize {
         self.pool.slot_size()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare_with};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<LongMessages>] = &[Setting {
+            name: "deadline",
+            get: |c| c.deadline.into(),
+            set: |c, v| c.deadline(v.limit()),
+        }];
+        let new = || LongMessages::new(SharedBufferManager::allocate(1, 64).expect("memory"));
+        let of: (fn() -> LongMessages, fn(&LongMessages) -> _) = (new, LongMessages::check);
+        compare_with(
+            include_str!("long_messages.rs"),
+            "LongMessages",
+            settings,
+            of,
+        );
     }
 }

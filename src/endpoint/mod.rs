@@ -12,7 +12,7 @@ mod connectionless;
 pub(crate) mod core;
 mod delivery;
 #[cfg(all(test, not(loom)))]
-mod documented_settings;
+pub(crate) mod documented_settings;
 pub(crate) mod duplex;
 pub(crate) mod error;
 mod event;

@@ -305,3 +305,38 @@ mod tests {
         assert_eq!(TrafficClass::LowLatency.to_wire(), 0x201);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, Value, compare};
+
+    /// The other end of each range is the provider's.
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<EndpointSettings>] = &[
+            Setting {
+                name: "tx_size",
+                get: |_| Value::Time(None),
+                set: |c, v| c.tx_size(v.bytes()),
+            },
+            Setting {
+                name: "rx_size",
+                get: |_| Value::Time(None),
+                set: |c, v| c.rx_size(v.bytes()),
+            },
+            Setting {
+                name: "iov_limit",
+                get: |_| Value::Time(None),
+                set: |c, v| c.iov_limit(v.bytes()),
+            },
+        ];
+        let source = include_str!("endpoint_settings.rs");
+        compare(
+            source,
+            "EndpointSettings",
+            settings,
+            EndpointSettings::check,
+        );
+    }
+}

@@ -15,7 +15,9 @@ pub enum MemoryError {
     #[error("a region has at least 1 byte")]
     Empty,
     /// The size is more than an address space holds, or the region would wrap around its end.
-    #[error("{asked_bytes} bytes do not fit in the address space")]
+    #[error(
+        "{asked_bytes} bytes, alone or times the slots, do not fit in the address space: less than 2^63 bytes do; ask for smaller or fewer slots"
+    )]
     TooLarge {
         /// The size that was asked for, in bytes.
         asked_bytes: usize,

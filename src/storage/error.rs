@@ -101,7 +101,9 @@ pub enum FileErrorKind {
         buffer_len: usize,
     },
     /// The last byte would lie behind the largest offset of a file.
-    #[error("offset and length together are more than a file may have (2^63 - 1 bytes)")]
+    #[error(
+        "offset and length together are more than a file may have (2^63 - 1 bytes): begin further in front, or transfer less"
+    )]
     TooLarge,
     /// A write took no byte, and no error came with it.
     #[error(

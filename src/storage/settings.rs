@@ -492,3 +492,85 @@ pub(super) static SETTINGS: [Setting; 14] = [
 #[cfg(all(test, not(loom)))]
 #[path = "settings_tests.rs"]
 mod tests;
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::documented_settings::{self, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[documented_settings::Setting<Settings>] = &[
+            documented_settings::Setting {
+                name: "num_threads",
+                get: |c| c.num_threads.into(),
+                set: |c, v| Settings {
+                    num_threads: v.bytes(),
+                    ..c
+                },
+            },
+            documented_settings::Setting {
+                name: "task_size",
+                get: |c| c.task_size.into(),
+                set: |c, v| Settings {
+                    task_size: v.bytes(),
+                    ..c
+                },
+            },
+            documented_settings::Setting {
+                name: "gds_threshold",
+                get: |c| c.gds_threshold.into(),
+                set: |c, v| Settings {
+                    gds_threshold: v.bytes(),
+                    ..c
+                },
+            },
+            documented_settings::Setting {
+                name: "bounce_buffer_size",
+                get: |c| c.bounce_buffer_size.into(),
+                set: |c, v| Settings {
+                    bounce_buffer_size: v.bytes(),
+                    ..c
+                },
+            },
+            documented_settings::Setting {
+                name: "bounce_pool_size",
+                get: |c| c.bounce_pool_size.into(),
+                set: |c, v| Settings {
+                    bounce_pool_size: v.bytes(),
+                    ..c
+                },
+            },
+            documented_settings::Setting {
+                name: "auto_direct_io_threshold",
+                get: |c| c.auto_direct_io_threshold.into(),
+                set: |c, v| Settings {
+                    auto_direct_io_threshold: v.bytes(),
+                    ..c
+                },
+            },
+            documented_settings::Setting {
+                name: "thread_pool_queue",
+                get: |c| c.thread_pool_queue.into(),
+                set: |c, v| Settings {
+                    thread_pool_queue: v.bytes(),
+                    ..c
+                },
+            },
+            documented_settings::Setting {
+                name: "io_uring_depth",
+                get: |c| c.io_uring_depth.into(),
+                set: |c, v| Settings {
+                    io_uring_depth: v.bytes(),
+                    ..c
+                },
+            },
+        ];
+        compare(
+            include_str!("settings.rs"),
+            "Settings",
+            settings,
+            Settings::check,
+        );
+    }
+}

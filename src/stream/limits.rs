@@ -172,3 +172,56 @@ mod tests {
         assert_eq!(Limits::memory_of(u64::MAX, u64::MAX, u64::MAX), u64::MAX);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<Limits>] = &[
+            Setting {
+                name: "bytes",
+                get: |c| c.bytes.into(),
+                set: |c, v| c.bytes(v.number()),
+            },
+            Setting {
+                name: "entries",
+                get: |c| c.entries.into(),
+                set: |c, v| c.entries(v.number()),
+            },
+            Setting {
+                name: "name_bytes",
+                get: |c| c.name_bytes.into(),
+                set: |c, v| c.name_bytes(v.number()),
+            },
+            Setting {
+                name: "blocks",
+                get: |c| c.blocks.into(),
+                set: |c, v| c.blocks(v.number()),
+            },
+            Setting {
+                name: "memory",
+                get: |c| c.memory.into(),
+                set: |c, v| c.memory(v.number()),
+            },
+            Setting {
+                name: "resent",
+                get: |c| c.resent.into(),
+                set: |c, v| c.resent(v.number()),
+            },
+            Setting {
+                name: "block_bytes",
+                get: |c| c.block_bytes.into(),
+                set: |c, v| c.block_bytes(v.count()),
+            },
+            Setting {
+                name: "streams",
+                get: |c| c.streams.into(),
+                set: |c, v| c.streams(v.count()),
+            },
+        ];
+        compare(include_str!("limits.rs"), "Limits", settings, Limits::check);
+    }
+}

@@ -249,7 +249,9 @@ pub enum SinkError {
         block: u64,
     },
     /// It is larger than there is room for.
-    #[error("a stream of {bytes} bytes, and the sink has room for {room}")]
+    #[error(
+        "a stream of {bytes} bytes, and the sink has room for {room}: make it with more, or have senders send less at a time"
+    )]
     TooLarge {
         /// Bytes of the stream.
         bytes: u64,

@@ -19,10 +19,11 @@ use crate::errno::FabricErrno;
 ///
 /// | setting | unit | default | range |
 /// |---|---|---|---|
-/// | delays of [`fixed`](Self::fixed) and [`backoff`](Self::backoff) | time | | 1 ms to 1 h, `first` at most `max` |
+/// | [`fixed`](Self::fixed): the delay | time | | 1 ms to 1 h |
+/// | [`backoff`](Self::backoff): both delays | time | | 1 ms to 1 h, `first` at most `max` |
 /// | [`jitter`](Self::jitter) | percent of each delay | 50 for backoff, 0 for fixed | 0 to 100 |
-/// | [`max_attempts`](Self::max_attempts) | attempts in a row | no limit | 1 to 2³² - 1 |
-/// | [`max_time`](Self::max_time) | time since the connection ended | no limit | 1 ms to 1 year |
+/// | [`max_attempts`](Self::max_attempts) | attempts in a row | no limit | 1 and more |
+/// | [`max_time`](Self::max_time) | time since the connection ended | no limit | 1 ms to 366 days |
 ///
 /// The first connection counts as an attempt, too: a peer that is not there yet is waited for. Attempts are counted anew
 /// once a connection has stood for as long as the longest delay.
@@ -106,22 +107,21 @@ impl ReconnectPolicy {
         };
         let bad = |value: String, reason| Err(config("reconnect", value, reason));
         if delays.iter().any(|delay| !range.contains(delay)) || delays[0] > delays[1] {
-            let reason = "delays must be 1 ms to 1 h, the first at most the longest";
+            let reason = "the delays of `fixed` and `backoff` must be 1 ms to 1 h, the first at most the longest";
             return bad(format!("{delays:?}"), reason);
         }
         if self.jitter_percent > 100 {
             let value = self.jitter_percent.to_string();
-            return bad(value, "the jitter must be 0 to 100 percent");
+            return bad(value, "`jitter` must be 0 to 100 percent");
         }
         if self.max_attempts == Some(0) {
-            return bad("0".to_owned(), "must be at least one attempt");
+            return bad("0".to_owned(), "`max_attempts` must be at least 1");
         }
         let year = Duration::from_secs(366 * 24 * 3600);
         match self.max_time {
-            Some(time) if !(Duration::from_millis(1)..=year).contains(&time) => bad(
-                format!("{time:?}"),
-                "the longest time must be 1 ms to 1 year",
-            ),
+            Some(time) if !(Duration::from_millis(1)..=year).contains(&time) => {
+                bad(format!("{time:?}"), "`max_time` must be 1 ms to 366 days")
+            }
             _ => Ok(()),
         }
     }
@@ -387,3 +387,48 @@ pub(crate) fn errno_of(error: &Error) -> FabricErrno {
 #[cfg(all(test, not(loom)))]
 #[path = "reconnect_tests.rs"]
 mod tests;
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, Value, compare};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let none: fn(&ReconnectPolicy) -> Value = |_| Value::Time(None);
+        let settings: &[Setting<ReconnectPolicy>] = &[
+            Setting {
+                name: "fixed",
+                get: none,
+                set: |_, v| ReconnectPolicy::fixed(v.time()),
+            },
+            Setting {
+                name: "backoff",
+                get: none,
+                set: |_, v| ReconnectPolicy::backoff(v.time(), v.time()),
+            },
+            Setting {
+                name: "jitter",
+                get: |_| {
+                    let policy = ReconnectPolicy::backoff(SECOND, SECOND);
+                    u32::from(policy.jitter_percent).into()
+                },
+                set: |_, v| ReconnectPolicy::fixed(SECOND).jitter(v.count() as u8),
+            },
+            Setting {
+                name: "max_attempts",
+                get: none,
+                set: |_, v| ReconnectPolicy::fixed(SECOND).max_attempts(v.count()),
+            },
+            Setting {
+                name: "max_time",
+                get: none,
+                set: |_, v| ReconnectPolicy::fixed(SECOND).max_time(v.time()),
+            },
+        ];
+        let source = include_str!("reconnect.rs");
+        compare(source, "ReconnectPolicy", settings, ReconnectPolicy::check);
+    }
+}

@@ -86,15 +86,15 @@ impl TcpWatch {
             probes,
         }) = self.keepalive
         {
-            for time in [idle, interval] {
+            for (field, time) in [("keepalive.idle", idle), ("keepalive.interval", interval)] {
                 if !seconds.contains(&time) || time.subsec_nanos() != 0 {
                     let reason = "must be 1 s to 9 h, in whole seconds";
-                    return Err(config("keepalive", format!("{time:?}"), reason));
+                    return Err(config(field, format!("{time:?}"), reason));
                 }
             }
             if !(1..=127).contains(&probes) {
                 let reason = "must be 1 to 127 probes";
-                return Err(config("keepalive", probes.to_string(), reason));
+                return Err(config("keepalive.probes", probes.to_string(), reason));
             }
         }
         let millis = Duration::from_millis(1)..=Duration::from_secs(24 * 3600);
@@ -263,5 +263,49 @@ mod tests {
             assert!(error.contains(field), "{error}");
         }
         assert!(!TcpWatch::default().is_asked() && TcpWatch::default().check().is_ok());
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<Keepalive>] = &[
+            Setting {
+                name: "idle",
+                get: |c| c.idle.into(),
+                set: |c, v| Keepalive {
+                    idle: v.time(),
+                    ..c
+                },
+            },
+            Setting {
+                name: "interval",
+                get: |c| c.interval.into(),
+                set: |c, v| Keepalive {
+                    interval: v.time(),
+                    ..c
+                },
+            },
+            Setting {
+                name: "probes",
+                get: |c| c.probes.into(),
+                set: |c, v| Keepalive {
+                    probes: v.count(),
+                    ..c
+                },
+            },
+        ];
+        let check = |keepalive: &Keepalive| {
+            let watch = TcpWatch {
+                keepalive: Some(*keepalive),
+                user_timeout: None,
+            };
+            watch.check()
+        };
+        compare(include_str!("socket.rs"), "Keepalive", settings, check);
     }
 }

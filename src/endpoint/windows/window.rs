@@ -484,7 +484,7 @@ pub enum WindowEvent {
     /// Nobody can reach a window of this side any more: it was revoked, or its connection is closed. Its memory is back.
     ///
     /// A key is good over every connection of the domain, so all of them have confirmed that nothing is under way, or are closed: it comes when every
-    /// endpoint of the domain was polled, or closed. A peer that does not answer within the time that it may be silent, or 60 s, loses its connection
+    /// endpoint of the domain was polled, or closed: one that nobody polls holds it up (see [`Domain`](crate::Domain)). A peer that does not answer within the time that it may be silent, or 60 s, loses its connection
     /// ([`CloseReason::FenceDeadline`](crate::endpoint::CloseReason::FenceDeadline)).
     Released {
         /// Which window.

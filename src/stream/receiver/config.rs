@@ -208,3 +208,69 @@ impl ReceiverConfig {
         self.limits.check()
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, compare_with};
+    use crate::stream::DiscardSink;
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<ReceiverConfig>] = &[
+            Setting {
+                name: "block_bytes",
+                get: |c| c.block_bytes.into(),
+                set: |c, v| c.block_bytes(v.count()),
+            },
+            Setting {
+                name: "connections",
+                get: |c| c.connections.into(),
+                set: |c, v| c.connections(v.count()),
+            },
+            Setting {
+                name: "buffers",
+                get: |c| c.buffers.into(),
+                set: |c, v| c.buffers(v.count()),
+            },
+            Setting {
+                name: "window",
+                get: |c| c.window.into(),
+                set: |c, v| c.window(v.count()),
+            },
+            Setting {
+                name: "writers",
+                get: |c| c.writers.into(),
+                set: |c, v| c.writers(v.count()),
+            },
+            Setting {
+                name: "windows",
+                get: |c| c.windows.unwrap_or(0).into(),
+                set: |c, v| c.windows(v.count()),
+            },
+            Setting {
+                name: "handshake_timeout",
+                get: |c| c.handshake_timeout.into(),
+                set: |c, v| c.handshake_timeout(v.time()),
+            },
+            Setting {
+                name: "stalled_after",
+                get: |c| c.stalled_after.into(),
+                set: |c, v| c.stalled_after(v.time()),
+            },
+            Setting {
+                name: "paused_for",
+                get: |c| c.paused_for.into(),
+                set: |c, v| c.paused_for(v.time()),
+            },
+            Setting {
+                name: "lost_after",
+                get: |c| c.lost_after.into(),
+                set: |c, v| c.lost_after(v.time()),
+            },
+        ];
+        let new = || ReceiverConfig::new(DiscardSink);
+        let of: (fn() -> ReceiverConfig, fn(&ReceiverConfig) -> _) = (new, ReceiverConfig::check);
+        compare_with(include_str!("config.rs"), "ReceiverConfig", settings, of);
+    }
+}

@@ -180,8 +180,13 @@ pub(in crate::stream) fn time(
     most: u64,
     range: &'static str,
 ) -> Result<(), StreamError> {
-    let value = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
-    setting(name, value, least, most, range)
+    match (Duration::from_millis(least)..=Duration::from_millis(most)).contains(&value) {
+        true => Ok(()),
+        false => {
+            let value = u64::try_from(value.as_millis()).unwrap_or(u64::MAX);
+            Err(StreamError::Setting { name, value, range })
+        }
+    }
 }
 
 /// What happens to a peer of several that takes blocks more slowly than the others.
@@ -204,21 +209,21 @@ impl Default for SlowPeer {
 
 /// What one transfer asks for.
 ///
-/// | option | default |
-/// |---|---|
-/// | `crc32c` | yes: each block carries its CRC32C, and the sink checks it |
-/// | `blake3` | no: both sides compute the BLAKE3 of the content, and compare |
-/// | `transport` | [`Transport::Auto`] |
-/// | `sync` | no: the content is on the receiver's device before it says that it is complete |
-/// | `read_back` | no: the receiver reads what it wrote, and checks it |
-/// | `restart` | no: what the receiver has of an earlier, cut stream is thrown away |
-/// | `slow` | [`SlowPeer::Wait`] 30 s; a time is 10 ms to 24 h |
-/// | `reconnects` | 8 attempts for each peer, in a row without a block between them |
-/// | `stalled_after` | 60 s, 10 ms to 24 h: an attempt at which nothing has moved for so long is over |
-/// | `deadline` | none, or 1 ms to 3,650 days: all of it must be done by then |
-/// | `rate` | none: bytes a second, all peers together |
-/// | `priority` | 0: of two transfers that could send, the one with the higher number does |
-/// | `rails` | 1 connection to each address of a peer |
+/// | setting | what it is | default | range |
+/// |---|---|---|---|
+/// | `crc32c` | each block carries its CRC32C, and the sink checks it | yes | |
+/// | `blake3` | both sides compute the BLAKE3 of the content, and compare | no | |
+/// | `transport` | how blocks go | [`Transport::Auto`] | |
+/// | `sync` | the content is on the receiver's device before it says that it is complete | no | |
+/// | `read_back` | the receiver reads what it wrote, and checks it | no | off where `crc32c` is |
+/// | `restart` | what the receiver has of an earlier, cut stream is thrown away | no | |
+/// | `slow` | what happens to a peer that is slower than others, and after which time | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
+/// | `reconnects` | attempts for each peer, in a row without a block between them | 8 | |
+/// | `stalled_after` | time: an attempt at which nothing has moved for so long is over | 60 s | 10 ms to 24 h |
+/// | `deadline` | time: all of it must be done by then | none | 1 ms to 3,650 days, or none |
+/// | `rate` | bytes a second, all peers together | none | |
+/// | `priority` | of two transfers that could send, the one with the higher number does | 0 | |
+/// | `rails` | connections to each address of a peer | 1 | |
 #[derive(Debug, Clone)]
 pub struct SendOptions {
     pub(super) crc32c: bool,
@@ -436,5 +441,80 @@ impl std::fmt::Display for Peer {
             Some(addr) => addr.fmt(f),
             None => f.write_str("nobody"),
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod documented {
+    use super::*;
+    use crate::endpoint::documented_settings::{Setting, Value, compare};
+
+    #[test]
+    fn the_table_of_settings_is_what_the_code_does() {
+        let settings: &[Setting<SenderConfig>] = &[
+            Setting {
+                name: "block_bytes",
+                get: |c| c.block_bytes.into(),
+                set: |c, v| c.block_bytes(v.count()),
+            },
+            Setting {
+                name: "buffers",
+                get: |c| c.buffers.into(),
+                set: |c, v| c.buffers(v.count()),
+            },
+            Setting {
+                name: "readers",
+                get: |c| c.readers.into(),
+                set: |c, v| c.readers(v.count()),
+            },
+            Setting {
+                name: "connections",
+                get: |c| c.connections.into(),
+                set: |c, v| c.connections(v.count()),
+            },
+            Setting {
+                name: "depth",
+                get: |c| c.depth.into(),
+                set: |c, v| c.depth(v.count()),
+            },
+            Setting {
+                name: "connect_timeout",
+                get: |c| c.connect_timeout.into(),
+                set: |c, v| c.connect_timeout(v.time()),
+            },
+            Setting {
+                name: "lost_after",
+                get: |c| c.lost_after.into(),
+                set: |c, v| c.lost_after(v.time()),
+            },
+        ];
+        let source = include_str!("config.rs");
+        compare(source, "SenderConfig", settings, SenderConfig::check);
+    }
+
+    #[test]
+    fn the_table_of_options_is_what_the_code_does() {
+        let settings: &[Setting<SendOptions>] = &[
+            Setting {
+                name: "slow",
+                get: |c| match c.slow {
+                    SlowPeer::Wait(time) | SlowPeer::Drop(time) => time.into(),
+                    SlowPeer::CatchUp => Value::Time(None),
+                },
+                set: |c, v| c.slow(SlowPeer::Drop(v.time())),
+            },
+            Setting {
+                name: "stalled_after",
+                get: |c| c.stalled_after.into(),
+                set: |c, v| c.stalled_after(v.time()),
+            },
+            Setting {
+                name: "deadline",
+                get: |c| c.deadline.into(),
+                set: |c, v| c.deadline(v.limit()),
+            },
+        ];
+        let source = include_str!("config.rs");
+        compare(source, "SendOptions", settings, SendOptions::check);
     }
 }
