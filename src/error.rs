@@ -111,6 +111,17 @@ pub enum Error {
         /// Endpoints of the domain that are open and have such a descriptor.
         open: usize,
     },
+    /// The provider makes no completion queue that is long enough for all that the endpoint may have in flight.
+    #[error(
+        "a completion queue of {entries} entries, which the endpoint may need, was refused: {errno}; the device's may be shorter: lower depths, slots or \
+         connections, or use several endpoints"
+    )]
+    CompletionQueue {
+        /// Entries that were asked for.
+        entries: usize,
+        /// What the provider said.
+        errno: FabricErrno,
+    },
     /// The process may not open as many file descriptors as this needs.
     #[error(
         "{needed} file descriptors are needed and {open} are open, but RLIMIT_NOFILE is {limit} \

@@ -168,8 +168,7 @@ pub(crate) fn publish<T>(
 ) -> Result<(Sent, T), Failure> {
     let addrs: Result<Vec<SocketAddr>, _> = to.split(',').map(str::parse).collect();
     let addrs = addrs?;
-    let queue = 4 * case.depth * addrs.len() + 64;
-    let net = Net::open(case, addrs.first().copied(), queue)?;
+    let net = Net::open(case, addrs.first().copied(), addrs.len())?;
     let headers = Memory::new(net.domain, case.depth, SLOT)?;
     let payloads = Memory::new(net.domain, case.depth, case.size)?;
     let eps: Result<Vec<_>, _> = addrs.iter().map(|&to| connect_to(&net, case, to)).collect();
@@ -235,7 +234,7 @@ pub(crate) fn send<T>(
     to: SocketAddr,
     arrived: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<(Sent, T), Failure> {
-    let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
+    let net = Net::open(case, Some(to), 1)?;
     let headers = Memory::new(net.domain, case.depth, SLOT)?;
     let payloads = Memory::new(net.domain, case.depth, case.size)?;
     let ep = connect(&net, &headers, 0)?;
@@ -274,7 +273,7 @@ pub(crate) fn ping_pong<T>(
     to: SocketAddr,
     arrived: impl FnOnce() -> Result<T, Failure>,
 ) -> Result<(Sent, T), Failure> {
-    let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
+    let net = Net::open(case, Some(to), 1)?;
     let receives = case.receive_depth();
     let memory = Memory::new(net.domain, receives, HEADER + case.size)?;
     let headers = Memory::new(net.domain, case.depth, SLOT)?;

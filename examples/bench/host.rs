@@ -56,6 +56,12 @@ pub(crate) fn congestion() -> String {
         .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
+/// The same for connections over this provider; none where they are no connections of TCP.
+pub(crate) fn congestion_over(provider: &str) -> Option<String> {
+    let row = fabricast::fabric::provider(provider)?;
+    row.over_tcp.then(congestion)
+}
+
 /// Moves this process, and the children that it starts, to a network namespace of its own where only `lo` is up, and sets the
 /// congestion control there. Before any thread is started: it is a property of the thread.
 pub(crate) fn enter_namespace(congestion: &str) -> io::Result<()> {

@@ -245,9 +245,9 @@ fn measure(options: &Options, server: SocketAddr, pinned: bool) -> Result<(), Fa
 fn setting(options: &Options, case: &Case) -> Result<Setting, Failure> {
     let (provider, libfabric, shape) = ours::describe(case)?;
     Ok(Setting {
+        congestion: host::congestion_over(&provider),
         provider,
         libfabric,
-        congestion: host::congestion(),
         shape,
         json: options.json,
         bare_connections: options.bare_connections,
@@ -270,7 +270,9 @@ fn fi_pingpong(options: &Options) -> Result<(), Failure> {
     let pins = options.place.pins();
     let (mut guard, server) = child::server(&options.place.node, pins)?;
     options.pin(0)?;
-    println!("congestion control {}", host::congestion());
+    if let Some(congestion) = host::congestion_over(&options.case(Operation::Pingpong, 64).provider) {
+        println!("congestion control {congestion}");
+    }
     let mut control = Control::connect(server)?;
     let sizes = if options.size.is_empty() {
         &[64][..]

@@ -11,7 +11,8 @@ use crate::stats::DECIDED;
 pub(crate) struct Setting {
     pub(crate) provider: String,
     pub(crate) libfabric: String,
-    pub(crate) congestion: String,
+    /// None where there is no TCP.
+    pub(crate) congestion: Option<String>,
     pub(crate) shape: String,
     pub(crate) json: bool,
     pub(crate) bare_connections: u8,
@@ -24,10 +25,13 @@ impl Setting {
             return;
         }
         println!(
-            "{}, libfabric {}, congestion control {}, shape {}, path host, {}; bare ping-pong over {} connection(s)",
+            "{}, libfabric {}{}, shape {}, path host, {}; bare ping-pong over {} connection(s)",
             self.provider,
             self.libfabric,
-            self.congestion,
+            match &self.congestion {
+                Some(congestion) => format!(", congestion control {congestion}"),
+                None => String::new(),
+            },
             self.shape,
             if pinned {
                 "client on core 0, server on core 1"
@@ -115,7 +119,8 @@ impl Setting {
         text(&mut line, "op", case.operation.name());
         text(&mut line, "provider", &self.provider);
         text(&mut line, "libfabric", &self.libfabric);
-        text(&mut line, "congestion", &self.congestion);
+        let congestion = self.congestion.as_deref();
+        text(&mut line, "congestion", congestion.unwrap_or("none"));
         text(&mut line, "shape", &self.shape);
         text(&mut line, "path", "host");
         number(&mut line, "size_bytes", case.size as f64);

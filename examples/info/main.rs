@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use fabricast::cuda::{CudaError, Device};
+use fabricast::error::Error;
 use fabricast::fabric::{DevicePaths, PROVIDERS, Provider};
 use fabricast::storage::cufile::CuFile;
 use fabricast::{Fabric, Region};
@@ -98,13 +99,13 @@ fn print_provider(row: &Provider, devices: &Result<Vec<Device>, CudaError>, devi
         .open()
     {
         Ok(fabric) => fabric,
-        Err(why) => {
-            let why = why.to_string();
-            return println!(
-                "    not here: {}",
-                why.split(';').next().unwrap_or_default()
-            );
+        // There are verdicts on all the others, too.
+        Err(Error::NoProvider(why)) => {
+            let verdict = why.verdicts.iter().find(|it| it.provider == name);
+            let verdict = verdict.map_or(why.wanted.as_str(), |it| it.ruled_out_by.as_str());
+            return println!("    not here: {verdict}");
         }
+        Err(why) => return println!("    not here: {why}"),
     };
     println!("    {}", fabric.report());
     match fabric.device_memory() {

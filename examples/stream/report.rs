@@ -107,7 +107,9 @@ impl fmt::Display for Summary<'_> {
         writeln!(f, "shape        {}", fabric.shape)?;
         writeln!(f, "path         {}", report.path)?;
         writeln!(f, "transport    {}", report.transport)?;
-        writeln!(f, "congestion   {}", congestion_control())?;
+        if fabricast::fabric::provider(&fabric.provider).is_some_and(|row| row.over_tcp) {
+            writeln!(f, "congestion   {}", congestion_control())?;
+        }
         writeln!(
             f,
             "blocks       {} of up to {} bytes, {} buffers",

@@ -28,7 +28,7 @@ const WORD: usize = 8;
 
 /// Sends the file, and waits for the receiver's word.
 pub(crate) fn send(case: &Case, to: SocketAddr, path: &Path) -> Result<Sent, Failure> {
-    let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
+    let net = Net::open(case, Some(to), 1)?;
     let words = Memory::new(net.domain, 1, WORD)?;
     let blocks = Memory::new(net.domain, case.buffers, case.block)?;
     touch(&blocks);

@@ -53,6 +53,11 @@ impl Case {
         }
     }
 
+    /// Receives that are posted.
+    pub(crate) fn receive_depth(&self) -> usize {
+        self.receives
+    }
+
     pub(crate) fn blocks(&self) -> usize {
         self.size.div_ceil(self.block)
     }

@@ -42,9 +42,12 @@ pub(crate) fn head(case: &Case, json: bool) -> Result<(), Failure> {
         return Ok(());
     }
     let (provider, libfabric) = ours::describe(case)?;
+    let congestion = match host::congestion_over(&provider) {
+        Some(congestion) => format!(", congestion control {congestion}"),
+        None => String::new(),
+    };
     println!(
-        "{provider}, libfabric {libfabric}, congestion control {}, {} cores, not pinned, path host",
-        host::congestion(),
+        "{provider}, libfabric {libfabric}{congestion}, {} cores, not pinned, path host",
         host::cores(),
     );
     println!(
@@ -116,7 +119,12 @@ fn json_line(
     text(&mut line, "by", &outcome.comparison.by.name());
     text(&mut line, "provider", &provider);
     text(&mut line, "libfabric", &libfabric);
-    text(&mut line, "congestion", &host::congestion());
+    let congestion = host::congestion_over(&provider);
+    text(
+        &mut line,
+        "congestion",
+        congestion.as_deref().unwrap_or("none"),
+    );
     text(&mut line, "path", path);
     text(&mut line, "bare_wait", &name(case.bare_wait));
     number(&mut line, "cores", host::cores() as f64);

@@ -30,6 +30,7 @@ use crate::endpoint::header_source::hold;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{Refusal, RefusalCode};
@@ -160,8 +161,9 @@ impl ConnectionlessEndpoint {
         };
         let connections = 2 * config.max_peers;
         let tx = CONTROLS_PER_CONNECTION * connections + CONTROL_SENDS + config.total_depth;
-        let sizes = (tx as usize, pool.slots());
-        let link = ProviderLink::listen(domain, &addr, sizes.0, sizes.1, sizes, &config.endpoint)
+        // Over one endpoint of the provider's.
+        let sizes = QueueSizes::of_one(tx as usize, pool.slots());
+        let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)
             .map_err(fd_limit::explain)?;
         let local = link.local_addr().unwrap_or(addr);
         let this = (config.max_peers, config.accept_unknown, config.add_on_send);

@@ -21,6 +21,7 @@ use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{self, PATIENCE};
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::liveness::Patience;
@@ -174,13 +175,18 @@ impl DuplexEndpoint {
         let writes = config.writes;
         let tx = (controls + total + writes) as usize;
         let sends = config.send_depth + CONTROL_SENDS + writes;
-        let sizes = (sends as usize, receives);
+        let each = (sends as usize, receives);
         // A peer's credit may end in a completion that takes no receive: a write with immediate data.
         let rx = config.pool.slots() * (1 + usize::from(config.windows > 0));
+        let sizes = QueueSizes {
+            total: (tx, rx),
+            each,
+            connections: config.max_connections as usize,
+        };
         let endpoint = EndpointSettings::default();
         let link = match &listen {
-            Some(addr) => ProviderLink::listen(domain, addr, tx, rx, sizes, &endpoint),
-            None => ProviderLink::dial(domain, tx, rx, sizes, &endpoint),
+            Some(addr) => ProviderLink::listen(domain, addr, sizes, &endpoint),
+            None => ProviderLink::dial(domain, sizes, &endpoint),
         };
         let link = link.map_err(fd_limit::explain)?;
         let local = listen.map(|addr| link.local_addr().unwrap_or(addr));

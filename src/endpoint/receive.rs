@@ -24,6 +24,7 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::protocol::liveness::Patience;
@@ -434,14 +435,12 @@ impl ReceiveEndpoint {
             rx *= 2;
         }
         let receives = config.depth + config.windows.reserve();
-        let link = ProviderLink::listen(
-            domain,
-            &addr,
-            controls + operations as usize,
-            rx,
-            (tx as usize, receives as usize),
-            &config.endpoint,
-        )?;
+        let sizes = QueueSizes {
+            total: (controls + operations as usize, rx),
+            each: (tx as usize, receives as usize),
+            connections: config.max_connections as usize,
+        };
+        let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
         let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let settings = ReceiveSettings {

@@ -22,7 +22,7 @@ use crate::Error;
 use crate::errno::FabricErrno;
 use crate::fabric::Level;
 use crate::fabric::PeerAddr;
-use crate::fabric::{PostRefused, RmaPost, SendPost};
+use crate::fabric::{PostRefused, Provider, RmaPost, SendPost};
 use crate::memory::Participant;
 
 /// The first library with `FI_GET_FD`.
@@ -123,6 +123,7 @@ impl Ep {
     fn enable(&self) -> Result<(), Error> {
         // SAFETY: the endpoint is open and bound.
         check("fi_enable", unsafe { sys::fi_enable(self.as_ptr()) })
+            .map_err(|error| explain_enable(self._domain.fabric().provider(), error))
     }
 
     /// Sets an option of an `int` or a `bool`; what the provider answers, which may not know it.
@@ -429,14 +430,15 @@ impl OpenedEp {
 
     fn sized(domain: &Arc<Domain>, info: &mut Info, sizes: (usize, usize)) -> Result<Self, Error> {
         let default = (info.tx().size, info.rx().size);
-        let (mut tx, mut rx) = (sizes.0.max(default.0), sizes.1.max(default.1));
+        let mut tx = sizes.0.max(default.0);
+        let mut rx = receives_of(domain.fabric().provider(), default.1, sizes.1);
+        let shorter = |n: usize, default: usize| if n > default { (n / 2).max(default) } else { n };
         loop {
             info.set_queue_sizes(tx, rx);
+            let next = (shorter(tx, default.0), shorter(rx, default.1));
             // A size that is too long is refused before anything is made of the info, so it can be tried again.
             match Self::open(domain, info) {
-                Err(error) if (tx, rx) != default && may_be_the_sizes(&error) => {
-                    (tx, rx) = ((tx / 2).max(default.0), (rx / 2).max(default.1));
-                }
+                Err(error) if (tx, rx) != next && may_be_the_sizes(&error) => (tx, rx) = next,
                 opened => return opened,
             }
         }
@@ -485,6 +487,31 @@ impl fmt::Debug for OpenedEp {
         f.debug_struct("OpenedEp")
             .field("raw", &self.raw)
             .finish_non_exhaustive()
+    }
+}
+
+/// Says what helps, where a provider makes queues of its own that are longer than the device has.
+fn explain_enable(row: &Provider, error: Error) -> Error {
+    match error {
+        Error::Fabric { errno, .. }
+            if row.sized_by_universe && matches!(errno.get(), libc::EINVAL | libc::ENOMEM) =>
+        {
+            Error::Unsupported {
+                provider: row.name.to_owned(),
+                need: "could not make its own queues (fi_enable), which it makes for FI_UNIVERSE_SIZE peers, 256 where that is not set, and the device \
+                       may have shorter ones: start the process with FI_UNIVERSE_SIZE=16, or as many as there are",
+            }
+        }
+        other => other,
+    }
+}
+
+/// With how many receives an endpoint is opened that needs so many.
+pub(crate) fn receives_of(row: &Provider, default: usize, needed: usize) -> usize {
+    match row.fixed_queues {
+        // Each of them takes room in the completion queue, too, and on the card. One would leave none to sends (`queue_sizes.rs`).
+        true => needed.max(2),
+        false => needed.max(default),
     }
 }
 
@@ -587,5 +614,54 @@ pub(super) fn check(call: &'static str, rc: i32) -> Result<(), Error> {
         Ok(())
     } else {
         Err(Error::fabric(call, rc))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::fabric::provider;
+
+    #[test]
+    fn a_provider_that_makes_its_own_queues_is_said_to() {
+        let refused = |name, errno| {
+            let row = provider(name).unwrap();
+            explain_enable(row, Error::fabric("fi_enable", errno)).to_string()
+        };
+        let text = refused("verbs;ofi_rxm", libc::EINVAL);
+        assert!(text.contains("FI_UNIVERSE_SIZE=16"), "{text}");
+        for (name, errno) in [
+            ("verbs", libc::EINVAL),
+            ("tcp;ofi_rxm", libc::EINVAL),
+            ("verbs;ofi_rxm", libc::EACCES),
+        ] {
+            let text = refused(name, errno);
+            assert!(
+                text.starts_with("fi_enable: ") && !text.contains("FI_UNIVERSE_SIZE"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_has_no_byte_is_one_segment_without_descriptors() {
+        let (mut byte, mut desc) = (7u8, 8u8);
+        let full = libc::iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        };
+        let empty = libc::iovec { iov_len: 0, ..full };
+        let descs = [(&raw mut desc).cast::<c_void>(); 2];
+        for iov in [&[][..], &[empty]] {
+            let (first, descriptors, count) = segments(iov, &descs[..iov.len()]);
+            // SAFETY: there is one at least.
+            assert_eq!((count, unsafe { (*first).iov_len }), (1, 0));
+            assert!(descriptors.is_null());
+        }
+        for iov in [&[full][..], &[full, empty], &[empty, full]] {
+            let (first, descriptors, count) = segments(iov, &descs[..iov.len()]);
+            assert_eq!((first, count), (iov.as_ptr(), iov.len()));
+            assert_eq!(descriptors.cast_const(), descs.as_ptr());
+        }
     }
 }

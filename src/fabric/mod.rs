@@ -61,7 +61,7 @@ pub(crate) use address::{AddrForm, NAME_MAX};
 pub(crate) use av::{Av, FiAddr, fits};
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) use device_memory::{DeviceRegistrar, Terms, register as register_device};
-pub(crate) use ep::{Ep, OpenedEp, unreachable};
+pub(crate) use ep::{Ep, OpenedEp, receives_of, unreachable};
 pub(crate) use info::Info;
 pub(crate) use local_address::check_local;
 pub(crate) use operation::{

@@ -100,6 +100,12 @@ pub struct Provider {
     /// It looks for the way to a peer while an endpoint is opened, and may take seconds where there is no such peer. A thread of the domain does
     /// that; the connection goes on when it has its answer, and ends by its `connect_timeout` where that is sooner.
     pub resolves_in_open: bool,
+    /// Its queues have as many entries as they were opened with and never more, and one that overruns is broken: so completion queues have room for all
+    /// that the endpoints were opened with, and endpoints are opened with as many receives as they need.
+    pub fixed_queues: bool,
+    /// It makes queues of its own that are long enough for `FI_UNIVERSE_SIZE` peers, 256 where the process was not started with that: more than some
+    /// devices have (the core provider's, `fi_rxm.7`).
+    pub sized_by_universe: bool,
     /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
     pub endpoint_scope: bool,
     /// It has a file descriptor to wait on (`FI_WAIT_FD`).
@@ -209,6 +215,8 @@ pub const PROVIDERS: &[Provider] = &[
         delivers_alone: false,
         over_tcp: true,
         resolves_in_open: false,
+        fixed_queues: false,
+        sized_by_universe: false,
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
@@ -239,6 +247,8 @@ pub const PROVIDERS: &[Provider] = &[
         over_tcp: false,
         // vrb_create_ep: rdma_resolve_addr up to 1.20, and rdma_getaddrinfo, which may ask a daemon (ibacm), in all.
         resolves_in_open: true,
+        fixed_queues: true,
+        sized_by_universe: false,
         endpoint_scope: false,
         wait_fd: true,
         reports_after_close: true,
@@ -275,6 +285,7 @@ pub const PROVIDERS: &[Provider] = &[
         caches_registrations: true,
         // One-sided operations go to the card as they are.
         access_ends: AccessEnds::WithKey,
+        sized_by_universe: true,
         cq_data: 4,
         ..rdm("verbs;ofi_rxm", 4, true, "messages up to 16 KiB")
     },
@@ -363,6 +374,8 @@ const fn rdm(
         delivers_alone: false,
         over_tcp: false,
         resolves_in_open: false,
+        fixed_queues: false,
+        sized_by_universe: false,
         endpoint_scope: false,
         wait_fd,
         reports_after_close: true,

@@ -38,6 +38,17 @@ pub(crate) fn check(call: &'static str, rc: i32) -> Result<(), Failure> {
     }
 }
 
+/// Completions that may wait for one connection: of its sends, and of the receives that are posted. A card's queue does not grow, and verbs of libfabric
+/// 1.17 keeps free as many entries as an endpoint could have receives, out of which it takes those of sends. `tcp` says 65,536, and its queue grows.
+fn completions_of(case: &Case, info: *mut sys::fi_info) -> usize {
+    // SAFETY: an answer of the library, which has all attributes.
+    let receive = unsafe { (*info).rx_attr };
+    // SAFETY: as above.
+    let opened = unsafe { (*receive).size };
+    let kept = if opened <= 1024 { opened } else { 0 };
+    2 * case.depth + case.receive_depth().max(kept)
+}
+
 /// Fabric, domain and queues, opened once for a run.
 pub(crate) struct Net {
     pub(crate) library: &'static sys::Library,
@@ -49,14 +60,15 @@ pub(crate) struct Net {
 }
 
 impl Net {
-    /// Everything that does not depend on the peer. `dest` is where a connection will go.
+    /// Everything that does not depend on the peer, for so many connections. `dest` is where one of them will go.
     pub(crate) fn open(
         case: &Case,
         dest: Option<SocketAddr>,
-        queue: usize,
+        connections: usize,
     ) -> Result<Self, Failure> {
         let library = sys::Library::load().map_err(|error| Failure(error.to_string()))?;
         let info = find(library, case, dest)?;
+        let queue = connections * completions_of(case, info) + 64;
         let mut net = Self {
             library,
             info,
@@ -376,7 +388,7 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn listen(case: &Case) -> Result<Self, Failure> {
-        let net = Net::open(case, None, 4 * case.depth + 64)?;
+        let net = Net::open(case, None, 1)?;
         let mut pep = ptr::null_mut();
         // SAFETY: the fabric is open, the info is of this library.
         let rc = unsafe { sys::fi_passive_ep(net.fabric, net.info, &raw mut pep, ptr::null_mut()) };

@@ -118,7 +118,7 @@ pub(crate) fn run(
     window: impl FnOnce() -> Result<String, Failure>,
     arrived: impl FnOnce() -> Result<Arrived, Failure>,
 ) -> Result<(Sent, Arrived), Failure> {
-    let net = Net::open(case, Some(to), 4 * case.depth + 64)?;
+    let net = Net::open(case, Some(to), 1)?;
     let headers = Memory::new(net.domain, case.depth, SLOT)?;
     let payloads = Memory::new(net.domain, case.depth, case.size.max(MARK))?;
     let ep = connect(&net, &headers, 0)?;

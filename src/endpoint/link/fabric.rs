@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::Error;
 use crate::endpoint::link::half_open::HalfOpen;
+use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::{self, KernelWatch, TcpWatch};
 use crate::endpoint::link::sought::{Inbox, Search, Sought};
 use crate::endpoint::link::wait::LinkWait;
@@ -26,7 +27,7 @@ use crate::errno::FabricErrno;
 use crate::fabric::PeerAddr;
 use crate::fabric::{
     Cq, Domain, EndpointKind, EndpointSettings, Ep, Eq, Fabric, FiAddr, Info, OpenedEp, Pep,
-    RawEvent, in_use, unreachable,
+    RawEvent, in_use, receives_of, unreachable,
 };
 use crate::in_flight::ContextKind;
 use crate::memory::{AccessLedger, Participant, Registrar};
@@ -47,8 +48,7 @@ pub(crate) struct FabricLink {
     /// What connections that this side makes are made of.
     info: Info,
     settings: EndpointSettings,
-    /// Sends and receives that one connection may have in flight.
-    queue_sizes: (usize, usize),
+    queue_sizes: QueueSizes,
     /// Events read while looking for stale ones, not yet handed out.
     events: VecDeque<RawEvent>,
     /// Closed endpoints that may have events further back in the event queue, until that was seen empty.
@@ -71,17 +71,17 @@ struct Listener {
 }
 
 impl FabricLink {
-    /// A link for connections that this side makes, with room for so many operations in flight.
+    /// A link for connections that this side makes, one or many.
     pub(crate) fn open(
         domain: &Arc<Domain>,
-        tx: usize,
-        rx: usize,
+        sizes: QueueSizes,
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
         let fabric = domain.fabric();
         let info = settings.info(fabric)?;
+        let queue_sizes = sizes.with(settings);
         let eq = Arc::new(Eq::open(fabric)?);
-        let cq = Arc::new(Cq::open(domain, tx + rx)?);
+        let cq = Arc::new(queue_sizes.open_queue(domain, info.rx().size)?);
         let search = match fabric.provider().resolves_in_open {
             true => Search::by_thread()?,
             false => Search::default(),
@@ -90,7 +90,7 @@ impl FabricLink {
             limits: limits(fabric, &info),
             info,
             settings: *settings,
-            queue_sizes: settings.queue_sizes((tx, rx)),
+            queue_sizes,
             events: VecDeque::new(),
             stale: Vec::new(),
             search,
@@ -101,32 +101,14 @@ impl FabricLink {
         })
     }
 
-    /// A link for many connections that this side makes. Sizes as of [`listen`](Self::listen).
-    pub(crate) fn dial(
-        domain: &Arc<Domain>,
-        tx: usize,
-        rx: usize,
-        queue_sizes: (usize, usize),
-        settings: &EndpointSettings,
-    ) -> Result<Self, Error> {
-        let mut link = Self::open(domain, tx, rx, settings)?;
-        link.queue_sizes = settings.queue_sizes(queue_sizes);
-        Ok(link)
-    }
-
     /// A link that listens.
-    ///
-    /// `tx` and `rx` are for all connections together, `queue_sizes` for each one.
     pub(crate) fn listen(
         domain: &Arc<Domain>,
         addr: &PeerAddr,
-        tx: usize,
-        rx: usize,
-        queue_sizes: (usize, usize),
+        sizes: QueueSizes,
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
-        let mut link = Self::open(domain, tx, rx, settings)?;
-        link.queue_sizes = settings.queue_sizes(queue_sizes);
+        let mut link = Self::open(domain, sizes, settings)?;
         let pep = Arc::new(Pep::listen(domain.fabric(), addr, &link.eq)?);
         let half_open = HalfOpen::new(pep.local());
         link.listener = Some(Listener {
@@ -161,7 +143,7 @@ impl FabricLink {
 
     /// An endpoint for a connection to a peer, at once.
     fn open_active(&mut self, mut info: Info, peer: &PeerAddr) -> Result<Ep, Error> {
-        let (domain, sizes) = (&self.domain, self.queue_sizes);
+        let (domain, sizes) = (&self.domain, self.queue_sizes.each);
         let ep = Ep::open_active(domain, &mut info, peer, sizes, (&self.cq, &self.eq))?;
         self.settings.check_source(|| ep.local())?;
         self.admit(ep)
@@ -169,7 +151,7 @@ impl FabricLink {
 
     /// An endpoint for the request that the info came with.
     fn open_passive(&mut self, info: &mut Info) -> Result<Ep, Error> {
-        let (domain, sizes) = (&self.domain, self.queue_sizes);
+        let (domain, sizes) = (&self.domain, self.queue_sizes.each);
         let ep = Ep::open_passive(domain, info, sizes, (&self.cq, &self.eq))?;
         self.admit(ep)
     }
@@ -437,7 +419,7 @@ impl Link for FabricLink {
     fn prepare_connect(&mut self, peer: &PeerAddr) -> Result<FabricConn, Error> {
         let info = self.info.duplicate()?;
         let end = if self.search.inbox().is_some() {
-            let sizes = self.queue_sizes;
+            let sizes = self.queue_sizes.each;
             End::Sought(self.search.begin(&self.domain, info, *peer, sizes)?)
         } else {
             match self.open_active(info, peer) {
@@ -554,7 +536,8 @@ impl Link for FabricLink {
             // SAFETY: the caller's promises.
             End::Here(ep) => unsafe { ep.receive(base, len, desc, context) },
             End::Sought(sought) => {
-                let limit = self.queue_sizes.1.max(self.info.rx().size);
+                let row = self.domain.fabric().provider();
+                let limit = receives_of(row, self.info.rx().size, self.queue_sizes.each.1);
                 // SAFETY: the caller's promises.
                 unsafe { sought.receive(limit, base, len, desc, context) }
             }

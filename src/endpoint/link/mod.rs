@@ -23,6 +23,7 @@ pub(crate) mod iov;
 mod letter;
 mod peer_book;
 pub(crate) mod provider;
+pub(crate) mod queue_sizes;
 pub(crate) mod rdm;
 pub(crate) mod socket;
 mod sought;

@@ -12,6 +12,7 @@ use libfabric_sys as sys;
 
 use crate::Error;
 use crate::endpoint::link::fabric::{self, FabricConn, FabricLink};
+use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::rdm::{RdmConn, RdmLink, RdmRequest};
 use crate::endpoint::link::socket::{KernelWatch, TcpWatch};
 use crate::endpoint::link::wait::LinkWait;
@@ -46,48 +47,43 @@ pub(crate) enum ProviderRequest {
 }
 
 impl ProviderLink {
-    /// A link for connections that this side makes, with room for so many operations in flight.
+    /// A link for connections that this side makes, one after the other.
     pub(crate) fn open(
         domain: &Arc<Domain>,
         tx: usize,
         rx: usize,
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
+        let sizes = QueueSizes::of_one(tx, rx);
         match domain.fabric().endpoint_kind() {
-            EndpointKind::Msg => FabricLink::open(domain, tx, rx, settings).map(Self::Msg),
+            EndpointKind::Msg => FabricLink::open(domain, sizes, settings).map(Self::Msg),
             EndpointKind::Rdm => RdmLink::open(domain, tx, rx, settings).map(Self::Rdm),
         }
     }
 
-    /// A link for many connections that this side makes. Sizes as of [`listen`](Self::listen).
+    /// A link for many connections that this side makes.
     pub(crate) fn dial(
         domain: &Arc<Domain>,
-        tx: usize,
-        rx: usize,
-        queue_sizes: (usize, usize),
+        sizes: QueueSizes,
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
+        let (tx, rx) = sizes.total;
         match domain.fabric().endpoint_kind() {
-            EndpointKind::Msg => {
-                FabricLink::dial(domain, tx, rx, queue_sizes, settings).map(Self::Msg)
-            }
+            EndpointKind::Msg => FabricLink::open(domain, sizes, settings).map(Self::Msg),
             EndpointKind::Rdm => RdmLink::dial(domain, tx, rx, settings).map(Self::Rdm),
         }
     }
 
-    /// A link that listens. `tx` and `rx` are for all connections together, `queue_sizes` for each one.
+    /// A link that listens.
     pub(crate) fn listen(
         domain: &Arc<Domain>,
         addr: &PeerAddr,
-        tx: usize,
-        rx: usize,
-        queue_sizes: (usize, usize),
+        sizes: QueueSizes,
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
+        let (tx, rx) = sizes.total;
         match domain.fabric().endpoint_kind() {
-            EndpointKind::Msg => {
-                FabricLink::listen(domain, addr, tx, rx, queue_sizes, settings).map(Self::Msg)
-            }
+            EndpointKind::Msg => FabricLink::listen(domain, addr, sizes, settings).map(Self::Msg),
             EndpointKind::Rdm => RdmLink::listen(domain, addr, tx, rx, settings).map(Self::Rdm),
         }
     }

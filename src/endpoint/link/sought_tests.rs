@@ -76,7 +76,12 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// A sender whose link has its endpoints opened by a thread.
 fn connect(domain: &Arc<Domain>, peer: &PeerAddr, timeout: Duration) -> SendCore<FabricLink> {
-    let mut link = FabricLink::open(domain, 32, 8, &EndpointSettings::default()).unwrap();
+    let mut link = FabricLink::open(
+        domain,
+        QueueSizes::of_one(32, 8),
+        &EndpointSettings::default(),
+    )
+    .unwrap();
     link.search = Search::by_thread().unwrap();
     let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).unwrap();
     headers.region().register(domain).unwrap();
@@ -189,7 +194,12 @@ fn what_comes_too_late_is_closed_by_the_next_poll() {
     let Some(domain) = domain() else { return };
     let before = Arc::strong_count(&domain);
     let (provider, _hook) = Provider::hook(&domain, 0);
-    let mut link = FabricLink::open(&domain, 8, 8, &EndpointSettings::default()).unwrap();
+    let mut link = FabricLink::open(
+        &domain,
+        QueueSizes::of_one(8, 8),
+        &EndpointSettings::default(),
+    )
+    .unwrap();
     link.search = Search::by_thread().unwrap();
     let conn = link.prepare_connect(&nobody()).unwrap();
     link.connect(&conn, &nobody(), b"hello").unwrap();
@@ -201,7 +211,12 @@ fn what_comes_too_late_is_closed_by_the_next_poll() {
     wait_until("it came", || domain.resolver().threads() == 0);
     assert!(link.poll_cm().unwrap().is_none());
     // Left: the link's own, with those of its queues.
-    let idle = FabricLink::open(&domain, 8, 8, &EndpointSettings::default()).unwrap();
+    let idle = FabricLink::open(
+        &domain,
+        QueueSizes::of_one(8, 8),
+        &EndpointSettings::default(),
+    )
+    .unwrap();
     let now = Arc::strong_count(&domain);
     drop(idle);
     let each = now - Arc::strong_count(&domain);
@@ -233,7 +248,12 @@ fn a_failure_is_told_once_whenever_it_comes() {
     let Some(domain) = domain() else { return };
     let (provider, _hook) = Provider::hook(&domain, -libc::EHOSTUNREACH);
     provider.go();
-    let mut link = FabricLink::open(&domain, 8, 8, &EndpointSettings::default()).unwrap();
+    let mut link = FabricLink::open(
+        &domain,
+        QueueSizes::of_one(8, 8),
+        &EndpointSettings::default(),
+    )
+    .unwrap();
     link.search = Search::by_thread().unwrap();
     // Before the connection was begun: who begins it is told.
     let early = link.prepare_connect(&nobody()).unwrap();
@@ -281,7 +301,12 @@ fn queues_are_shortened_for_errors_of_sizes_only() {
         let (provider, _hook) = Provider::hook(&domain, -errno);
         provider.go();
         let tx = domain.fabric().info().tx().size;
-        let mut link = FabricLink::open(&domain, 8 * tx, 8, &EndpointSettings::default()).unwrap();
+        let mut link = FabricLink::open(
+            &domain,
+            QueueSizes::of_one(8 * tx, 8),
+            &EndpointSettings::default(),
+        )
+        .unwrap();
         let made = link.prepare_connect(&nobody());
         assert_eq!(provider.calls(), if many { 4 } else { 1 }, "{errno}");
         let of_the_peer = matches!(errno, libc::ETIMEDOUT | libc::EHOSTUNREACH);
@@ -307,14 +332,14 @@ fn who_is_somewhere_else_than_asked_is_not_there_at_all() {
     };
     {
         let _hook = PassiveHook::new(domain.fabric());
-        let listen = FabricLink::listen(&domain, &asked, 8, 8, (8, 8), &settings);
+        let listen = FabricLink::listen(&domain, &asked, QueueSizes::of_one(8, 8), &settings);
         named(listen.expect_err("it listens at another port"));
     }
-    let link = FabricLink::listen(&domain, &asked, 8, 8, (8, 8), &settings).unwrap();
+    let link = FabricLink::listen(&domain, &asked, QueueSizes::of_one(8, 8), &settings).unwrap();
     assert_eq!(link.local_addr(), Some(asked));
     drop(link);
     let source = settings.source(asked);
-    let mut link = FabricLink::open(&domain, 8, 8, &source).unwrap();
+    let mut link = FabricLink::open(&domain, QueueSizes::of_one(8, 8), &source).unwrap();
     {
         let _hook = OpenHook::new(&domain, |info| {
             forget_port(info);

@@ -24,6 +24,7 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
@@ -494,14 +495,12 @@ impl PublishEndpoint {
         let pool = SharedBufferManager::allocate(slots, slot_size)?;
         let total = config.depth * config.max_connections;
         let controls = CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS;
-        let link = ProviderLink::listen(
-            domain,
-            &addr,
-            (controls + total) as usize,
-            pool.slots(),
-            ((config.depth + CONTROL_SENDS) as usize, receives as usize),
-            &config.endpoint,
-        )?;
+        let sizes = QueueSizes {
+            total: ((controls + total) as usize, pool.slots()),
+            each: ((config.depth + CONTROL_SENDS) as usize, receives as usize),
+            connections: config.max_connections as usize,
+        };
+        let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, pool, settings)?;

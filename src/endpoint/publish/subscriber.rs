@@ -19,6 +19,7 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
+use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
@@ -290,13 +291,12 @@ impl SubscribeEndpoint {
         let settings = config.settings(max_message);
         let receives = settings.receives(form).max;
         let controls = CONTROLS_PER_CONNECTION * config.max_publishers + CONTROL_SENDS;
-        let link = ProviderLink::dial(
-            domain,
-            controls as usize,
-            pool.slots(),
-            (CONTROL_SENDS as usize, receives as usize),
-            &config.endpoint,
-        )?;
+        let sizes = QueueSizes {
+            total: (controls as usize, pool.slots()),
+            each: (CONTROL_SENDS as usize, receives as usize),
+            connections: config.max_publishers as usize,
+        };
+        let link = ProviderLink::dial(domain, sizes, &config.endpoint)?;
         let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, pool, settings)?;
