@@ -1460,7 +1460,7 @@ fn domains_come_and_go_while_other_threads_unmap_memory() {
                 }
             });
         }
-        for _ in 0..rounds(20, 500) {
+        for _ in 0..rounds(8, 500) {
             let domain = domain().expect("the parent has one");
             let pool = pool(&domain, 4, 4096);
             drop((pool, domain));
