@@ -6,14 +6,14 @@ use crate::common;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
 use common::{
     Offers, Pair, SOON, Watchdog, after, any_port, assert_balanced, buffer, bytes_of, domain,
     drive, got, messages, millis, nobodys_port, node, outcomes, pattern, pool, receive_ends,
-    send_end, small_receiver,
+    rounds, send_end, small_receiver,
 };
 use fabricast::buffer::{
     HeaderSlotConfig, HeaderSlotManager, Payload, RingConfig, RingRegion, Segment,
@@ -1426,6 +1426,48 @@ fn a_payload_may_be_sent_to_several_peers_at_once() {
     }
     drop(shared);
     assert_eq!(pool.free_count(), 1);
+}
+
+/// libfabric's cache of registrations, where it is on, patches libc's `munmap` when a process's first domain is opened, and takes the patch out
+/// with the last one: a thread that is in that function then comes back into the middle of other instructions.
+#[test]
+fn domains_come_and_go_while_other_threads_unmap_memory() {
+    const NAME: &str = "domains_come_and_go_while_other_threads_unmap_memory";
+    const PAGE: usize = 4096;
+    let _dog = Watchdog::new(NAME);
+    // In a process of its own: other tests' domains would keep the patch in.
+    if child::role().is_none() {
+        if domain().is_some() {
+            let mut child = Child::start(NAME, "churn", "");
+            child.expect("unmapped", SOON);
+            child.finish(SOON);
+        }
+        return;
+    }
+    let (over, unmapped) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let (rights, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANON);
+                    // SAFETY: a new mapping at an address of the kernel's choice.
+                    let at =
+                        unsafe { libc::mmap(std::ptr::null_mut(), PAGE, rights, flags, -1, 0) };
+                    assert_ne!(at, libc::MAP_FAILED);
+                    // SAFETY: it was just mapped, and nobody else knows of it.
+                    assert_eq!(unsafe { libc::munmap(at, PAGE) }, 0);
+                    unmapped.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for _ in 0..rounds(8, 500) {
+            let domain = domain().expect("the parent has one");
+            let pool = pool(&domain, 4, 4096);
+            drop((pool, domain));
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    child::tell(format!("unmapped {}", unmapped.load(Ordering::Relaxed)));
 }
 
 #[test]

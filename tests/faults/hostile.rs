@@ -230,7 +230,7 @@ fn a_wrong_hello_is_refused_with_the_reason() {
         hello
     };
     let mut random = Random::from_printed_seed("wrong hello");
-    let cases: Vec<(&str, Vec<u8>, u16)> = vec![
+    let mut cases: Vec<(&str, Vec<u8>, u16)> = vec![
         ("nothing", Vec::new(), MALFORMED),
         ("short", hello(0)[..20].to_vec(), MALFORMED),
         ("one byte short", hello(0)[..47].to_vec(), MALFORMED),
@@ -248,6 +248,10 @@ fn a_wrong_hello_is_refused_with_the_reason() {
         ("version 0", with(8, &[0, 0, 0, 0]), MALFORMED),
         ("credits without depth", with(16, &[1; 16]), RECEIVE_DEPTH),
     ];
+    // The connection manager of cards takes 56 bytes, and makes all that is shorter as long as that, with zeros.
+    if !domain.fabric().provider().over_tcp {
+        cases.retain(|(_, private, _)| [0, 48].contains(&private.len()));
+    }
     // Once before counting: queues and pools that stay.
     answer_to(&mut pair, &elsewhere, b"warm up");
     let (fds, refused) = (fd_count(), pair.receiver().stats().refused);
@@ -389,6 +393,9 @@ fn more_messages_than_were_granted_end_the_connection() {
 
 #[test]
 fn a_message_longer_than_the_buffers_ends_the_connection() {
+    // A card says "local length error", of which libfabric makes that.
+    let Some(domain) = domain() else { return };
+    let by_card = domain.fabric().provider().delivers_alone;
     let long = vec![7; 100_000];
     let end = end_after(0, |peer, round| {
         if round == 0 {
@@ -399,7 +406,9 @@ fn a_message_longer_than_the_buffers_ends_the_connection() {
     // The provider truncates it, and says so; how long it was it does not always say.
     let truncated = match end {
         CloseReason::Violation(Violation::TooLong { .. }) => true,
-        CloseReason::PeerLost { errno: Some(errno) } => errno.get() == libfabric_sys::FI_ETRUNC,
+        CloseReason::PeerLost { errno: Some(errno) } => {
+            errno.get() == libfabric_sys::FI_ETRUNC || (by_card && errno.get() == libc::EIO)
+        }
         _ => false,
     };
     assert!(truncated, "{end}");

@@ -13,6 +13,8 @@ use fabricast::fabric::{EndpointKind, PROVIDERS, Provider, Run};
 
 const BEGIN: &str = "<!-- From docs/providers.tsv, by FABRICAST_WRITE_DOCS=1 cargo test --test tools providers -->\n";
 const END: &str = "<!-- End of the table of providers -->\n";
+const PROMISE: &str = "<!-- From docs/providers.tsv, as the table of providers -->\n";
+const PROMISE_END: &str = "<!-- End of what ran -->\n";
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -81,17 +83,53 @@ fn what_ran_is_what_readme_says() {
     );
     let path = root().join("README.md");
     let readme = fs::read_to_string(&path).expect("it is there");
-    let (before, rest) = readme.split_once(BEGIN).expect("the table begins");
-    let (table, after) = rest.split_once(END).expect("the table ends");
-    let wanted = table_of(&runs);
+    let wanted = between(&readme, PROMISE, PROMISE_END, &promise(&runs));
+    let wanted = between(&wanted, BEGIN, END, &table_of(&runs));
     if is_to_write() {
-        let text = [before, BEGIN, &wanted, END, after].concat();
-        return fs::write(&path, text).expect("written");
+        return fs::write(&path, wanted).expect("written");
     }
     assert!(
-        table == wanted,
+        readme == wanted,
         "README.md is not what docs/providers.tsv and the table of providers say: run FABRICAST_WRITE_DOCS=1 cargo test --test tools providers"
     );
+}
+
+/// The text with this between two of its lines.
+fn between(text: &str, begin: &str, end: &str, inner: &str) -> String {
+    let (before, rest) = text.split_once(begin).expect("it begins");
+    let (_, after) = rest.split_once(end).expect("it ends");
+    [before, begin, inner, end, after].concat()
+}
+
+/// Which providers ran, which on software only, and which nowhere; in one sentence.
+fn promise(runs: &[Run]) -> String {
+    let (mut ran, mut soft, mut never) = (Vec::new(), Vec::new(), Vec::new());
+    for row in PROVIDERS.iter().filter(|row| row.refused.is_none()) {
+        let its = runs.iter().filter(|run| run.provider == row.name);
+        let devices: Vec<_> = its.map(|run| &run.device).collect();
+        let list = match &devices[..] {
+            [] => &mut never,
+            all if all.iter().all(|device| device.ends_with("(virtual)")) => &mut soft,
+            _ => &mut ran,
+        };
+        list.push(format!("`{}`", row.name));
+    }
+    let mut text = format!("It has run over {}", ran.join(", "));
+    if !soft.is_empty() {
+        let _ = write!(
+            text,
+            "; over {} on soft RDMA (rdma_rxe), **not on a card**",
+            soft.join(", ")
+        );
+    }
+    if !never.is_empty() {
+        let _ = write!(
+            text,
+            "; {} are written from their documentation and sources, and **have not been run**",
+            never.join(", ")
+        );
+    }
+    text + " ([where, and what each can't do](#providers)).\n"
 }
 
 /// README's table: a line for each provider and kind of endpoint.
@@ -163,6 +201,22 @@ fn places(runs: &[&Run]) -> String {
         .into_iter()
         .map(|(text, libraries)| format!("libfabric {} on {text}", libraries.join(" and ")));
     texts.collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn the_promise_is_what_ran() {
+    let run = |line: &str| Run::parse(line).expect("a line");
+    let tcp = run("tcp\tFI_EP_MSG\t8\t1.17\t6.1\tlo\t2026-01-02\t30\t");
+    let soft = run("verbs\tFI_EP_MSG\t4\t1.17\t6.1\trxe0 (virtual)\t2026-01-02\t28\t");
+    let card = run("verbs\tFI_EP_MSG\t4\t2.5\t6.1\tmlx5_0 (mlx5_core)\t2026-01-02\t28\t");
+    let text = promise(&[tcp.clone(), soft.clone()]);
+    let on_soft = "It has run over `tcp`; over `verbs` on soft RDMA (rdma_rxe), **not on a card**; `tcp;ofi_rxm`";
+    assert!(text.starts_with(on_soft), "{text}");
+    let text = promise(&[tcp, soft, card]);
+    assert!(
+        text.starts_with("It has run over `tcp`, `verbs`; `tcp;ofi_rxm`"),
+        "{text}"
+    );
 }
 
 #[test]
