@@ -1,6 +1,6 @@
 //! Host memory of our own: mapped, aligned, in huge pages where there are some, on one NUMA node where asked.
 //!
-//! Mapped, advised and unmapped through libc, never by a bare system call ([`mapping`](crate::mapping)): caches of registrations would go on using the
+//! Mapped, advised and unmapped through libc, never by a bare system call ([`mapping`]): caches of registrations would go on using the
 //! pages that lay there before.
 //!
 //! A forked child has none of it (`MADV_DONTFORK`), unless that was asked for: a fork makes pages copy-on-write, and on old kernels the parent's next
