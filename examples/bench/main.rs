@@ -270,7 +270,8 @@ fn fi_pingpong(options: &Options) -> Result<(), Failure> {
     let pins = options.place.pins();
     let (mut guard, server) = child::server(&options.place.node, pins)?;
     options.pin(0)?;
-    if let Some(congestion) = host::congestion_over(&options.case(Operation::Pingpong, 64).provider) {
+    if let Some(congestion) = host::congestion_over(&options.case(Operation::Pingpong, 64).provider)
+    {
         println!("congestion control {congestion}");
     }
     let mut control = Control::connect(server)?;
