@@ -21,6 +21,20 @@ fn check(rows: &[(&dyn std::fmt::Display, &[&str])]) {
 }
 
 #[test]
+fn a_completion_queue_that_is_too_long_says_what_makes_it_shorter() {
+    let error = Error::CompletionQueue {
+        entries: 40_000,
+        errno: FabricErrno::new(libc::EINVAL),
+    };
+    let needed = [
+        "40000",
+        "lower depths, slots or connections",
+        "several endpoints",
+    ];
+    check(&[(&error, &needed)]);
+}
+
+#[test]
 fn a_send_that_is_refused_says_what_to_do() {
     let errno = FabricErrno::new(libc::EINVAL);
     let closed = CloseReason::PeerLost { errno: None };

@@ -161,7 +161,8 @@ impl SendConfig {
         self
     }
 
-    /// How long making the connection may take, answer of the peer included.
+    /// How long making the connection may take, answer of the peer included. A provider that looks for the peer for longer
+    /// ([`resolves_in_open`](crate::fabric::Provider::resolves_in_open)) is not waited for; the domain stays open until it has answered.
     #[must_use]
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.settings.connect_timeout = timeout;

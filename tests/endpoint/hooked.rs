@@ -169,7 +169,9 @@ unsafe extern "C" fn open_endpoint(
         // SAFETY: the provider has just made it.
         let raw = unsafe { *ep };
         // SAFETY: as above; nobody else has it yet.
-        let table = unsafe { copy_of((*raw).msg) };
+        let table = unsafe { (*raw).msg };
+        // SAFETY: a table of the provider's.
+        let table = unsafe { copy_of(table) };
         // SAFETY: a copy that nobody else knows.
         let send = unsafe { (*table).sendmsg.replace(send_message) };
         lock(&SENDS).insert(raw as usize, (send.expect("it sends"), hook));
@@ -191,10 +193,9 @@ unsafe extern "C" fn send_message(
     };
     // SAFETY: the library's own call.
     let it = unsafe { &*msg };
-    let bytes = (0..it.iov_count)
-        // SAFETY: there are so many segments.
-        .map(|i| unsafe { (*it.msg_iov.add(i)).iov_len })
-        .sum();
+    // SAFETY: there are so many segments, and the library always gives an address.
+    let segments = unsafe { std::slice::from_raw_parts(it.msg_iov, it.iov_count) };
+    let bytes = segments.iter().map(|segment| segment.iov_len).sum();
     lock(&hook.seen).sendings.push(Sending {
         segments: it.iov_count,
         bytes,
