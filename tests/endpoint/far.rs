@@ -21,6 +21,8 @@ const UNRESPONSIVE: Duration = Duration::from_secs(1);
 const LOST: Duration = Duration::from_secs(5);
 /// How much later than it is due a verdict may be seen, on a machine that asks for no patience.
 const LATE: Duration = Duration::from_secs(2);
+/// In which all is well again when the two are joined.
+const BACK: Duration = Duration::from_secs(20);
 const SLOTS: u32 = 32;
 const SIZE: usize = 4096;
 
@@ -154,7 +156,16 @@ impl Near {
     fn until(&mut self, what: &str, limit: Duration, done: impl Fn(&Self) -> bool) {
         let until = after(patient(limit));
         while !done(self) {
-            assert!(Instant::now() < until, "{what}: not within {limit:?}");
+            assert!(
+                Instant::now() < until,
+                "{what}: not within {limit:?}; {} sent, {} completed, {} failed, ended {:?}, unresponsive {}; {:?}",
+                self.next_key,
+                self.completed.len(),
+                self.failed.len(),
+                self.ended,
+                self.unresponsive,
+                self.endpoint.stats()
+            );
             self.step();
         }
     }
@@ -215,12 +226,12 @@ fn a_far_peer_that_is_cut_off_for_a_while_loses_nothing() {
     near.until("unresponsive", SOON, |near| near.unresponsive);
     let so_far = near.next_key;
     far.join();
-    near.until("responsive", SOON, |near| !near.unresponsive);
-    near.until("what was under way arrives", SOON, |near| {
+    near.until("responsive", BACK, |near| !near.unresponsive);
+    near.until("what was under way arrives", BACK, |near| {
         near.completed.len() as u64 > so_far
     });
     near.sending = false;
-    near.until("the rest arrives", SOON, |near| {
+    near.until("the rest arrives", BACK, |near| {
         near.completed.len() as u64 == near.next_key
     });
     assert!(near.failed.is_empty(), "{:?}", near.failed);
