@@ -96,7 +96,7 @@ two_resume() {
 }
 
 two_pause() {
-    two_under_way a_far_peer_that_is_cut_off_for_a_while_loses_nothing 3 || return
+    two_under_way a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again 3 || return
     guest_monitor a 'set_link n off'
     sleep 5
     guest_monitor a 'set_link n on'
@@ -145,7 +145,10 @@ two_run() {
 
 # two_guests LIBRARY: every case VERBS_TIMES times, and a row of the table for each.
 two_guests() {
-    local times=${VERBS_TIMES:-1} guest_memory=${VERBS_MEMORY:-2G} which run passed failed begin
+    # There are two of them.
+    # shellcheck disable=SC2034  # guest.sh reads it
+    local guest_memory=${VERBS_MEMORY:-2G}
+    local times=${VERBS_TIMES:-1} which run passed failed begin
     two_library=$1
     printf '\n==== two guests, libfabric %s, %s times each\n' "$(version_of "$1")" "$times"
     if ! "$guest_qemu" -netdev help 2>/dev/null | grep -qx stream; then
