@@ -210,6 +210,11 @@ part() {
     follow "$part" "$((limit + 30))" interesting || status=$?
     log=$logs/$part-$(version_of "$library").log
     cp "$(guest_dir one)/job-$part.log" "$log" 2>/dev/null || : >"$log"
+    # Rows that ran, for docs/providers.tsv (tests/conformance/ran_on.rs).
+    if [[ -e $(guest_dir one)/ran-on.tsv ]]; then
+        cat "$(guest_dir one)/ran-on.tsv" >>"${CARGO_TARGET_DIR:-target}/ran-on.tsv"
+        rm "$(guest_dir one)/ran-on.tsv"
+    fi
     judge "$part" "$library" "$status" "$((SECONDS - begin))" "$log"
     # Whoever hangs in there is not to disturb the next one.
     ((status < 124)) || guest_kill one

@@ -115,6 +115,8 @@ guest_job() {
     {
         # What has connections of its own, and what has none; and a machine that is slower than most.
         echo "export FABRICAST_TEST_PROVIDER='verbs,verbs;ofi_rxm' FABRICAST_TEST_NODE=$(guest_address "$1") FABRICAST_TEST_PATIENCE=4"
+        # What conformance rows leave for the table of providers; `part` takes it out of there.
+        echo "export FABRICAST_RAN_ON=$share/ran-on.tsv"
         # The first for rxe, whose completion queues are smaller than what verbs;ofi_rxm asks for; the second is what fabricast wants of it.
         echo "export FI_UNIVERSE_SIZE=16 FI_OFI_RXM_SAR_LIMIT=0"
         export -p | grep -E '^declare -x (FABRICAST_(TEST|LIBFABRIC|SOAK|SEED|ROW|CASE|JOBS)|FI_|RUST_|VERBS_JOB_)' || true

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Packs what verbs.sh wants on a Linux machine that has nothing of it: no QEMU, no RDMA libraries, no packages to be had, no toolchain.
 #
-#   pack.sh ARCHIVE.tar.xz PROGRAM...   test programs and examples by their names, built already
+#   pack.sh ARCHIVE PROGRAM...   test programs and examples by their names; the archive's suffix says how it is packed (.tar.gz, .tar.xz)
 #
-# There: tar xf ARCHIVE.tar.xz && verbs/run PARTS...   (what verbs.sh takes; VERBS_CPUS, VERBS_MEMORY and the like as well)
+# There: tar xf ARCHIVE && verbs/run PARTS...   (what verbs.sh takes; VERBS_CPUS, VERBS_MEMORY and the like as well)
 # In the archive are QEMU with its libraries and firmware, the kernel, both libfabrics, a root for the guests with a shell and the RDMA tools, the
 # programs without their debug information, and the scripts. `tools` and what else starts programs of target/ does not run there.
 set -euo pipefail
@@ -86,5 +86,5 @@ export VERBS_ROOT="$at/root" VERBS_QEMU="$at/qemu/run" FABRICAST_CACHE="$at/cach
 exec "$at/repository/scripts/verbs.sh" "$@"
 RUN
 chmod +x "$out/run" "$out/qemu/run"
-tar -C "$room" -cf - verbs | xz -T0 >"$archive"
+tar -C "$room" -caf "$archive" verbs
 echo "$archive: $(du -m "$archive" | cut -f 1) MB"

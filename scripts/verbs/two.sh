@@ -11,10 +11,10 @@
 two_cases=(pause cut vanish)
 # Seconds without a sign of life after which `stream` gives up, and in which both its sides must have said so: it looks for its peer once more.
 two_patience=10
-two_verdict=90
+two_verdict=120
 two_port=7471
 two_far_port=7480
-two_size=$((24 << 20))
+two_size=$((48 << 20))
 # Bytes a second: enough is left to send when something happens.
 two_rate=2M
 
@@ -67,13 +67,12 @@ two_send() {
     guest_job a send 240 "stream send $logs/payload --to $(guest_address b):$two_port --provider verbs --timeout $two_patience --retries $1 --rate $2"
 }
 
-two_keys() {
-    guest_job a keys 240 "FABRICAST_TEST_FAR=$(guest_address b):$two_far_port endpoint $1 --exact --nocapture"
-}
-
-# Both are on their way: messages arrive, and a good part of the stream has not.
+# two_under_way TEST RETRIES: a stream whose first bytes have arrived, and messages of that test, which says when the wire is to be cut.
 two_under_way() {
-    two_said a keys '^cut$' 120 || return
+    two_send "$2" "$two_rate"
+    two_said a send '^[1-9][0-9]* of' 60 || return
+    guest_job a keys 240 "FABRICAST_TEST_FAR=$(guest_address b):$two_far_port endpoint far::$1 --exact --nocapture"
+    two_said a keys '^cut$' 60 || return
     [[ ! -e $(guest_dir a)/job-send.rc ]] || two_fail "the stream was over too early: $(tail -n 1 "$(guest_dir a)/job-send.log")"
 }
 
@@ -97,9 +96,7 @@ two_resume() {
 }
 
 two_pause() {
-    two_keys far::a_far_peer_that_is_cut_off_for_a_while_loses_nothing
-    two_send 3 "$two_rate"
-    two_under_way || return
+    two_under_way a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again 3 || return
     guest_monitor a 'set_link n off'
     sleep 5
     guest_monitor a 'set_link n on'
@@ -108,9 +105,7 @@ two_pause() {
 
 # Gone for good, for those who send.
 two_gone() {
-    two_keys far::a_far_peer_that_is_gone_gives_every_key_back_in_time
-    two_send 1 "$two_rate"
-    two_under_way || return
+    two_under_way a_far_peer_that_is_gone_gives_every_key_back_in_time 1 || return
     if [[ $1 == cut ]]; then guest_monitor a 'set_link n off'; else guest_kill b; fi
     local ok=0
     two_ended keys 0 || ok=1
@@ -150,7 +145,10 @@ two_run() {
 
 # two_guests LIBRARY: every case VERBS_TIMES times, and a row of the table for each.
 two_guests() {
-    local times=${VERBS_TIMES:-1} guest_memory=${VERBS_MEMORY:-2G} which run passed failed begin
+    # There are two of them.
+    # shellcheck disable=SC2034  # guest.sh reads it
+    local guest_memory=${VERBS_MEMORY:-2G}
+    local times=${VERBS_TIMES:-1} which run passed failed begin
     two_library=$1
     printf '\n==== two guests, libfabric %s, %s times each\n' "$(version_of "$1")" "$times"
     if ! "$guest_qemu" -netdev help 2>/dev/null | grep -qx stream; then
