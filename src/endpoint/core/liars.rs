@@ -805,8 +805,10 @@ mod tests {
     #[test]
     fn two_connections_of_liars_touch_no_memory_that_was_given_back() {
         let seed = from_environment("FABRICAST_SEED").unwrap_or_else(crate::random::random_u64);
-        let soak = std::env::var_os("FABRICAST_SOAK").is_some_and(|value| value == "1");
-        let few = if soak { 1_000_000 } else { EXECUTIONS };
+        let few = match crate::soak::is_soak() {
+            true => 1_000_000,
+            false => EXECUTIONS,
+        };
         let executions = from_environment("FABRICAST_EXECUTIONS").unwrap_or(few);
         println!("seed {seed}, {executions} executions");
         let mut all = Reached::default();
