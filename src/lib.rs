@@ -41,6 +41,8 @@ pub mod memory;
 mod process;
 mod random;
 mod shared_object;
+#[cfg(all(test, not(loom)))]
+mod soak;
 pub mod stats;
 pub mod storage;
 pub mod stream;

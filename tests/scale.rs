@@ -139,6 +139,9 @@ fn config(connections: usize, pool: &SharedBufferManager) -> ReceiveConfig {
         .depth(DEPTH)
         .max_connections(connections as u32)
         .handshake_timeout(LIMIT)
+        // The machine may be too busy for a thousand senders.
+        .unresponsive_after(None)
+        .lost_after(None)
 }
 
 /// A pool all of whose memory is there already.
@@ -292,6 +295,8 @@ fn sending_process() {
             let config = SendConfig::default()
                 .depth(4)
                 .connect_timeout(LIMIT)
+                .unresponsive_after(None)
+                .lost_after(None)
                 .shared_headers(&headers);
             Sender {
                 endpoint: SendEndpointZeroCopy::connect(

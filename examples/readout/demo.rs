@@ -14,7 +14,7 @@ use crate::report::Report;
 use crate::source::{self, Incident};
 
 /// How long builders may take to end after the run.
-const END: Duration = Duration::from_secs(15);
+const END: Duration = Duration::from_secs(60);
 
 /// Runs builders and a readout, and kills a builder if that was asked for.
 pub(crate) fn run(args: DemoArgs) -> Result<Report, Failure> {

@@ -887,7 +887,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
+    #![proptest_config(crate::soak::cases(100, 3000))]
 
     /// While the connection lives, every send whose future lives resolves, though futures are polled only when woken.
     #[test]

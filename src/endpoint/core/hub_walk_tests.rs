@@ -247,6 +247,8 @@ impl Walk {
 }
 
 proptest! {
+    #![proptest_config(crate::soak::cases(100, 3000))]
+
     #[test]
     fn no_walk_of_hubs_loses_a_key_or_a_buffer(
         setup in setup(),

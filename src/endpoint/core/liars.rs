@@ -564,8 +564,10 @@ mod tests {
     /// how many.
     fn asked() -> (u64, u64) {
         let seed = from_environment("FABRICAST_SEED").unwrap_or_else(crate::random::random_u64);
-        let soak = std::env::var_os("FABRICAST_SOAK").is_some_and(|value| value == "1");
-        let few = if soak { 1_000_000 } else { EXECUTIONS };
+        let few = match crate::soak::is_soak() {
+            true => 1_000_000,
+            false => EXECUTIONS,
+        };
         let executions = from_environment("FABRICAST_EXECUTIONS").unwrap_or(few);
         println!("seed {seed}, {executions} executions");
         (executions, seed)

@@ -458,7 +458,7 @@ fn walk(rig: &mut Rig, step: Move, next: &mut u64) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::soak::cases(100, 3000))]
 
     /// Short and long messages in any order, with refused posts in between: all arrive, once, in their order.
     #[test]

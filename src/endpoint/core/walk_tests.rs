@@ -359,6 +359,8 @@ fn deadline(soon: bool, now: Instant) -> Instant {
 }
 
 proptest! {
+    #![proptest_config(crate::soak::cases(100, 3000))]
+
     #[test]
     fn no_walk_loses_a_key_or_a_buffer(
         setup in setup(),

@@ -458,7 +458,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #![proptest_config(crate::soak::cases(1500, 40000))]
 
         #[test]
         fn a_peer_that_says_anything_breaks_nothing_but_its_connection(

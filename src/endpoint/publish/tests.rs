@@ -1160,7 +1160,7 @@ impl Play {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(crate::soak::cases(75, 2000))]
     /// Whatever happens in whatever order: each key has one end with one outcome for each subscriber, and everything comes back.
     #[test]
     fn each_key_has_one_end(

@@ -851,7 +851,7 @@ impl Walk {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(crate::soak::cases(120, 4000))]
 
     /// Whatever happens in whatever order: no operation touches memory that is gone, each has one outcome, and each window comes back once
     /// or is freed.
@@ -1140,7 +1140,7 @@ fn what_a_peer_may_fill_after_the_close_is_never_freed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(crate::soak::cases(80, 2000))]
 
     /// The same over connections that share an endpoint: a window comes back, or is kept until the endpoint is closed.
     #[test]

@@ -136,6 +136,12 @@ impl<T: Send + 'static> Ring<T> {
         self.inner.in_flight.capacity()
     }
 
+    /// Which ring it is.
+    #[cfg(test)]
+    pub(crate) fn descriptor(&self) -> std::os::fd::RawFd {
+        self.inner.kernel.as_raw_fd()
+    }
+
     /// Requests in flight, those that the kernel does not know of yet among them.
     pub(crate) fn in_flight(&self) -> usize {
         self.inner.in_flight.len()

@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::simulation::{Op, Pair};
 use super::*;
+use crate::soak::is_soak;
 
 /// States at most; the explorations below need far fewer.
 const STATES_MAX: usize = 400_000;
@@ -23,17 +24,18 @@ fn explore(
     questions: [u64; 2],
     requests: u64,
 ) -> (usize, usize) {
-    explore_with(Op::Send, form, credits, messages, questions, [requests, 0])
+    let requests = ([requests; 2], [0; 2]);
+    explore_with(Op::Send, form, credits, messages, questions, requests)
 }
 
-/// The same with another way to send; a header is followed by its payload in any case.
+/// The same with another way to send, and with requests and fences of each side; a header is followed by its payload in any case.
 fn explore_with(
     send: fn(usize) -> Op,
     form: Form,
     credits: [u32; 2],
     messages: [u64; 2],
     questions: [u64; 2],
-    requests: [u64; 2],
+    requests: ([u64; 2], [u64; 2]),
 ) -> (usize, usize) {
     let start = Pair::new(form, credits, Instant::now());
     let mut seen = HashSet::from([fingerprint(&start, [false; 2])]);
@@ -70,7 +72,7 @@ fn moves(
     closed: [bool; 2],
     messages: [u64; 2],
     questions: [u64; 2],
-    [requests, fences]: [u64; 2],
+    (requests, fences): ([u64; 2], [u64; 2]),
 ) -> Vec<Op> {
     let mut moves = Vec::new();
     for at in [0, 1] {
@@ -88,10 +90,10 @@ fn moves(
         if pair.asked(at) < questions[at] && pair.both_established() {
             moves.push(Op::Ask(at));
         }
-        if pair.requests(at) < requests && pair.both_established() {
+        if pair.requests(at) < requests[at] && pair.both_established() {
             moves.push(Op::Subscribe(at));
         }
-        if pair.fences(at) < fences && pair.both_established() {
+        if pair.fences(at) < fences[at] && pair.both_established() {
             moves.push(Op::Fence(at));
         }
         if !closed[at] && pair.both_established() {
@@ -122,6 +124,7 @@ fn every_order_of_two_messages_over_one_credit_ends_well() {
 fn every_order_of_questions_from_both_sides_and_goodbyes_ends_well() {
     for (messages, questions) in [([0, 0], [1, 1]), ([0, 0], [2, 0]), ([1, 0], [0, 1])] {
         let (states, ends) = explore(Form::Msg, [0, 1], messages, questions, 0);
+        println!("{states} states, {ends} ends");
         assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
     }
 }
@@ -134,6 +137,7 @@ fn every_order_of_subscriptions_and_goodbyes_ends_well() {
         (Form::Rdm, [0, 0], 1),
     ] {
         let (states, ends) = explore(form, [1, 0], messages, [0, 0], requests);
+        println!("{states} states, {ends} ends");
         assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
     }
 }
@@ -145,7 +149,9 @@ fn every_order_of_a_message_in_two_and_goodbyes_ends_well() {
         (Form::Rdm, [1, 0]),
         (Form::Msg, [2, 0]),
     ] {
-        let (states, ends) = explore_with(Op::SendHeader, form, [0, 1], messages, [0, 0], [0, 0]);
+        let none = ([0; 2], [0; 2]);
+        let (states, ends) = explore_with(Op::SendHeader, form, [0, 1], messages, [0, 0], none);
+        println!("{states} states, {ends} ends");
         assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
     }
 }
@@ -154,14 +160,20 @@ fn every_order_of_a_message_in_two_and_goodbyes_ends_well() {
 /// would close before it is handed out.
 #[test]
 fn every_order_of_fences_and_goodbyes_ends_well() {
-    for (credits, messages, fences) in [
-        ([0, 1], [0, 0], 1),
-        ([0, 1], [1, 0], 1),
-        ([0, 0], [0, 0], 2),
-    ] {
-        let none = [0, 0];
+    let few = [
+        ([0, 1], [0, 0], [1, 1]),
+        ([0, 1], [1, 0], [1, 0]),
+        ([0, 1], [1, 0], [0, 1]),
+        ([0, 0], [0, 0], [2, 0]),
+    ];
+    // Ten times the states.
+    let more = [([0, 1], [1, 0], [1, 1]), ([0, 0], [0, 0], [2, 2])];
+    let all = few.iter().chain(more.iter().filter(|_| is_soak()));
+    for (credits, messages, fences) in all {
+        let requests = ([0; 2], *fences);
         let (states, ends) =
-            explore_with(Op::Send, Form::Msg, credits, messages, none, [0, fences]);
+            explore_with(Op::Send, Form::Msg, *credits, *messages, [0, 0], requests);
+        println!("{states} states, {ends} ends");
         assert!(states > 100 && ends > 0, "{states} states, {ends} ends");
     }
 }

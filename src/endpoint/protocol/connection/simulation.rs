@@ -709,7 +709,7 @@ fn any_form() -> impl Strategy<Value = Form> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(crate::soak::cases(150, 5000))]
     #[test]
     fn two_machines_keep_their_promises(
         form in any_form(),

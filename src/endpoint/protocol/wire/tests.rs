@@ -323,7 +323,7 @@ prop_compose! {
     fn any_hello()(
         ack in any::<bool>(),
         header_mode in any_header_mode(),
-        version in 1_u16..,
+        version in OLDEST..,
         features in any::<u32>(),
         receive_size in 1_u64..,
         receive_depth in any::<u32>(),
@@ -409,7 +409,13 @@ fn next(state: &mut u64) -> u64 {
 }
 
 #[test]
-fn two_hundred_thousand_hostile_inputs() {
+fn hostile_inputs_are_refused_or_understood() {
+    // All of them in the soak run.
+    let inputs = if crate::soak::is_soak() {
+        2_000_000
+    } else {
+        60_000
+    };
     let seeds: Vec<Vec<u8>> = vec![
         hello().encode().to_vec(),
         Hello {
@@ -447,7 +453,7 @@ fn two_hundred_thousand_hostile_inputs() {
     ];
     let mut random = 0x9e37_79b9_7f4a_7c15;
     let mut understood = 0_u32;
-    for round in 0..200_000 {
+    for round in 0..inputs {
         let mut bytes = if round % 4 == 0 {
             (0..next(&mut random) % 80)
                 .map(|_| next(&mut random) as u8)
@@ -469,7 +475,7 @@ fn two_hundred_thousand_hostile_inputs() {
     }
     // Else the mutations would only show that garbage is refused.
     assert!(
-        understood > 10_000,
+        understood > inputs as u32 / 20,
         "only {understood} inputs were understood"
     );
 }
