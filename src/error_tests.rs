@@ -159,7 +159,7 @@ fn a_window_or_a_peer_that_is_refused_says_what_to_do() {
                 asked: Access::WRITE,
                 has: Access::READ,
             },
-            &["WRITE", "READ", "`expose`"],
+            &["write asked for", "gives read", "`expose`"],
         ),
         (
             &RegisterError::Device {

@@ -156,7 +156,7 @@ pub(crate) fn compare<C: Default, E: Display>(
     settings: &[Setting<C>],
     check: fn(&C) -> Result<(), E>,
 ) {
-    compare_with(source, config, settings, (C::default, check));
+    compare_with(source, config, settings, C::default, check);
 }
 
 /// Every row whose range is one of numbers has a setting here, whose default is the one that stands there, and whose range ends where it
@@ -165,7 +165,8 @@ pub(crate) fn compare_with<C, E: Display>(
     source: &str,
     config: &str,
     settings: &[Setting<C>],
-    (default_of, check): (fn() -> C, fn(&C) -> Result<(), E>),
+    default_of: fn() -> C,
+    check: fn(&C) -> Result<(), E>,
 ) {
     let check = |config: &C| check(config).map_err(|error| error.to_string());
     assert_eq!(check(&default_of()), Ok(()), "the defaults are in range");

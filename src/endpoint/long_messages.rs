@@ -95,12 +95,7 @@ mod documented {
             set: |c, v| c.deadline(v.limit()),
         }];
         let new = || LongMessages::new(SharedBufferManager::allocate(1, 64).expect("memory"));
-        let of: (fn() -> LongMessages, fn(&LongMessages) -> _) = (new, LongMessages::check);
-        compare_with(
-            include_str!("long_messages.rs"),
-            "LongMessages",
-            settings,
-            of,
-        );
+        let source = include_str!("long_messages.rs");
+        compare_with(source, "LongMessages", settings, new, LongMessages::check);
     }
 }

@@ -297,7 +297,7 @@ impl DeviceRegistrar for Arc<Domain> {
     }
 
     fn scope_kept(&self) -> Box<dyn Any + Send + Sync> {
-        Box::new(Arc::clone(self))
+        Box::new(Self::clone(self))
     }
 
     fn prove(

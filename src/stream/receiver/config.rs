@@ -270,7 +270,13 @@ mod documented {
             },
         ];
         let new = || ReceiverConfig::new(DiscardSink);
-        let of: (fn() -> ReceiverConfig, fn(&ReceiverConfig) -> _) = (new, ReceiverConfig::check);
-        compare_with(include_str!("config.rs"), "ReceiverConfig", settings, of);
+        let source = include_str!("config.rs");
+        compare_with(
+            source,
+            "ReceiverConfig",
+            settings,
+            new,
+            ReceiverConfig::check,
+        );
     }
 }
