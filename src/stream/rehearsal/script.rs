@@ -152,6 +152,59 @@ impl Script {
         script
     }
 
+    /// One receiver, nothing to send yet, and nothing that goes wrong or takes its time.
+    pub(super) fn quiet(form: Form) -> Self {
+        let day = Duration::from_secs(86_400);
+        Self {
+            seed: 0,
+            is_mild: true,
+            net: NetConfig {
+                form,
+                ..NetConfig::default()
+            },
+            times: Times {
+                connect: millis(5000),
+                lost: millis(10_000),
+                stalled: day,
+                paused: day,
+            },
+            sender: SenderPlan {
+                block_bytes: 16_384,
+                buffers: 16,
+                readers: 2,
+                depth: 8,
+                faults: None,
+                swallow: None,
+            },
+            receivers: vec![ReceiverPlan {
+                block_bytes: 16_384,
+                buffers: 32,
+                window: 8,
+                windows: 256,
+                writers: 2,
+                swallow: None,
+            }],
+            errands: Vec::new(),
+            wishes: Vec::new(),
+            mishaps: Vec::new(),
+            work: Duration::ZERO,
+            burst: 4,
+        }
+    }
+
+    /// With one more transfer, which begins at once.
+    pub(super) fn sending(mut self, sizes: &[u64], options: SendOptions) -> Self {
+        let begin = Wish::Begin(self.errands.len());
+        self.errands.push(Errand {
+            sizes: sizes.to_vec(),
+            receivers: vec![0],
+            options,
+            reconnects: 0,
+        });
+        self.wishes.push((Duration::ZERO, begin));
+        self
+    }
+
     fn go_wrong(&self, dice: &mut Dice) -> Vec<(Duration, Mishap)> {
         // Attempts to connect again have to suffice where all is to end well.
         let most = if self.is_mild { 5 } else { 10 };
@@ -184,7 +237,8 @@ impl Script {
                 1 + dice.roll(3) as usize,
             ),
             3 => Mishap::Freeze(side, time),
-            4 => Mishap::Jam(side, time),
+            // Which is tried again each millisecond.
+            4 => Mishap::Jam(side, time.min(millis(3000))),
             5 => Mishap::Dark(dice.roll(u64::MAX), time),
             6 => Mishap::Late(side, time),
             _ => {
@@ -209,10 +263,7 @@ impl Script {
             let left = Arc::new(AtomicU32::new(times));
             dice.one_in(6).then_some(Swallow { kind, left })
         };
-        self.sender.swallow = swallow(
-            dice,
-            &[Kind::FINISH, Kind::OPEN, Kind::MANIFEST, Kind::PLACED],
-        );
+        self.sender.swallow = swallow(dice, &[Kind::FINISH, Kind::MANIFEST, Kind::PLACED]);
         for receiver in &mut self.receivers {
             let kinds = [
                 Kind::ACCEPT,
@@ -393,7 +444,6 @@ fn net(dice: &mut Dice, form: Form) -> NetConfig {
         form,
         contexts: pick(dice, &[ContextKind::Opaque, ContextKind::Cells]),
         short_cq_data: form == Form::Rdm && dice.one_in(3),
-        endpoint_scope: form == Form::Msg && dice.one_in(8),
         inject_pays: dice.one_in(2),
         uses_more: dice.one_in(3),
         rma: default.rma.map(|rma| crate::endpoint::link::RmaLimits {

@@ -16,7 +16,9 @@ use crate::fabric::EndpointKind;
 use crate::stream::network::Network;
 use crate::stream::receiver::ReceiverByHand;
 use crate::stream::sender::SenderByHand;
-use crate::stream::{Peer, PeerOutcome, ReceiverConfig, SenderConfig, StreamNews, Transfer};
+use crate::stream::{
+    BlockSource, Peer, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, StreamNews, Transfer,
+};
 
 /// What is to be done at a time.
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +118,7 @@ impl World {
             script,
         };
         let script = this.script.clone();
+        // What is asked for at the same time comes in the order in which it was written down.
         let wishes = script
             .wishes
             .iter()
@@ -365,6 +368,12 @@ impl World {
         any
     }
 
+    /// Whether somebody was not told yet of what it has sent.
+    fn holds_reports(&self) -> bool {
+        let mut links = self.shores.values().flat_map(Shore::links);
+        links.any(|link| self.net.held_reports(link) > 0)
+    }
+
     /// When something happens next, if nothing moves before.
     fn next_moment(&mut self) -> Instant {
         let act = self.acts.keys().next().map(|(at, _)| self.began + *at);
@@ -378,8 +387,8 @@ impl World {
                 all.push(receiver.due());
             }
         }
-        let late = self.conditions.values().any(|it| it.late > 0);
-        all.extend(late.then(|| self.clock.now() + Duration::from_millis(1)));
+        let late = self.conditions.values().any(|it| it.late > 0) && self.holds_reports();
+        all.extend(late.then(|| self.clock.now() + Duration::from_millis(10)));
         all.into_iter().min().expect("somebody waits for something")
     }
 
@@ -418,6 +427,22 @@ impl World {
 
     // ---- its end -------------------------------------------------------------------------------------------------
 
+    /// Another transfer, beside those of the script.
+    pub(super) fn send(&mut self, source: impl BlockSource, options: SendOptions) -> Transfer {
+        let to = self.receivers[0].handle.local_addr();
+        let transfer = self.sender.handle.send(source, [to], options);
+        self.condition(Side::Sender).is_called = true;
+        transfer.expect("it begins")
+    }
+
+    /// What became of it, within that time.
+    pub(super) fn outcome(&mut self, of: &Transfer, by: Duration) -> Result<PeerOutcome, String> {
+        let limit = self.clock.passed() + by;
+        self.run_until(limit, |_| of.is_over())?;
+        let outcomes = of.wait(self.began).expect("it is over");
+        Ok(outcomes.into_iter().next().expect("it has one peer"))
+    }
+
     /// Every transfer, until it is over.
     pub(super) fn run(&mut self) -> Result<Vec<Ended>, String> {
         let limit = self.script.limit();
@@ -436,6 +461,8 @@ impl World {
     /// Both sides until nothing is left of any stream.
     pub(super) fn settle(&mut self) -> Result<(), String> {
         let limit = self.clock.passed() + self.script.limit();
+        self.sender.let_go();
+        self.receivers.iter_mut().for_each(ReceiverByHand::let_go);
         self.run_until(limit, |this| {
             let receivers: usize = this.receivers.iter_mut().map(ReceiverByHand::busy).sum();
             this.sender.busy() == 0 && receivers == 0 && this.acts.is_empty()

@@ -22,6 +22,9 @@ use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 /// The only stream of a session: each transfer makes a session of its own with each peer.
 const STREAM: u32 = 1;
 
+/// What a receiver says in place of a stream's number when it speaks of a connection.
+const NO_STREAM: u32 = 0;
+
 /// Control messages that wait on a rail at once: a tree has a long manifest.
 const WAITING: usize = 4;
 
@@ -107,6 +110,8 @@ pub(super) struct Lane {
     source_since: Option<Instant>,
     /// When the peer was told last that this side works.
     told_at: Instant,
+    /// Why no endpoint will ever take the next block.
+    unsendable: Option<String>,
     /// Stalls in a row with nothing written between them, and what was written at the last one.
     stalled: (u32, u64),
     /// Since when it has held blocks and taken none.
@@ -136,6 +141,7 @@ impl Lane {
             peer_works: now,
             source_since: None,
             told_at: now,
+            unsendable: None,
             stalled: (0, 0),
             stalls: StallClock::new(now),
             report: StreamReport::default(),
@@ -460,18 +466,11 @@ impl Lane {
             tools.routes.remove(&connection);
         }
         let was_ready = std::mem::replace(&mut lost.stage, RailStage::Gone) == RailStage::Ready;
-        let number = lost.number;
-        let unplaced = lost.placing.as_mut().map(|placing| placing.lose());
         if !self.rails.iter().any(Rail::is_ready) {
             return self.on_lost(StreamError::Lost(reason), shipment, tools);
         }
-        if was_ready && let Some(outlay) = &mut self.outlay {
-            // What was on the way there may have arrived: the receiver says what it lacks.
-            self.report.rails_lost += 1;
-            for block in unplaced.into_iter().flatten() {
-                outlay.give_back(block);
-            }
-            outlay.on_rail_lost(number);
+        if was_ready {
+            self.give_back_of(rail);
         }
     }
 
@@ -486,15 +485,30 @@ impl Lane {
         // The peer is told, where there is something to tell.
         self.rails[rail].pump(tools);
         let failed = &mut self.rails[rail];
-        failed.stage = RailStage::Gone;
+        let was_ready = std::mem::replace(&mut failed.stage, RailStage::Gone) == RailStage::Ready;
         if let Some(connection) = failed.connection.take() {
             tools.leave(failed.port, connection, true);
         }
-        match self.rails.iter().any(Rail::is_ready) {
-            true => {
-                tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made")
+        if !self.rails.iter().any(Rail::is_ready) {
+            return self.on_refused(error, shipment, tools);
+        }
+        tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
+        if was_ready {
+            self.give_back_of(rail);
+        }
+    }
+
+    /// A connection that was ready is gone, and others are not: what was on the way there may have arrived, and the receiver says what it lacks.
+    fn give_back_of(&mut self, rail: usize) {
+        let lost = &mut self.rails[rail];
+        let unplaced = lost.placing.as_mut().map(|placing| placing.lose());
+        lost.in_flight = 0;
+        if let Some(outlay) = &mut self.outlay {
+            self.report.rails_lost += 1;
+            for block in unplaced.into_iter().flatten() {
+                outlay.give_back(block);
             }
-            false => self.on_refused(error, shipment, tools),
+            outlay.on_rail_lost(lost.number);
         }
     }
 
@@ -518,6 +532,18 @@ impl Lane {
         }
         let message = Message::parse(arrived.header(), arrived.payload());
         let message = message.map_err(StreamViolation::from)?;
+        if let Message::Refuse(refuse) = &message
+            && refuse.stream == NO_STREAM
+        {
+            // It is this connection that is not taken: its session may have ended there while its handshake was under way.
+            let error = StreamError::Refused {
+                code: refuse.code,
+                details: refuse.details,
+                reason: refuse.reason.to_string(),
+            };
+            self.on_rail_failed(rail, error, shipment, tools);
+            return Ok(());
+        }
         let Some(outlay) = &mut self.outlay else {
             let kind = message.kind().0;
             let state = "no stream is open";
@@ -769,6 +795,10 @@ impl Lane {
         if any && let Err(error) = self.after_message(shipment, tools) {
             self.on_refused(error, shipment, tools);
         }
+        if let Some(reason) = self.unsendable.take() {
+            let code = RefusalCode::SOURCE;
+            self.give_up(StreamError::GivenUp { code, reason }, shipment, tools);
+        }
         self.account(shipment, tools.now);
         any
     }
@@ -925,7 +955,8 @@ impl Lane {
             }
             Err(refused) => {
                 rail.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
-                // Another rail may have room; what else is wrong, the connection's own event says.
+                // Another rail may have room; that a connection is over, its own event says; and no other attempt makes a block of it that can be sent.
+                self.unsendable = is_unsendable(&refused).then(|| refused.to_string());
                 false
             }
         }
@@ -984,6 +1015,19 @@ fn is_worth_a_retry(error: &StreamError) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Whether a block can't be sent from where it lies, whatever becomes of connections.
+fn is_unsendable(refused: &SendErrorKind) -> bool {
+    matches!(
+        refused,
+        SendErrorKind::ForeignBuffer { .. }
+            | SendErrorKind::NotRegistered { .. }
+            | SendErrorKind::NotStaged { .. }
+            | SendErrorKind::TooLong { .. }
+            | SendErrorKind::TooManySegments { .. }
+            | SendErrorKind::Register(_)
+    )
 }
 
 /// What the peer is told of an error of this side.
