@@ -15,14 +15,15 @@ mod world;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use self::script::{Mishap, Script};
-use self::world::{Ended, World};
+use self::world::Ended;
 use super::{BufferSource, RefusalCode, SendOptions, StreamError, StreamNews};
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::protocol::connection::Form;
 
 pub(super) use crew::Crew;
+pub(super) use script::{Mishap, Script, Side, Wish};
 pub(super) use shore::Shore;
+pub(super) use world::World;
 
 /// What rehearsals came to, together.
 #[derive(Debug, Default)]
@@ -241,7 +242,7 @@ fn what_is_lent_of_memory_that_is_not_registered_ends_in_an_error_that_says_so()
         let mut world = World::new(Script::quiet(form));
         let pool = SharedBufferManager::allocate(1, 4096).expect("a pool");
         let buffer = pool.try_acquire().expect("a buffer").freeze(4096);
-        let source = BufferSource::new("lent", buffer, [1; 16]).expect("a source");
+        let source = BufferSource::new("0/lent", buffer, [1; 16]).expect("a source");
         let transfer = world.send(source, SendOptions::default());
         let soon = Duration::from_secs(2);
         let outcome = world.outcome(&transfer, soon).expect("over in time");
@@ -257,6 +258,42 @@ fn what_is_lent_of_memory_that_is_not_registered_ends_in_an_error_that_says_so()
         }
         world.settle().expect("nothing is left");
         drop(transfer);
+        world.close().expect("everything is back");
+    }
+}
+
+/// A source that hangs has all buffers, and a connection breaks: the next attempt has nothing to read into. Before, that was nobody's time, and the
+/// transfer never ended; nor did others that came behind it.
+#[test]
+fn a_source_that_hangs_is_named_by_the_next_attempt_too() {
+    let stalled = Duration::from_millis(400);
+    for form in [Form::Msg, Form::Rdm] {
+        let options = SendOptions::default().stalled_after(stalled);
+        let mut script = Script::quiet(form).sending(&[60_000], options.clone());
+        script = script.sending(&[60_000], options);
+        script.sender.buffers = 2;
+        let day = Duration::from_secs(86_400);
+        let at = Duration::from_millis;
+        script.mishaps = vec![
+            (at(0), Mishap::Slow(Side::Sender, day, at(30_000))),
+            (at(700), Mishap::Cut(0)),
+            (at(700), Mishap::Cut(1)),
+        ];
+        let mut world = World::new(script);
+        for ended in world.run().expect("over in time") {
+            match ended.outcomes[0].result.clone() {
+                Err(StreamError::Stalled { after, waits }) => {
+                    assert!(waits.starts_with("the sender waited for"), "{waits}");
+                    assert!(
+                        waits.contains("source") || waits.contains("buffer"),
+                        "{waits}"
+                    );
+                    assert!(after > 10 * stalled && after < 15 * stalled, "{after:?}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        world.settle().expect("nothing is left");
         world.close().expect("everything is back");
     }
 }

@@ -78,6 +78,8 @@ enum Wait {
     Peer(&'static str),
     /// The source, which is being read or checked.
     Source,
+    /// A buffer, or a thread: those that there are hold reads which have not come back since then.
+    Readers(Instant),
     /// This side: a pause, a rate, other transfers' turns.
     Own,
 }
@@ -685,7 +687,9 @@ impl Lane {
             }
             Stage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
                 // Its turn, a buffer, or the check of the source.
-                true if !self.waits_for_check() => Wait::Own,
+                true if !self.waits_for_check() => {
+                    shipment.reads_since.map_or(Wait::Own, Wait::Readers)
+                }
                 _ => Wait::Source,
             },
             Stage::Sending if !shipment.rate.may(now) => Wait::Own,
@@ -702,6 +706,7 @@ impl Lane {
         let what = match self.wait(shipment, now) {
             Wait::Peer(what) => what,
             Wait::Source => "its source",
+            Wait::Readers(_) => "a buffer to read into: what is being read does not come back",
             Wait::Own => "its turn, a limit or the end of a pause",
         };
         let outlay = self.outlay.as_ref().map(Outlay::describe);
@@ -718,8 +723,11 @@ impl Lane {
         let wait = self.wait(shipment, now);
         match wait {
             Wait::Own => self.source_since = None,
-            Wait::Source => {
-                let since = *self.source_since.get_or_insert(now);
+            Wait::Source | Wait::Readers(_) => {
+                let since = match wait {
+                    Wait::Readers(since) => since,
+                    _ => *self.source_since.get_or_insert(now),
+                };
                 let after = now.saturating_duration_since(since);
                 if after > stalled.saturating_mul(LONG_WORK) {
                     let waits = self.describe_wait(shipment, now);
