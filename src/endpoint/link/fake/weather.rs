@@ -54,7 +54,8 @@ impl Net {
     pub(crate) fn has_news(&self, link: usize) -> bool {
         let state = self.state();
         let link = &state.links[link];
-        !link.late.is_gone && !(link.cq.is_empty() && link.cm.is_empty())
+        let is_read = !link.late.is_gone;
+        is_read && (!link.cq.is_empty() || !link.cm.is_empty())
     }
 
     /// The end of a connection that dialed.
