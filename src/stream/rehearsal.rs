@@ -113,8 +113,9 @@ fn may_fail(script: &Script, ended: &Ended, error: &StreamError) -> Result<(), S
 fn says_stalled(error: &StreamError) -> bool {
     match error {
         StreamError::Stalled { .. } => true,
-        StreamError::Failed { code, .. } | StreamError::Refused { code, .. } => {
-            *code == RefusalCode::STALLED
+        // A pause that was too long has the same code.
+        StreamError::Failed { code, reason, .. } | StreamError::Refused { code, reason, .. } => {
+            *code == RefusalCode::STALLED && !reason.contains("has paused it")
         }
         _ => false,
     }
