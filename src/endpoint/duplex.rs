@@ -197,16 +197,17 @@ impl DuplexEndpoint {
         let link = link.map_err(fd_limit::explain)?;
         let local = listen.map(|addr| link.local_addr().unwrap_or(addr));
         let waiter = link.waiter();
-        Self::over(link.into(), waiter, local, config)
+        Self::over(link, waiter, local, config)
     }
 
     /// Over a link that is open; `local`: where it listens, if it does.
     pub(crate) fn over(
-        link: DuplexLink,
+        link: impl Into<DuplexLink>,
         waiter: Arc<dyn LinkWait>,
         local: Option<PeerAddr>,
         config: &DuplexConfig,
     ) -> Result<Self, Error> {
+        let link = link.into();
         let headers = HeaderSlotManager::new(HeaderSlotConfig {
             slots: config.total(),
             slot_size: usize::from(config.header_len),

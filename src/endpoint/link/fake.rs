@@ -1450,6 +1450,7 @@ impl Drop for FakeLink {
             state.offence(format!("link {} closed before its connections", self.id));
         }
         let unread = std::mem::take(&mut state.links[self.id].cm);
+        state.links[self.id].late.is_gone = true;
         if std::mem::take(&mut state.links[self.id].listens) {
             state.listener = state.listener.filter(|&id| id != self.id);
             for event in unread {

@@ -59,6 +59,11 @@ impl ReceiverByHand {
         any
     }
 
+    /// What hangs hangs no more.
+    pub(in crate::stream) fn let_go(&mut self) {
+        self.writers.iter_mut().for_each(Crew::let_go);
+    }
+
     pub(in crate::stream) fn next_written(&self) -> Option<Instant> {
         let crews = self.writers.iter();
         crews.filter_map(Crew::next_done).min()

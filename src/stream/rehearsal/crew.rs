@@ -67,6 +67,14 @@ impl<J, D> Crew<J, D> {
         self.queue.is_empty() && self.under_way.is_empty()
     }
 
+    /// What hangs hangs no more.
+    pub(in crate::stream) fn let_go(&mut self) {
+        let now = self.clock.now();
+        self.under_way
+            .iter_mut()
+            .for_each(|(until, _)| *until = now);
+    }
+
     /// When the next job is done.
     pub(in crate::stream) fn next_done(&self) -> Option<Instant> {
         self.under_way.iter().map(|(until, _)| *until).min()

@@ -71,7 +71,7 @@ impl BlockSource for Goods {
 
 /// What a receiver has: streams that are whole, and parts of those that were cut.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Shelves(Arc<Mutex<Inside>>);
+pub(in crate::stream) struct Shelves(Arc<Mutex<Inside>>);
 
 #[derive(Debug, Default)]
 struct Inside {
@@ -99,7 +99,7 @@ impl Shelves {
     }
 
     /// How often a transfer has become whole.
-    pub(super) fn whole(&self, transfer: u64) -> u32 {
+    pub(in crate::stream) fn whole(&self, transfer: u64) -> u32 {
         self.lock().whole.get(&transfer).copied().unwrap_or(0)
     }
 

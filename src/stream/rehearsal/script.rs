@@ -13,14 +13,14 @@ use crate::stream::{SendOptions, SlowPeer, Transport};
 
 /// Which side of a stream: the sender, or one of the receivers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Side {
+pub(in crate::stream) enum Side {
     Sender,
     Receiver(usize),
 }
 
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mishap {
+pub(in crate::stream) enum Mishap {
     /// A connection breaks, one of those that stand.
     Cut(u64),
     /// The next dials to a receiver come to nothing.
@@ -39,7 +39,7 @@ pub(super) enum Mishap {
 
 /// What the application asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(in crate::stream) enum Wish {
     Begin(usize),
     Pause(usize),
     Resume(usize),
@@ -48,65 +48,65 @@ pub(super) enum Wish {
 
 /// One transfer.
 #[derive(Debug, Clone)]
-pub(super) struct Errand {
+pub(in crate::stream) struct Errand {
     /// Of its files.
-    pub(super) sizes: Vec<u64>,
-    pub(super) receivers: Vec<usize>,
-    pub(super) options: SendOptions,
+    pub(in crate::stream) sizes: Vec<u64>,
+    pub(in crate::stream) receivers: Vec<usize>,
+    pub(in crate::stream) options: SendOptions,
     /// What the options say.
-    pub(super) reconnects: u32,
+    pub(in crate::stream) reconnects: u32,
 }
 
 /// The settings of the sender that the times of everything follow from.
 #[derive(Debug, Clone)]
-pub(super) struct SenderPlan {
-    pub(super) block_bytes: u32,
-    pub(super) buffers: u32,
-    pub(super) readers: u32,
-    pub(super) depth: u32,
-    pub(super) faults: Option<FaultConfig>,
-    pub(super) swallow: Option<Swallow>,
+pub(in crate::stream) struct SenderPlan {
+    pub(in crate::stream) block_bytes: u32,
+    pub(in crate::stream) buffers: u32,
+    pub(in crate::stream) readers: u32,
+    pub(in crate::stream) depth: u32,
+    pub(in crate::stream) faults: Option<FaultConfig>,
+    pub(in crate::stream) swallow: Option<Swallow>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct ReceiverPlan {
-    pub(super) block_bytes: u32,
-    pub(super) buffers: u32,
-    pub(super) window: u32,
-    pub(super) windows: u32,
-    pub(super) writers: u32,
-    pub(super) swallow: Option<Swallow>,
+pub(in crate::stream) struct ReceiverPlan {
+    pub(in crate::stream) block_bytes: u32,
+    pub(in crate::stream) buffers: u32,
+    pub(in crate::stream) window: u32,
+    pub(in crate::stream) windows: u32,
+    pub(in crate::stream) writers: u32,
+    pub(in crate::stream) swallow: Option<Swallow>,
 }
 
 /// How long who waits for whom, on both sides.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
-    pub(super) connect: Duration,
-    pub(super) lost: Duration,
-    pub(super) stalled: Duration,
-    pub(super) paused: Duration,
+pub(in crate::stream) struct Times {
+    pub(in crate::stream) connect: Duration,
+    pub(in crate::stream) lost: Duration,
+    pub(in crate::stream) stalled: Duration,
+    pub(in crate::stream) paused: Duration,
 }
 
 /// One rehearsal.
 #[derive(Debug, Clone)]
-pub(super) struct Script {
-    pub(super) seed: u64,
+pub(in crate::stream) struct Script {
+    pub(in crate::stream) seed: u64,
     /// Whatever goes wrong passes soon: every transfer succeeds.
-    pub(super) is_mild: bool,
-    pub(super) net: NetConfig,
-    pub(super) times: Times,
-    pub(super) sender: SenderPlan,
-    pub(super) receivers: Vec<ReceiverPlan>,
-    pub(super) errands: Vec<Errand>,
-    pub(super) wishes: Vec<(Duration, Wish)>,
-    pub(super) mishaps: Vec<(Duration, Mishap)>,
+    pub(in crate::stream) is_mild: bool,
+    pub(in crate::stream) net: NetConfig,
+    pub(in crate::stream) times: Times,
+    pub(in crate::stream) sender: SenderPlan,
+    pub(in crate::stream) receivers: Vec<ReceiverPlan>,
+    pub(in crate::stream) errands: Vec<Errand>,
+    pub(in crate::stream) wishes: Vec<(Duration, Wish)>,
+    pub(in crate::stream) mishaps: Vec<(Duration, Mishap)>,
     /// How long one read or write takes where nothing goes wrong, at most.
-    pub(super) work: Duration,
+    pub(in crate::stream) work: Duration,
     /// Messages that a connection carries before the next one has its turn, at most.
-    pub(super) burst: u64,
+    pub(in crate::stream) burst: u64,
 }
 
-pub(super) fn millis(n: u64) -> Duration {
+pub(in crate::stream) fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
@@ -116,7 +116,7 @@ fn pick<T: Clone>(dice: &mut Dice, all: &[T]) -> T {
 }
 
 /// A generator that begins elsewhere for each seed.
-pub(super) fn dice(seed: u64) -> Dice {
+pub(in crate::stream) fn dice(seed: u64) -> Dice {
     let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     for _ in 0..8 {
         dice.roll(2);
@@ -125,7 +125,7 @@ pub(super) fn dice(seed: u64) -> Dice {
 }
 
 impl Script {
-    pub(super) fn new(seed: u64, form: Form, is_mild: bool) -> Self {
+    pub(in crate::stream) fn new(seed: u64, form: Form, is_mild: bool) -> Self {
         let mut dice = dice(seed);
         let dice = &mut dice;
         let times = Times::new(dice, is_mild);
@@ -150,6 +150,65 @@ impl Script {
         script.mishaps = script.go_wrong(dice);
         script.swallow_some(dice);
         script
+    }
+
+    /// One receiver, nothing to send yet, and nothing that goes wrong or takes its time.
+    pub(in crate::stream) fn quiet(form: Form) -> Self {
+        let day = Duration::from_secs(86_400);
+        Self {
+            seed: 0,
+            is_mild: true,
+            net: NetConfig {
+                form,
+                ..NetConfig::default()
+            },
+            times: Times {
+                connect: millis(5000),
+                lost: millis(10_000),
+                stalled: day,
+                paused: day,
+            },
+            sender: SenderPlan {
+                block_bytes: 16_384,
+                buffers: 16,
+                readers: 2,
+                depth: 8,
+                faults: None,
+                swallow: None,
+            },
+            receivers: vec![ReceiverPlan {
+                block_bytes: 16_384,
+                buffers: 32,
+                window: 8,
+                windows: 256,
+                writers: 2,
+                swallow: None,
+            }],
+            errands: Vec::new(),
+            wishes: Vec::new(),
+            mishaps: Vec::new(),
+            work: Duration::ZERO,
+            burst: 4,
+        }
+    }
+
+    /// With one more transfer, which begins at once.
+    pub(in crate::stream) fn sending(mut self, sizes: &[u64], options: SendOptions) -> Self {
+        let begin = Wish::Begin(self.errands.len());
+        self.errands.push(Errand {
+            sizes: sizes.to_vec(),
+            receivers: vec![0],
+            options,
+            reconnects: 0,
+        });
+        self.wishes.push((Duration::ZERO, begin));
+        self
+    }
+
+    /// What a side reads or writes takes so long each time, until the last transfer is over.
+    pub(in crate::stream) fn slow(&mut self, side: Side, each: Duration) {
+        let begin = (Duration::ZERO, Mishap::Slow(side, each, 60 * each));
+        self.mishaps.push(begin);
     }
 
     fn go_wrong(&self, dice: &mut Dice) -> Vec<(Duration, Mishap)> {
@@ -184,7 +243,8 @@ impl Script {
                 1 + dice.roll(3) as usize,
             ),
             3 => Mishap::Freeze(side, time),
-            4 => Mishap::Jam(side, time),
+            // Which is tried again each millisecond.
+            4 => Mishap::Jam(side, time.min(millis(3000))),
             5 => Mishap::Dark(dice.roll(u64::MAX), time),
             6 => Mishap::Late(side, time),
             _ => {
@@ -209,10 +269,7 @@ impl Script {
             let left = Arc::new(AtomicU32::new(times));
             dice.one_in(6).then_some(Swallow { kind, left })
         };
-        self.sender.swallow = swallow(
-            dice,
-            &[Kind::FINISH, Kind::OPEN, Kind::MANIFEST, Kind::PLACED],
-        );
+        self.sender.swallow = swallow(dice, &[Kind::FINISH, Kind::MANIFEST, Kind::PLACED]);
         for receiver in &mut self.receivers {
             let kinds = [
                 Kind::ACCEPT,
@@ -228,7 +285,7 @@ impl Script {
     }
 
     /// Whether a transfer may end with `Stalled`: something of this keeps both sides waiting though they are there.
-    pub(super) fn may_stall(&self) -> bool {
+    pub(in crate::stream) fn may_stall(&self) -> bool {
         let swallows =
             self.sender.swallow.is_some() || self.receivers.iter().any(|it| it.swallow.is_some());
         let limit = self.times.stalled;
@@ -246,7 +303,7 @@ impl Script {
 
     /// When every transfer has ended, at the latest: when all that goes wrong is over, the attempts of each block that came, one by one, have had
     /// their times.
-    pub(super) fn limit(&self) -> Duration {
+    pub(in crate::stream) fn limit(&self) -> Duration {
         let over = self.mishaps.iter().map(|(at, mishap)| match mishap {
             Mishap::Freeze(_, time) | Mishap::Jam(_, time) | Mishap::Dark(_, time) => *at + *time,
             Mishap::Late(_, time) | Mishap::Slow(_, _, time) => *at + *time,
@@ -393,7 +450,6 @@ fn net(dice: &mut Dice, form: Form) -> NetConfig {
         form,
         contexts: pick(dice, &[ContextKind::Opaque, ContextKind::Cells]),
         short_cq_data: form == Form::Rdm && dice.one_in(3),
-        endpoint_scope: form == Form::Msg && dice.one_in(8),
         inject_pays: dice.one_in(2),
         uses_more: dice.one_in(3),
         rma: default.rma.map(|rma| crate::endpoint::link::RmaLimits {

@@ -16,7 +16,9 @@ use crate::fabric::EndpointKind;
 use crate::stream::network::Network;
 use crate::stream::receiver::ReceiverByHand;
 use crate::stream::sender::SenderByHand;
-use crate::stream::{Peer, PeerOutcome, ReceiverConfig, SenderConfig, StreamNews, Transfer};
+use crate::stream::{
+    BlockSource, Peer, PeerOutcome, ReceiverConfig, SendOptions, SenderConfig, StreamNews, Transfer,
+};
 
 /// What is to be done at a time.
 #[derive(Debug, Clone, Copy)]
@@ -41,22 +43,22 @@ struct Condition {
 }
 
 /// What a transfer came to.
-pub(super) struct Ended {
-    pub(super) errand: usize,
-    pub(super) outcomes: Vec<PeerOutcome>,
-    pub(super) was_cancelled: bool,
+pub(in crate::stream) struct Ended {
+    pub(in crate::stream) errand: usize,
+    pub(in crate::stream) outcomes: Vec<PeerOutcome>,
+    pub(in crate::stream) was_cancelled: bool,
 }
 
-pub(super) struct World {
-    pub(super) script: Script,
-    pub(super) clock: Clock,
+pub(in crate::stream) struct World {
+    pub(in crate::stream) script: Script,
+    pub(in crate::stream) clock: Clock,
     began: Instant,
     net: Net,
     shores: BTreeMap<Side, Shore>,
     conditions: BTreeMap<Side, Condition>,
     sender: SenderByHand,
     receivers: Vec<ReceiverByHand>,
-    pub(super) shelves: Vec<Shelves>,
+    pub(in crate::stream) shelves: Vec<Shelves>,
     transfers: BTreeMap<usize, Transfer>,
     cancelled: Vec<usize>,
     /// By time, and then in the order in which they were written down.
@@ -67,7 +69,7 @@ pub(super) struct World {
     dice: Dice,
     /// Of all that happened, and when.
     trace: DefaultHasher,
-    pub(super) turns: u64,
+    pub(in crate::stream) turns: u64,
 }
 
 fn kind(form: Form) -> EndpointKind {
@@ -78,7 +80,7 @@ fn kind(form: Form) -> EndpointKind {
 }
 
 impl World {
-    pub(super) fn new(script: Script) -> Self {
+    pub(in crate::stream) fn new(script: Script) -> Self {
         let (net, clock) = (Net::new(script.net), Clock::held());
         let kind = kind(script.net.form);
         let mut shores = BTreeMap::from([(Side::Sender, Shore::new(&net, kind))]);
@@ -116,6 +118,7 @@ impl World {
             script,
         };
         let script = this.script.clone();
+        // What is asked for at the same time comes in the order in which it was written down.
         let wishes = script
             .wishes
             .iter()
@@ -138,7 +141,7 @@ impl World {
     }
 
     /// What happened, as one number.
-    pub(super) fn trace(&self) -> u64 {
+    pub(in crate::stream) fn trace(&self) -> u64 {
         self.trace.finish()
     }
 
@@ -365,6 +368,12 @@ impl World {
         any
     }
 
+    /// Whether somebody was not told yet of what it has sent.
+    fn holds_reports(&self) -> bool {
+        let mut links = self.shores.values().flat_map(Shore::links);
+        links.any(|link| self.net.held_reports(link) > 0)
+    }
+
     /// When something happens next, if nothing moves before.
     fn next_moment(&mut self) -> Instant {
         let act = self.acts.keys().next().map(|(at, _)| self.began + *at);
@@ -378,8 +387,8 @@ impl World {
                 all.push(receiver.due());
             }
         }
-        let late = self.conditions.values().any(|it| it.late > 0);
-        all.extend(late.then(|| self.clock.now() + Duration::from_millis(1)));
+        let late = self.conditions.values().any(|it| it.late > 0) && self.holds_reports();
+        all.extend(late.then(|| self.clock.now() + Duration::from_millis(10)));
         all.into_iter().min().expect("somebody waits for something")
     }
 
@@ -405,7 +414,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn describe(&self) -> String {
+    pub(in crate::stream) fn describe(&self) -> String {
         let receivers = self.receivers.iter().map(ReceiverByHand::describe);
         let receivers: Vec<_> = receivers.collect();
         let (sender, receivers) = (self.sender.describe(), receivers.join("\n"));
@@ -418,8 +427,32 @@ impl World {
 
     // ---- its end -------------------------------------------------------------------------------------------------
 
+    /// Another transfer, beside those of the script.
+    pub(in crate::stream) fn send(
+        &mut self,
+        source: impl BlockSource,
+        options: SendOptions,
+    ) -> Transfer {
+        let to = self.receivers[0].handle.local_addr();
+        let transfer = self.sender.handle.send(source, [to], options);
+        self.condition(Side::Sender).is_called = true;
+        transfer.expect("it begins")
+    }
+
+    /// What became of it, within that time.
+    pub(in crate::stream) fn outcome(
+        &mut self,
+        of: &Transfer,
+        by: Duration,
+    ) -> Result<PeerOutcome, String> {
+        let limit = self.clock.passed() + by;
+        self.run_until(limit, |_| of.is_over())?;
+        let outcomes = of.wait(self.began).expect("it is over");
+        Ok(outcomes.into_iter().next().expect("it has one peer"))
+    }
+
     /// Every transfer, until it is over.
-    pub(super) fn run(&mut self) -> Result<Vec<Ended>, String> {
+    pub(in crate::stream) fn run(&mut self) -> Result<Vec<Ended>, String> {
         let limit = self.script.limit();
         let all = self.script.errands.len();
         self.run_until(limit, |this| {
@@ -434,16 +467,18 @@ impl World {
     }
 
     /// Both sides until nothing is left of any stream.
-    pub(super) fn settle(&mut self) -> Result<(), String> {
+    pub(in crate::stream) fn settle(&mut self) -> Result<(), String> {
         let limit = self.clock.passed() + self.script.limit();
+        self.sender.let_go();
+        self.receivers.iter_mut().for_each(ReceiverByHand::let_go);
         self.run_until(limit, |this| {
             let receivers: usize = this.receivers.iter_mut().map(ReceiverByHand::busy).sum();
-            this.sender.busy() == 0 && receivers == 0 && this.acts.is_empty()
+            this.sender.busy() == 0 && receivers == 0
         })
     }
 
     /// What each receiver told of.
-    pub(super) fn news(&self) -> Vec<Vec<StreamNews>> {
+    pub(in crate::stream) fn news(&self) -> Vec<Vec<StreamNews>> {
         let news = |receiver: &ReceiverByHand| {
             std::iter::from_fn(|| receiver.handle.next(Duration::ZERO)).collect()
         };
@@ -451,7 +486,7 @@ impl World {
     }
 
     /// Ends both sides, and looks whether everything is back: buffers, slots, keys.
-    pub(super) fn close(mut self) -> Result<(), String> {
+    pub(in crate::stream) fn close(mut self) -> Result<(), String> {
         for receiver in &mut self.receivers {
             check(receiver.stop(), "a receiver stops at once")?;
             receiver.end();

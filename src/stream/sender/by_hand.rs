@@ -49,6 +49,11 @@ impl SenderByHand {
         self.readers.work(|_| takes())
     }
 
+    /// What hangs hangs no more.
+    pub(in crate::stream) fn let_go(&mut self) {
+        self.readers.let_go();
+    }
+
     pub(in crate::stream) fn next_read(&self) -> Option<Instant> {
         self.readers.next_done()
     }

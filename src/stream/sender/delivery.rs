@@ -34,6 +34,8 @@ pub(super) struct Shipment {
     content: Option<Content>,
     pub(super) rate: RateLimit,
     pub(super) paused: bool,
+    /// Since when reads are under way, of whichever transfer, and none has come back.
+    pub(super) reads_since: Option<Instant>,
     /// Everything that was read is of the same state of the source.
     pub(super) checked: bool,
 }
@@ -118,6 +120,7 @@ impl Delivery {
                 plan: None,
                 content: None,
                 paused: false,
+                reads_since: None,
                 checked: false,
             },
         };
@@ -189,6 +192,7 @@ impl Delivery {
             let what = "the deadline of the transfer is over";
             self.fail_all(&StreamError::Deadline { what }, tools);
         }
+        self.shipment.reads_since = tools.reads_since;
         self.cut(tools.now, tools.config.block_bytes);
         for lane in &mut self.lanes {
             lane.on_time(&self.shipment, tools);

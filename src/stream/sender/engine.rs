@@ -95,6 +95,8 @@ pub(super) struct Tools {
     pub(super) control: SharedBufferManager,
     pub(super) config: SenderConfig,
     clock: Clock,
+    /// Since when reads are under way, and none has come back.
+    pub(super) reads_since: Option<Instant>,
     /// When this turn began.
     pub(super) now: Instant,
 }
@@ -235,6 +237,7 @@ impl Engine {
             control,
             now: clock.now(),
             clock,
+            reads_since: None,
             config,
         };
         for network in networks {
@@ -466,6 +469,7 @@ impl Engine {
         while let Ok(done) = self.reads.try_recv() {
             any = true;
             self.reading -= 1;
+            self.tools.reads_since = (self.reading > 0).then_some(self.tools.now);
             self.act(done.transfer, |delivery, tools| {
                 delivery.on_read(done, tools)
             });
@@ -494,6 +498,8 @@ impl Engine {
                 break;
             }
             self.reading += 1;
+            let now = self.tools.now;
+            self.tools.reads_since.get_or_insert(now);
             self.last = id;
             any = true;
         }

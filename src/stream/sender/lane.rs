@@ -22,6 +22,9 @@ use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 /// The only stream of a session: each transfer makes a session of its own with each peer.
 const STREAM: u32 = 1;
 
+/// What a receiver says in place of a stream's number when it speaks of a connection.
+const NO_STREAM: u32 = 0;
+
 /// Control messages that wait on a rail at once: a tree has a long manifest.
 const WAITING: usize = 4;
 
@@ -75,6 +78,8 @@ enum Wait {
     Peer(&'static str),
     /// The source, which is being read or checked.
     Source,
+    /// A buffer, or a thread: those that there are hold reads which have not come back since then.
+    Readers(Instant),
     /// This side: a pause, a rate, other transfers' turns.
     Own,
 }
@@ -107,6 +112,8 @@ pub(super) struct Lane {
     source_since: Option<Instant>,
     /// When the peer was told last that this side works.
     told_at: Instant,
+    /// Why no endpoint will ever take the next block.
+    unsendable: Option<String>,
     /// Stalls in a row with nothing written between them, and what was written at the last one.
     stalled: (u32, u64),
     /// Since when it has held blocks and taken none.
@@ -136,6 +143,7 @@ impl Lane {
             peer_works: now,
             source_since: None,
             told_at: now,
+            unsendable: None,
             stalled: (0, 0),
             stalls: StallClock::new(now),
             report: StreamReport::default(),
@@ -460,18 +468,11 @@ impl Lane {
             tools.routes.remove(&connection);
         }
         let was_ready = std::mem::replace(&mut lost.stage, RailStage::Gone) == RailStage::Ready;
-        let number = lost.number;
-        let unplaced = lost.placing.as_mut().map(|placing| placing.lose());
         if !self.rails.iter().any(Rail::is_ready) {
             return self.on_lost(StreamError::Lost(reason), shipment, tools);
         }
-        if was_ready && let Some(outlay) = &mut self.outlay {
-            // What was on the way there may have arrived: the receiver says what it lacks.
-            self.report.rails_lost += 1;
-            for block in unplaced.into_iter().flatten() {
-                outlay.give_back(block);
-            }
-            outlay.on_rail_lost(number);
+        if was_ready {
+            self.give_back_of(rail);
         }
     }
 
@@ -486,15 +487,30 @@ impl Lane {
         // The peer is told, where there is something to tell.
         self.rails[rail].pump(tools);
         let failed = &mut self.rails[rail];
-        failed.stage = RailStage::Gone;
+        let was_ready = std::mem::replace(&mut failed.stage, RailStage::Gone) == RailStage::Ready;
         if let Some(connection) = failed.connection.take() {
             tools.leave(failed.port, connection, true);
         }
-        match self.rails.iter().any(Rail::is_ready) {
-            true => {
-                tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made")
+        if !self.rails.iter().any(Rail::is_ready) {
+            return self.on_refused(error, shipment, tools);
+        }
+        tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
+        if was_ready {
+            self.give_back_of(rail);
+        }
+    }
+
+    /// A connection that was ready is gone, and others are not: what was on the way there may have arrived, and the receiver says what it lacks.
+    fn give_back_of(&mut self, rail: usize) {
+        let lost = &mut self.rails[rail];
+        let unplaced = lost.placing.as_mut().map(|placing| placing.lose());
+        lost.in_flight = 0;
+        if let Some(outlay) = &mut self.outlay {
+            self.report.rails_lost += 1;
+            for block in unplaced.into_iter().flatten() {
+                outlay.give_back(block);
             }
-            false => self.on_refused(error, shipment, tools),
+            outlay.on_rail_lost(lost.number);
         }
     }
 
@@ -518,6 +534,18 @@ impl Lane {
         }
         let message = Message::parse(arrived.header(), arrived.payload());
         let message = message.map_err(StreamViolation::from)?;
+        if let Message::Refuse(refuse) = &message
+            && refuse.stream == NO_STREAM
+        {
+            // It is this connection that is not taken: its session may have ended there while its handshake was under way.
+            let error = StreamError::Refused {
+                code: refuse.code,
+                details: refuse.details,
+                reason: refuse.reason.to_string(),
+            };
+            self.on_rail_failed(rail, error, shipment, tools);
+            return Ok(());
+        }
         let Some(outlay) = &mut self.outlay else {
             let kind = message.kind().0;
             let state = "no stream is open";
@@ -659,7 +687,9 @@ impl Lane {
             }
             Stage::Sending if self.queue.is_empty() => match self.assigned.is_empty() {
                 // Its turn, a buffer, or the check of the source.
-                true if !self.waits_for_check() => Wait::Own,
+                true if !self.waits_for_check() => {
+                    shipment.reads_since.map_or(Wait::Own, Wait::Readers)
+                }
                 _ => Wait::Source,
             },
             Stage::Sending if !shipment.rate.may(now) => Wait::Own,
@@ -676,6 +706,7 @@ impl Lane {
         let what = match self.wait(shipment, now) {
             Wait::Peer(what) => what,
             Wait::Source => "its source",
+            Wait::Readers(_) => "a buffer to read into: what is being read does not come back",
             Wait::Own => "its turn, a limit or the end of a pause",
         };
         let outlay = self.outlay.as_ref().map(Outlay::describe);
@@ -692,8 +723,11 @@ impl Lane {
         let wait = self.wait(shipment, now);
         match wait {
             Wait::Own => self.source_since = None,
-            Wait::Source => {
-                let since = *self.source_since.get_or_insert(now);
+            Wait::Source | Wait::Readers(_) => {
+                let since = match wait {
+                    Wait::Readers(since) => since,
+                    _ => *self.source_since.get_or_insert(now),
+                };
                 let after = now.saturating_duration_since(since);
                 if after > stalled.saturating_mul(LONG_WORK) {
                     let waits = self.describe_wait(shipment, now);
@@ -768,6 +802,10 @@ impl Lane {
         }
         if any && let Err(error) = self.after_message(shipment, tools) {
             self.on_refused(error, shipment, tools);
+        }
+        if let Some(reason) = self.unsendable.take() {
+            let code = RefusalCode::SOURCE;
+            self.give_up(StreamError::GivenUp { code, reason }, shipment, tools);
         }
         self.account(shipment, tools.now);
         any
@@ -925,7 +963,8 @@ impl Lane {
             }
             Err(refused) => {
                 rail.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
-                // Another rail may have room; what else is wrong, the connection's own event says.
+                // Another rail may have room; that a connection is over, its own event says; and no other attempt makes a block of it that can be sent.
+                self.unsendable = is_unsendable(&refused).then(|| refused.to_string());
                 false
             }
         }
@@ -984,6 +1023,19 @@ fn is_worth_a_retry(error: &StreamError) -> bool {
         ),
         _ => false,
     }
+}
+
+/// Whether a block can't be sent from where it lies, whatever becomes of connections.
+fn is_unsendable(refused: &SendErrorKind) -> bool {
+    matches!(
+        refused,
+        SendErrorKind::ForeignBuffer { .. }
+            | SendErrorKind::NotRegistered { .. }
+            | SendErrorKind::NotStaged { .. }
+            | SendErrorKind::TooLong { .. }
+            | SendErrorKind::TooManySegments { .. }
+            | SendErrorKind::Register(_)
+    )
 }
 
 /// What the peer is told of an error of this side.

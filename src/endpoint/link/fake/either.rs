@@ -19,7 +19,7 @@ use crate::memory::{AccessLedger, Participant, Registrar};
 /// One of the two, for an endpoint's whole life.
 #[derive(Debug)]
 pub(crate) enum EitherLink {
-    Provider(ProviderLink),
+    Provider(Box<ProviderLink>),
     Fake(FakeLink),
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum EitherRequest {
 
 impl From<ProviderLink> for EitherLink {
     fn from(link: ProviderLink) -> Self {
-        Self::Provider(link)
+        Self::Provider(Box::new(link))
     }
 }
 

@@ -14,6 +14,8 @@ pub(super) struct Late {
     /// Completions wait here, from now on.
     pub(super) held: bool,
     pub(super) waiting: Vec<LinkCompletion>,
+    /// Nobody reads any more what is reported.
+    pub(super) is_gone: bool,
     /// So many dials that come are refused.
     pub(super) refuses: usize,
 }
@@ -51,7 +53,9 @@ impl Net {
     /// Whether an endpoint would find something.
     pub(crate) fn has_news(&self, link: usize) -> bool {
         let state = self.state();
-        !state.links[link].cq.is_empty() || !state.links[link].cm.is_empty()
+        let link = &state.links[link];
+        let is_read = !link.late.is_gone;
+        is_read && (!link.cq.is_empty() || !link.cm.is_empty())
     }
 
     /// The end of a connection that dialed.
