@@ -124,7 +124,7 @@ build() {
         [[ " stream info bench " == *" $name "* ]] || targets+=(--test "$name")
     done
     {
-        if ((${#targets[@]})); then nice cargo test "${everything[@]}" --no-run "${targets[@]}"; fi
+        { ((${#targets[@]} == 0)) || nice cargo test "${everything[@]}" --no-run "${targets[@]}"; } &&
         nice cargo build "${everything[@]}" --example stream --example info --example bench
     } >"$logs/build.log" 2>&1 || { tail -n 40 "$logs/build.log"; say "FAILED: it does not build"; exit 1; }
     sed -n 's/^ *Executable .*(\(.*\))$/\1/p' "$logs/build.log" | while read -r path; do

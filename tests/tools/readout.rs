@@ -141,12 +141,12 @@ impl Counts {
 fn demo(program: &Path, more: &[&str]) -> Ended {
     let mut arguments = vec!["demo", "--json", "--provider", provider(), "--node", node()];
     arguments.extend(more);
-    arguments.extend(patient(more));
+    arguments.extend(in_time(more));
     Process::start(program, &arguments).end()
 }
 
 /// Where the test does not say for how long others are waited for: for longer than a machine stands still.
-fn patient(arguments: &[&str]) -> &'static [&'static str] {
+fn in_time(arguments: &[&str]) -> &'static [&'static str] {
     match arguments.contains(&"--timeout") {
         true => &[],
         false => &["--timeout", "45"],
@@ -300,7 +300,7 @@ impl Builder {
             provider(),
         ];
         arguments.extend(more);
-        arguments.extend(patient(more));
+        arguments.extend(in_time(more));
         let mut process = Process::start(program, &arguments);
         let mut stdout = BufReader::new(process.0.stdout.take().expect("a pipe"));
         let mut line = String::new();
@@ -330,7 +330,7 @@ fn source(program: &Path, builders: &[Builder], more: &[&str]) -> Process {
         arguments.extend(["--to", &builder.address]);
     }
     arguments.extend(more);
-    arguments.extend(patient(more));
+    arguments.extend(in_time(more));
     Process::start(program, &arguments)
 }
 
