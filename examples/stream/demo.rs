@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -26,8 +27,9 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         Some(file) => file.clone(),
         None => make_file(&place.path().join("demo.dat"), args.size)?,
     };
+    let listen = SocketAddr::new(args.node.unwrap_or_else(|| default_node(&args.common)), 0);
     let mut receiver = Process::start("recv", |command| {
-        command.args(["--once", "--listen", "127.0.0.1:0", "--dir"]);
+        command.args(["--once", "--listen", &listen.to_string(), "--dir"]);
         command.arg(&target_dir);
         pass_on(command, &args.common);
     })?;
@@ -45,6 +47,21 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
     }
     let name = source.file_name().unwrap_or(source.as_os_str());
     compare(&source, &target_dir.join(name))
+}
+
+/// An address that the provider has. No packet is sent: the kernel says which it would send from.
+fn default_node(common: &CommonArgs) -> IpAddr {
+    let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
+    if fabricast::fabric::provider(&common.provider).is_none_or(|row| row.over_tcp) {
+        return loopback;
+    }
+    let towards_others = || -> io::Result<SocketAddr> {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        // Of a range for examples (RFC 5737), which is behind the default route.
+        socket.connect((Ipv4Addr::new(198, 51, 100, 1), 9))?;
+        socket.local_addr()
+    };
+    towards_others().map_or(loopback, |addr| addr.ip())
 }
 
 fn temporary_directory(args: &DemoArgs) -> Result<TempDir, Failure> {
