@@ -222,10 +222,6 @@ pub(crate) struct DemoArgs {
     /// Directory for the temporary one that the files lie in; default: the system's
     #[arg(long)]
     pub(crate) dir: Option<PathBuf>,
-    /// Address of this machine that the receiver listens at; default: 127.0.0.1, and for providers without TCP, whose devices have no loopback, the one that
-    /// this machine has towards others
-    #[arg(long, value_name = "IP")]
-    pub(crate) node: Option<std::net::IpAddr>,
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 }
