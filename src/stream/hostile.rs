@@ -195,7 +195,7 @@ fn send_to(input: &mut Input<'_>) {
                 outlay.on_rail_lost(rail);
             }
             _ if input.byte() & 1 == 0 => outlay.allow_finish(),
-            _ => outlay.inquire(),
+            _ => drop(outlay.inquire()),
         }
         if let Some(Ok(complete)) = outlay.outcome() {
             assert_eq!(

@@ -224,7 +224,7 @@ pub(crate) struct Intake {
     damaged: VecDeque<(u64, u32)>,
     /// Blocks that the sender may have sent, all in all.
     granted: u64,
-    /// It was told so on a connection that is lost.
+    /// It was told so on a connection that is lost, or may not have heard of it.
     is_credit_stale: bool,
     written_said: u64,
     wants_progress: bool,
@@ -667,6 +667,8 @@ impl Intake {
             self.missing = Some(Listing::new(self.lap));
             self.last_missing = Some((self.lap, self.arrived));
             self.damaged.clear();
+            // A sender that has ended the lap early has no room left, as far as it knows: the last grant may be lost.
+            self.is_credit_stale = true;
             self.lap += 1;
             self.finish = None;
             return Ok(Arrival::Nothing);

@@ -90,7 +90,7 @@ fn name_of(error: &StreamError) -> String {
 /// Whether a transfer may end like this.
 fn may_fail(script: &Script, ended: &Ended, error: &StreamError) -> Result<(), String> {
     let (mine, named) = (ended.was_cancelled, name_of(error));
-    if script.is_mild && !mine {
+    if script.is_mild && !mine && !took_larger_blocks(script, ended, error) {
         return Err(format!("nothing went wrong for long, and {error}"));
     }
     if says_stalled(error) && !script.may_stall() {
@@ -108,6 +108,18 @@ fn may_fail(script: &Script, ended: &Ended, error: &StreamError) -> Result<(), S
         true => Ok(()),
         false => Err(format!("{named}: {error}")),
     }
+}
+
+/// How long blocks are was decided on without one of its peers, which had not spoken in time, and takes no such blocks: that is its end.
+fn took_larger_blocks(script: &Script, ended: &Ended, error: &StreamError) -> bool {
+    let StreamError::Refused { code, details, .. } = error else {
+        return false;
+    };
+    let peers = script.errands[ended.errand].receivers.iter();
+    let mut rooms = peers.map(|to| u64::from(script.receivers[*to].block_bytes));
+    let [asked, limit] = *details;
+    let differ = rooms.clone().any(|room| room >= asked) && rooms.any(|room| room == limit);
+    *code == RefusalCode::BLOCKS && differ
 }
 
 fn says_stalled(error: &StreamError) -> bool {

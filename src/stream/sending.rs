@@ -107,6 +107,8 @@ pub(crate) struct Outlay {
     resent: u64,
     resent_max: u64,
     granted: u64,
+    /// How often the peer has said something new.
+    news: u64,
     had: (u64, u64),
     damaged: u64,
     written: (u64, u64),
@@ -153,6 +155,7 @@ impl Outlay {
             resent: 0,
             resent_max: blocks.saturating_add(64),
             granted: 0,
+            news: 0,
             had: (0, 0),
             damaged: 0,
             written: (0, 0),
@@ -303,10 +306,13 @@ impl Outlay {
     }
 
     /// Nothing has moved for a while though there is something to send: the lap ends here, and the peer says what it lacks. It can't grant room for
-    /// blocks that it does not know to be lost; over connections that keep what they are given, it never comes to this.
-    pub(crate) fn inquire(&mut self) {
+    /// blocks that it does not know to be lost, and a grant may be lost itself; over connections that keep what they are given, it never comes to
+    /// this. Whether the peer is asked now.
+    pub(crate) fn inquire(&mut self) -> bool {
         let is_stuck = self.state == State::Sending && self.room() == 0 && self.sent > 0;
-        self.is_cut_short |= is_stuck && !self.is_sealed;
+        let asks = is_stuck && !self.is_sealed && !self.is_cut_short;
+        self.is_cut_short |= asks;
+        asks
     }
 
     /// All was sent, and the engine vouches for the source: `Finish` may be said. To be said anew in each lap.
@@ -512,6 +518,7 @@ impl Outlay {
             Message::Window(_) | Message::Freed(_)
                 if self.open.flags.contains(OpenFlags::BY_WRITE) =>
             {
+                self.news += 1;
                 Ok(())
             }
             _ => self.expect(false, message),
@@ -542,6 +549,7 @@ impl Outlay {
             return count("the number of slots", accept.slots.into());
         }
         self.on_credit(accept.granted)?;
+        self.news += 1;
         self.digest.add_part(accept.have_digest);
         self.had.0 = accept.have_blocks;
         self.state = match accept.have_blocks {
@@ -569,6 +577,7 @@ impl Outlay {
                 return Err(StreamViolation::Count { what, value: len });
             }
             (blocks, from) = (blocks - len, range.end);
+            self.news += 1;
             self.counted.insert_range(range.clone());
             for index in range {
                 self.wanted.remove(index);
@@ -601,6 +610,7 @@ impl Outlay {
                 value: granted,
             });
         }
+        self.news += u64::from(granted > self.granted);
         self.granted = self.granted.max(granted);
         Ok(())
     }
@@ -613,7 +623,9 @@ impl Outlay {
                 value: blocks,
             });
         }
-        self.written = (self.written.0.max(blocks), self.written.1.max(bytes));
+        let written = (self.written.0.max(blocks), self.written.1.max(bytes));
+        self.news += u64::from(written != self.written);
+        self.written = written;
         Ok(())
     }
 
@@ -624,7 +636,7 @@ impl Outlay {
         self.damaged += 1;
         // Behind the `Finish` of a lap it is among what is missing.
         if self.state == State::Sending && !self.is_sealed && !self.taken.contains(index) {
-            self.wanted.insert(index);
+            self.news += u64::from(self.wanted.insert(index));
             // It is read once more, and the source asked again.
             self.may_finish = false;
         }
@@ -638,6 +650,11 @@ impl Outlay {
         }
         let is_right = self.state == State::Sending && self.is_sealed && list.lap == self.lap;
         self.expect(is_right, &Message::Missing(*list))?;
+        if list.ranges.len() == 0 {
+            // What lacks nothing is complete; a lap after a lap for nothing would have no end.
+            let what = "the number of blocks that are missing";
+            return Err(StreamViolation::Count { what, value: 0 });
+        }
         for range in list.ranges.iter() {
             if range.end > self.plan.blocks() {
                 return Err(StreamViolation::NoSuchBlock { index: range.start });
@@ -645,7 +662,7 @@ impl Outlay {
             for index in range {
                 // What is about to be sent is not wanted a second time.
                 if !self.taken.contains(index) {
-                    self.wanted.insert(index);
+                    self.news += u64::from(self.wanted.insert(index));
                 }
             }
         }
@@ -729,6 +746,12 @@ impl Outlay {
     /// The peer is to hear that this side works, though it has no block for it now.
     pub(crate) fn say_that_it_works(&mut self) {
         self.is_word_due = self.state == State::Sending && !self.is_sealed;
+    }
+
+    /// How often the peer has said something that was not known: it grants more, it has written more, or it lacks what was thought to be there.
+    /// An answer that says the same once more is none of that.
+    pub(crate) fn news(&self) -> u64 {
+        self.news
     }
 
     /// How it ended, if it did: what the receiver has checked, or why it has not.

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use super::outbox::Swallow;
-use super::rehearsal::{Script, Side, Wish, World};
+use super::rehearsal::{Mishap, Script, Side, Wish, World};
 use super::wire::Kind;
 use super::{PeerOutcome, RefusalCode, SendOptions, StreamError, StreamNews, Transport};
 use crate::endpoint::protocol::connection::Form;
@@ -151,6 +151,65 @@ fn what_was_swallowed_once_another_attempt_makes_up_for() {
             assert_eq!(ended.took > SHORT, stood, "{:?}", ended.took);
             assert!(ended.took < 2 * SHORT, "{:?}", ended.took);
         });
+    }
+}
+
+/// A grant that is lost is said again when the sender asks what was lost; and a peer that answers such questions, and says nothing new, is one that
+/// stands still. Before, the answers went on for ever: what they said was no grant, and each of them counted as something that moved.
+#[test]
+fn a_grant_that_is_lost_comes_back_or_the_stream_ends() {
+    const LIMIT: Duration = Duration::from_secs(5);
+    const ASKED: Duration = Duration::from_secs(1);
+    let options = SendOptions::default().reconnects(0).stalled_after(LIMIT);
+    for transport in [Transport::Message, Transport::Write] {
+        // The first grant, and what the first questions bring.
+        for times in [1, 3, u32::MAX] {
+            println!("{transport:?}, {times}");
+            let tune = |script: &mut Script| {
+                script.receivers[0].window = 1;
+                script.receivers[0].swallow = swallow(Kind::CREDIT, times);
+            };
+            over_both(&options.clone().transport(transport), tune, |ended| {
+                if times < u32::MAX {
+                    ended.outcome.result.unwrap();
+                    assert_eq!(ended.whole, 1);
+                    let least = ASKED * times;
+                    assert!(ended.took > least, "{:?}", ended.took);
+                    assert!(ended.took < least + times * SOON, "{:?}", ended.took);
+                    return;
+                }
+                match ended.outcome.result.unwrap_err() {
+                    StreamError::Stalled { after, waits } => {
+                        let named = "the sender waited for blocks to be granted (credit)";
+                        assert!(waits.starts_with(named), "{waits}");
+                        assert!(after > LIMIT && after < LIMIT + SOON, "{after:?}");
+                    }
+                    other => panic!("{other:?}"),
+                }
+            });
+        }
+    }
+}
+
+/// Slots are a connection's: where those that are left have none, nothing more can come by them. Before, the sender had credit, and waited in vain.
+#[test]
+fn a_stream_whose_slots_went_with_a_connection_begins_anew() {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let options = SendOptions::default().transport(Transport::Write).rails(3);
+    for (window, at) in (0..12_u32).map(|n| (1 + n % 2, u64::from(n) * 300)) {
+        for first in 0..2 {
+            let tune = |script: &mut Script| {
+                script.receivers[0].window = window;
+                let at = Duration::from_micros(at);
+                script.mishaps = vec![(at, Mishap::Cut(first)), (at, Mishap::Cut(first))];
+            };
+            over_both(&options.clone().stalled_after(LIMIT), tune, |ended| {
+                ended.outcome.result.unwrap();
+                // Twice, where the connection took the last word with it.
+                assert!(ended.whole > 0, "{}", ended.whole);
+                assert!(ended.took < LIMIT, "{:?} at {at}", ended.took);
+            });
+        }
     }
 }
 

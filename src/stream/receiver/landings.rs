@@ -25,7 +25,6 @@ struct Slot {
 pub(super) struct Landings {
     /// Those that no connection has yet.
     spare: Vec<Arc<Landing>>,
-    slots: usize,
     /// Of each connection, by its number in the session.
     grants: HashMap<u16, SlotGrants<Slot>>,
     /// Where the blocks lie that are being checked and written.
@@ -40,15 +39,15 @@ impl Landings {
 
     pub(super) fn new(spare: Vec<Arc<Landing>>) -> Self {
         Self {
-            slots: spare.len(),
             spare,
             ..Self::default()
         }
     }
 
-    /// Slots for each of so many connections; one at least.
+    /// Slots for the next one of so many connections: what is left is for those that have none yet.
     pub(super) fn share(&self, rails: u16) -> usize {
-        self.slots.div_ceil(usize::from(rails.max(1)))
+        let waiting = usize::from(rails).saturating_sub(self.grants.len());
+        self.spare.len().div_ceil(waiting.max(1))
     }
 
     /// Lets a sender write slots by one of its connections, and tells it which.

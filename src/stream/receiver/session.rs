@@ -24,6 +24,9 @@ use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 /// What the sink does may take so many times as long as what the sender does.
 const LONG_WORK: u32 = 10;
 
+/// Why a session is left whose sender can't write any more.
+const NO_SLOTS: &str = "the slots that blocks are written into went with a connection";
+
 /// Why a stream is left that its sender does not go on with.
 const PAUSED: &str = "its sender has paused it for longer than may be (ReceiverConfig::paused_for)";
 
@@ -763,6 +766,11 @@ impl Session {
         if self.is_paused_too_long(paused, tools) {
             let error = StreamError::Deadline { what: PAUSED };
             self.fail((RefusalCode::STALLED, PAUSED), None, error, guests, tools);
+        } else if self.has_lost_its_slots() {
+            // Its sender begins another session, which has slots of its own, as if it had lost its last connection.
+            let (code, reason) = (RefusalCode::LOST, NO_SLOTS.to_owned());
+            let error = StreamError::GivenUp { code, reason };
+            self.fail((code, NO_SLOTS), None, error, guests, tools);
         } else if silent > limit {
             let waits = self.describe_wait();
             let code = match self.jobs {
@@ -782,6 +790,15 @@ impl Session {
             _ => Stall::None,
         };
         self.stalls.turn(stall, tools.now);
+    }
+
+    /// Whether blocks are missing, and no connection that is left has a slot for them. The memory of those that were lost is free again when nobody
+    /// can reach it any more, which may be never: it is not waited for.
+    fn has_lost_its_slots(&self) -> bool {
+        let has_none = self.landings.as_ref().is_some_and(Landings::has_none);
+        let intake = self.intake.as_ref().filter(|_| has_none);
+        let is_idle = self.stage == Stage::Receiving && self.jobs == 0;
+        is_idle && intake.is_some_and(|intake| !intake.have().is_full())
     }
 
     fn is_paused_too_long(&self, paused: bool, tools: &Tools) -> bool {

@@ -64,6 +64,8 @@ pub(in crate::stream) struct World {
     /// By time, and then in the order in which they were written down.
     acts: BTreeMap<(Duration, usize), Act>,
     noted: usize,
+    /// All that is left is to come to its end: no read or write hangs any more.
+    settles: bool,
     /// Connections on which nothing arrives, by the end that dialed.
     dark: Vec<usize>,
     dice: Dice,
@@ -112,6 +114,7 @@ impl World {
             cancelled: Vec::new(),
             acts: BTreeMap::new(),
             noted: 0,
+            settles: false,
             dark: Vec::new(),
             trace: DefaultHasher::new(),
             turns: 0,
@@ -335,7 +338,7 @@ impl World {
 
     /// Threads read and write.
     fn work(&mut self, side: Side) -> bool {
-        let slow = self.conditions[&side].slow;
+        let slow = self.conditions[&side].slow.filter(|_| !self.settles);
         let (dice, usual) = (&mut self.dice, self.script.work);
         let mut takes = || match (slow, usual.as_micros() as u64) {
             (Some(time), _) => time,
@@ -469,6 +472,7 @@ impl World {
     /// Both sides until nothing is left of any stream.
     pub(in crate::stream) fn settle(&mut self) -> Result<(), String> {
         let limit = self.clock.passed() + self.script.limit();
+        self.settles = true;
         self.sender.let_go();
         self.receivers.iter_mut().for_each(ReceiverByHand::let_go);
         self.run_until(limit, |this| {

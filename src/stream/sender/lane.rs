@@ -108,6 +108,8 @@ pub(super) struct Lane {
     last_moved: Instant,
     /// When the peer said last that its sink works, though nothing has moved.
     peer_works: Instant,
+    /// When the peer was asked last what it has.
+    asked_at: Instant,
     /// Since when the source has worked and given nothing.
     source_since: Option<Instant>,
     /// When the peer was told last that this side works.
@@ -141,6 +143,7 @@ impl Lane {
             failed_once: false,
             last_moved: now,
             peer_works: now,
+            asked_at: now,
             source_since: None,
             told_at: now,
             unsendable: None,
@@ -551,11 +554,13 @@ impl Lane {
             let state = "no stream is open";
             return Err(StreamViolation::Unexpected { kind, state }.into());
         };
-        let written = outlay.written();
+        let news = outlay.news();
         outlay.on_message(&message)?;
         match &message {
-            Message::Written(_) if outlay.written() == written => self.peer_works = tools.now,
-            _ => self.last_moved = tools.now,
+            _ if outlay.news() > news => self.last_moved = tools.now,
+            Message::Written(_) => self.peer_works = tools.now,
+            // What says nothing new is no movement: a peer that answers questions may stand still, too.
+            _ => {}
         }
         match &message {
             Message::Window(_) | Message::Freed(_) => {
@@ -651,9 +656,10 @@ impl Lane {
         let moved = self.last_moved.max(self.peer_works);
         let silent = now.saturating_duration_since(moved);
         if silent > INQUIRE_AFTER
-            && let Some(outlay) = &mut self.outlay
+            && now.saturating_duration_since(self.asked_at) > INQUIRE_AFTER
+            && self.outlay.as_mut().is_some_and(Outlay::inquire)
         {
-            outlay.inquire();
+            self.asked_at = now;
         }
         match self.stage {
             Stage::Resting { until } if now >= until => self.connect(shipment, tools),

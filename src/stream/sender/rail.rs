@@ -99,11 +99,10 @@ impl Rail {
         self.is_ready() && !self.blocked && self.in_flight < depth && has_room
     }
 
-    /// Whether a block could be written.
+    /// Whether a block could be written. The slots of a connection that is gone are of no use.
     pub(super) fn has_slot(&self) -> bool {
-        self.placing
-            .as_ref()
-            .is_some_and(|placing| placing.has_room())
+        let placing = self.placing.as_ref().filter(|_| self.is_ready());
+        placing.is_some_and(|placing| placing.has_room())
     }
 
     /// Blocks that were written, or are, and that the peer was not told of.
