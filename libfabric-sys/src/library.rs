@@ -38,6 +38,7 @@ pub struct Library {
 
 /// The functions, by the names that the man pages know them under.
 struct Functions {
+    fi_version: unsafe extern "C" fn() -> u32,
     fi_getinfo: unsafe extern "C" fn(
         u32,
         *const c_char,
@@ -365,11 +366,14 @@ impl fmt::Debug for Library {
 }
 
 impl Functions {
-    /// The version of a library and its functions. The version comes first: an old library lacks some of them, and its age is the reason.
+    /// The version of a library, and its functions. An old one lacks some of them, and its age is the reason that is told.
     fn of_version(object: &Object, path: &Path) -> Result<(u32, Self), LoadError> {
-        // SAFETY: the type is that of the function.
-        let fi_version: unsafe extern "C" fn() -> u32 =
-            unsafe { find(object, path, "fi_version") }?;
+        let found = Self::find(object, path);
+        let fi_version = match &found {
+            Ok(functions) => functions.fi_version,
+            // SAFETY: the type is that of the function.
+            Err(_) => unsafe { find(object, path, "fi_version") }?,
+        };
         // SAFETY: takes nothing and returns a constant.
         let version = unsafe { fi_version() };
         if version < OLDEST {
@@ -378,12 +382,14 @@ impl Functions {
                 version,
             });
         }
-        Ok((version, Self::find(object, path)?))
+        Ok((version, found?))
     }
 
     /// Looks every function up. Each field's type is that of the C prototype; the ABI test compares them.
     fn find(object: &Object, path: &Path) -> Result<Self, LoadError> {
         Ok(Self {
+            // SAFETY: the type of the field is that of the function.
+            fi_version: unsafe { find(object, path, "fi_version") }?,
             // SAFETY: the type of the field is that of the function.
             fi_getinfo: unsafe { find(object, path, "fi_getinfo") }?,
             // SAFETY: the type of the field is that of the function.
