@@ -290,27 +290,27 @@ fn sending_process() {
     }
     let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).expect("memory");
     let begin = Instant::now();
-    let mut senders: Vec<_> = (0..count)
-        .map(|number| {
-            let config = SendConfig::default()
-                .depth(4)
-                .connect_timeout(LIMIT)
-                .unresponsive_after(None)
-                .lost_after(None)
-                .shared_headers(&headers);
-            Sender {
-                endpoint: SendEndpointZeroCopy::connect(
-                    &domains[number / SENDERS_PER_DOMAIN],
-                    addr,
-                    config,
-                )
-                .unwrap_or_else(|error| panic!("the sender {number}: {error}")),
-                events: Vec::new(),
-                posted: 0,
-                completed: 0,
-            }
-        })
-        .collect();
+    let mut senders: Vec<Sender> = Vec::with_capacity(count);
+    for number in 0..count {
+        let config = SendConfig::default()
+            .depth(4)
+            .connect_timeout(LIMIT)
+            .unresponsive_after(None)
+            .lost_after(None)
+            .shared_headers(&headers);
+        let domain = &domains[number / SENDERS_PER_DOMAIN];
+        let endpoint = SendEndpointZeroCopy::connect(domain, addr, config);
+        senders.push(Sender {
+            endpoint: endpoint.unwrap_or_else(|error| panic!("the sender {number}: {error}")),
+            events: Vec::new(),
+            posted: 0,
+            completed: 0,
+        });
+        // Where each takes a while, the first ones would be silent for too long.
+        if number % 16 == 15 {
+            senders.iter_mut().for_each(|sender| sender.step(&pool));
+        }
+    }
     until_all("connected", &mut senders, &pool, |s| {
         s.endpoint.is_connected()
     });

@@ -38,6 +38,7 @@ pub struct Library {
 
 /// The functions, by the names that the man pages know them under.
 struct Functions {
+    fi_version: unsafe extern "C" fn() -> u32,
     fi_getinfo: unsafe extern "C" fn(
         u32,
         *const c_char,
@@ -59,7 +60,6 @@ struct Functions {
         *mut *mut fid,
         *mut c_void,
     ) -> c_int,
-    fi_version: unsafe extern "C" fn() -> u32,
     fi_strerror: unsafe extern "C" fn(c_int) -> *const c_char,
     fi_tostr_r: unsafe extern "C" fn(*mut c_char, usize, *const c_void, fi_type) -> *mut c_char,
     fi_getparams: unsafe extern "C" fn(*mut *mut fi_param, *mut c_int) -> c_int,
@@ -167,18 +167,10 @@ impl Library {
             tried: path.to_owned(),
             reason: error.to_string(),
         })?;
-        let functions = Functions::find(&object, path);
+        let found = Functions::of_version(&object, path);
         // Never unloaded, not even when it is refused: its constructors may have left anything behind.
         mem::forget(object);
-        let functions = functions?;
-        // SAFETY: takes nothing and returns a constant.
-        let version = unsafe { (functions.fi_version)() };
-        if version < OLDEST {
-            return Err(LoadError::TooOld {
-                path: path.to_owned(),
-                version,
-            });
-        }
+        let (version, functions) = found?;
         Ok(Box::leak(Box::new(Self {
             path: path.to_owned(),
             version,
@@ -374,6 +366,25 @@ impl fmt::Debug for Library {
 }
 
 impl Functions {
+    /// The version of a library, and its functions. An old one lacks some of them, and its age is the reason that is told.
+    fn of_version(object: &Object, path: &Path) -> Result<(u32, Self), LoadError> {
+        let found = Self::find(object, path);
+        let fi_version = match &found {
+            Ok(functions) => functions.fi_version,
+            // SAFETY: the type is that of the function.
+            Err(_) => unsafe { find(object, path, "fi_version") }?,
+        };
+        // SAFETY: takes nothing and returns a constant.
+        let version = unsafe { fi_version() };
+        if version < OLDEST {
+            return Err(LoadError::TooOld {
+                path: path.to_owned(),
+                version,
+            });
+        }
+        Ok((version, found?))
+    }
+
     /// Looks every function up. Each field's type is that of the C prototype; the ABI test compares them.
     fn find(object: &Object, path: &Path) -> Result<Self, LoadError> {
         Ok(Self {

@@ -264,7 +264,10 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
     let source = Gated::new(FileSource::file(&path).unwrap(), &gate);
     let transfer = sender.send(source, [Peer::from(addr)], options).unwrap();
     if cut {
-        while transfer.progress()[0].sent < 1 << 20 {
+        let ready = |what: &str| what.matches("Ready").count() == 3;
+        while transfer.progress()[0].sent < 1 << 20
+            || !sender.describe(PATIENCE).is_some_and(|what| ready(&what))
+        {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(
