@@ -170,7 +170,7 @@ fn extent() -> (u64, u64) {
         value.map(|value: String| value.parse::<u64>().expect("a number"))
     };
     let is_soak = std::env::var_os("FABRICAST_SOAK").is_some_and(|it| it == "1");
-    let usual = if is_soak { 100_000 } else { 2000 };
+    let usual = if is_soak { 100_000 } else { 300 };
     let transfers = number("FABRICAST_REHEARSALS").unwrap_or(usual);
     (transfers, number("FABRICAST_SEED").unwrap_or(1))
 }
@@ -213,9 +213,27 @@ fn whatever_goes_wrong_every_transfer_has_one_end_in_time_over_datagrams() {
     rehearse_all(Form::Rdm, false);
 }
 
+/// What rehearsals have found: a sender and a receiver that asked and answered for ever, a stream whose slots went with a connection, a peer that
+/// spoke too late of the blocks that it takes, and a sink that is told of the end while another one hangs.
+#[test]
+fn seeds_that_went_wrong_once_go_well() {
+    for (seed, form, is_mild) in [
+        (1_000_030, Form::Rdm, false),
+        (1_000_474, Form::Msg, true),
+        (2_000_084, Form::Rdm, true),
+        (2_040_010, Form::Msg, false),
+    ] {
+        let mut tally = Tally::default();
+        if let Err(what) = rehearse(Script::new(seed, form, is_mild), &mut tally) {
+            panic!("FABRICAST_SEED={seed}, {form:?}, mild: {is_mild}: {what}");
+        }
+        assert!(tally.transfers > 0, "{tally:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_gives_the_same_rehearsal() {
-    for seed in 1..20 {
+    for seed in 1..9 {
         for form in [Form::Msg, Form::Rdm] {
             let trace = || {
                 let script = Script::new(seed, form, seed % 2 == 0);
