@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use common::child::{self, Child};
-use common::{Offers, Watchdog, after, domain_of, drive, millis, rounds};
+use common::{Offers, Watchdog, after, domain_of, drive, millis, rounds, undisturbed};
 use fabricast::buffer::RegionSlice;
 use fabricast::endpoint::{
     Access, CloseReason, ConnectionId, LocalWindow, ReceiveConfig, SendConfig, WindowDescriptor,
@@ -143,13 +143,24 @@ impl Owner {
         if !domain.stops_with_programs() {
             return None;
         }
+        let attempt = || Self::stopping_a_peer(&domain, test, read, kind);
+        Some(undisturbed("stopped in the middle", attempt))
+    }
+
+    /// As above; `None`: the peer was done before it was stopped, as on a machine that did not let this process run meanwhile.
+    fn stopping_a_peer(
+        domain: &Arc<Domain>,
+        test: &'static str,
+        read: bool,
+        kind: EndpointKind,
+    ) -> Option<Self> {
         let config = ReceiveConfig::default()
             .slots(64)
             .depth(8)
             .max_connections(2)
             .windows(4);
         let mut receiver =
-            ReceiveEndpoint::listen(&domain, common::any_port(), config).expect("listens");
+            ReceiveEndpoint::listen(domain, common::any_port(), config).expect("listens");
         let mut child = Child::start(
             test,
             if read { "read" } else { "write" },
@@ -188,12 +199,12 @@ impl Owner {
             child,
             events,
         };
-        owner.stop_in_the_middle(read);
-        Some(owner)
+        owner.stop_in_the_middle(read).then_some(owner)
     }
 
-    /// A few polls move a few megabytes at most: the kernel's buffers are no larger, and the provider takes one run of them a poll.
-    fn stop_in_the_middle(&mut self, read: bool) {
+    /// A few polls move a few megabytes at most: the kernel's buffers are no larger, and the provider takes one run of them a poll. False: more
+    /// was moved while nobody looked, and the operation is over.
+    fn stop_in_the_middle(&mut self, read: bool) -> bool {
         if read {
             for _ in 0..3 {
                 self.poll();
@@ -206,11 +217,8 @@ impl Owner {
         }
         self.child.stop();
         std::thread::sleep(millis(20));
-        assert_eq!(self.child.heard(), None, "not stopped in the middle");
-        if !read {
-            let last = self.memory.wrapping_add(window_bytes() - 1);
-            assert_eq!(first_byte(last), 0x11, "not in the middle");
-        }
+        let last = self.memory.wrapping_add(window_bytes() - 1);
+        self.child.heard().is_none() && (read || first_byte(last) == 0x11)
     }
 
     fn poll(&mut self) {
