@@ -55,12 +55,11 @@ fn node(args: &DemoArgs) -> Result<IpAddr, Failure> {
         return Ok(node);
     }
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-    let address = |local| Ok::<_, Failure>(open_domain(&args.common, local)?.report().address);
-    let found = match address(Some(loopback)) {
-        Ok(found) => found,
-        // It has to be another address, or there is no such provider.
-        Err(_) => address(None)?,
-    };
+    if fabricast::fabric::provider(&args.common.provider).is_none_or(|row| row.over_tcp) {
+        return Ok(loopback);
+    }
+    // A device has an address of its own, and none on the loopback interface.
+    let found = open_domain(&args.common, None)?.report().address;
     Ok(found.unwrap_or(loopback))
 }
 
