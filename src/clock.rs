@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -16,7 +16,7 @@ use std::sync::{
 /// The system's clock; or, in tests, one that stands still unless it is told to go on. Clones show the same time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Clock {
-    #[cfg(all(any(test, fuzzing), not(loom)))]
+    #[cfg(any(test, fuzzing))]
     held: Option<Arc<Held>>,
 }
 
@@ -24,7 +24,7 @@ pub(crate) struct Clock {
 const _: () = assert!(size_of::<Clock>() == 0);
 
 /// The time of a clock that somebody holds.
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 #[derive(Debug)]
 struct Held {
     base: Instant,
@@ -39,14 +39,14 @@ impl Clock {
     /// The system's.
     pub(crate) const fn system() -> Self {
         Self {
-            #[cfg(all(any(test, fuzzing), not(loom)))]
+            #[cfg(any(test, fuzzing))]
             held: None,
         }
     }
 
     #[inline]
     pub(crate) fn now(&self) -> Instant {
-        #[cfg(all(any(test, fuzzing), not(loom)))]
+        #[cfg(any(test, fuzzing))]
         if let Some(held) = &self.held {
             return held.now();
         }
@@ -62,7 +62,7 @@ impl Clock {
     /// What is cheaper to read than the time, and changes with it, a little later.
     #[inline]
     pub(crate) fn coarse(&self) -> CoarseTime {
-        #[cfg(all(any(test, fuzzing), not(loom)))]
+        #[cfg(any(test, fuzzing))]
         if let Some(held) = &self.held {
             let passed = held.passed();
             return (passed.as_secs().cast_signed(), passed.subsec_nanos().into());
@@ -75,7 +75,7 @@ impl Clock {
     /// step, as it would on a machine where nothing else happens.
     #[inline]
     pub(crate) fn sleep_for(&self, time: Duration) -> Duration {
-        #[cfg(all(any(test, fuzzing), not(loom)))]
+        #[cfg(any(test, fuzzing))]
         if self.is_held() {
             self.advance(time.min(STEP));
             return Duration::ZERO;
@@ -85,13 +85,13 @@ impl Clock {
 }
 
 /// What a held clock goes on when somebody would sleep by it.
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 const STEP: Duration = Duration::from_millis(1);
 
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 #[cfg_attr(
-    not(test),
-    allow(dead_code, reason = "fuzzing uses a part of what the tests do")
+    any(not(test), loom),
+    allow(dead_code, reason = "fuzzing and loom use a part of what the tests do")
 )]
 impl Clock {
     /// One that stands still, at the time that it is now.
@@ -130,7 +130,7 @@ impl Clock {
     }
 }
 
-#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg(any(test, fuzzing))]
 impl Held {
     fn passed(&self) -> Duration {
         Duration::from_nanos(self.passed.load(Ordering::Acquire))

@@ -41,7 +41,7 @@ pub mod memory;
 mod process;
 mod random;
 mod shared_object;
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod soak;
 pub mod stats;
 pub mod storage;

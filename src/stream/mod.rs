@@ -31,7 +31,7 @@ mod simulation;
 mod sink;
 mod slots;
 mod source;
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod stall_tests;
 mod sums;
 mod through_gpu;
