@@ -144,17 +144,22 @@ impl Child {
     pub(crate) fn expect(&mut self, word: &str, limit: Duration) -> String {
         let limit = patient(limit);
         let until = Instant::now() + limit;
+        let mut others = Vec::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
-                Ok(line) => {
-                    if let Some(rest) = line.strip_prefix(word) {
-                        return rest.trim().to_owned();
-                    }
+                Ok(line) => match line.strip_prefix(word) {
+                    Some(rest) => return rest.trim().to_owned(),
+                    None => others.push(line),
+                },
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("no {word:?} within {limit:?}; said meanwhile: {others:?}")
                 }
-                Err(RecvTimeoutError::Timeout) => panic!("no {word:?} within {limit:?}"),
                 Err(RecvTimeoutError::Disconnected) => {
-                    panic!("the child ended before it said {word:?}")
+                    let status = self.process.wait();
+                    panic!(
+                        "the child ended before it said {word:?}, with {status:?}; said meanwhile: {others:?}"
+                    )
                 }
             }
         }

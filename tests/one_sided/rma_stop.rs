@@ -202,23 +202,29 @@ impl Owner {
         owner.stop_in_the_middle(read).then_some(owner)
     }
 
-    /// A few polls move a few megabytes at most: the kernel's buffers are no larger, and the provider takes one run of them a poll. False: more
-    /// was moved while nobody looked, and the operation is over.
+    /// False: all was moved before the peer stood still, and the operation is over.
+    ///
+    /// A read is answered by this process: the peer is stopped before anything is polled here, so that no
+    /// more is moved than the kernel's buffers take, a few megabytes. A peer that goes on reading while
+    /// this process sends can take all of it in one poll.
     fn stop_in_the_middle(&mut self, read: bool) -> bool {
         if read {
+            // The peer's program may have to run once more for its request to leave it.
+            std::thread::sleep(millis(20));
+            self.child.stop();
             for _ in 0..3 {
                 self.poll();
             }
-        } else {
-            drive("the first bytes", SLOW, || {
-                self.poll();
-                first_byte(self.memory) == 0x77
-            });
+            return self.child.heard().is_none();
         }
+        drive("the first bytes", SLOW, || {
+            self.poll();
+            first_byte(self.memory) == 0x77
+        });
         self.child.stop();
         std::thread::sleep(millis(20));
         let last = self.memory.wrapping_add(window_bytes() - 1);
-        self.child.heard().is_none() && (read || first_byte(last) == 0x11)
+        self.child.heard().is_none() && first_byte(last) == 0x11
     }
 
     fn poll(&mut self) {
