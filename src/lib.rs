@@ -63,7 +63,9 @@ pub mod __internals {
     pub use crate::in_flight::{ContextError, ContextKind, InFlight};
 }
 
-/// Not API: the functions that the fuzz targets drive with bytes of a peer.
+/// Not API: the functions that the fuzz targets drive with bytes of a peer, where the library is built for
+/// fuzzing.
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod __fuzz {
     /// Every parser of bytes that peers send. Panics where one is wrong.
@@ -81,15 +83,15 @@ pub mod __fuzz {
         crate::endpoint::protocol::hostile::exercise(bytes);
     }
 
-    /// Two connections of one domain whose peers lie together, over a network in memory. Panics where one of them touches memory that was given
-    /// back. Only where the library is built for fuzzing: the network is no part of it otherwise.
-    #[cfg(all(any(test, fuzzing), not(loom)))]
+    /// Two connections of one domain whose peers lie together, over a network in memory. Panics where one of
+    /// them touches memory that was given back.
+    #[cfg(not(loom))]
     pub fn two_connections(bytes: &[u8]) {
         crate::endpoint::core::liars::exercise(bytes);
     }
 
     /// The same where the library's endpoints send, and those who receive lie.
-    #[cfg(all(any(test, fuzzing), not(loom)))]
+    #[cfg(not(loom))]
     pub fn lying_receivers(bytes: &[u8]) {
         crate::endpoint::core::liars::senders::exercise(bytes);
     }

@@ -33,6 +33,7 @@ pub use parser::{OwnedSmallMessage, OwnedSmallMessages, SmallMessage, SmallMessa
 /// # Panics
 ///
 /// When a parser breaks a promise.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn exercise(bytes: &[u8]) {
     for format in [Format::Compact, Format::Netio3] {
         parser::exercise(format, bytes);

@@ -275,6 +275,7 @@ impl FusedIterator for OwnedSmallMessages {}
 /// # Panics
 ///
 /// When they break a promise.
+#[cfg(any(test, fuzzing))]
 pub(super) fn exercise(format: Format, bytes: &[u8]) {
     let mut messages = SmallMessages::new(format, bytes);
     let (_, most) = messages.size_hint();

@@ -43,7 +43,8 @@ use crate::process::Here;
 #[cfg(not(all(test, not(loom))))]
 pub(crate) type DuplexLink = ProviderLink;
 #[cfg(all(test, not(loom)))]
-pub(crate) type DuplexLink = crate::endpoint::link::fake::either::EitherLink;
+pub(crate) type DuplexLink =
+    crate::endpoint::link::either::Either<ProviderLink, crate::endpoint::link::fake::FakeLink>;
 
 /// What a duplex endpoint is opened with.
 #[derive(Debug, Clone)]
@@ -197,17 +198,18 @@ impl DuplexEndpoint {
         let link = link.map_err(fd_limit::explain)?;
         let local = listen.map(|addr| link.local_addr().unwrap_or(addr));
         let waiter = link.waiter();
+        #[cfg(all(test, not(loom)))]
+        let link = DuplexLink::Left(link);
         Self::over(link, waiter, local, config)
     }
 
     /// Over a link that is open; `local`: where it listens, if it does.
     pub(crate) fn over(
-        link: impl Into<DuplexLink>,
+        link: DuplexLink,
         waiter: Arc<dyn LinkWait>,
         local: Option<PeerAddr>,
         config: &DuplexConfig,
     ) -> Result<Self, Error> {
-        let link = link.into();
         let headers = HeaderSlotManager::new(HeaderSlotConfig {
             slots: config.total(),
             slot_size: usize::from(config.header_len),

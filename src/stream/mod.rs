@@ -10,6 +10,7 @@ mod copy_streams;
 pub(crate) mod digest;
 mod error;
 pub(crate) mod handshake;
+#[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod identity;
 pub(crate) mod journal;

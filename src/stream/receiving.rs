@@ -358,6 +358,7 @@ impl Intake {
     /// # Panics
     ///
     /// When the stream is not announced, or the set is one of another stream.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn accept(
         &mut self,
         have: BlockSet,

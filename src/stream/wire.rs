@@ -601,6 +601,7 @@ impl BlockHeader {
 /// # Panics
 ///
 /// When a parser and its writer disagree.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn exercise(header: &[u8], payload: &[u8]) {
     let block = BlockHeader::parse(header, payload.len());
     let message = match Message::parse(header, payload) {

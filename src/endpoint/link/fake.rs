@@ -34,7 +34,6 @@ use crate::memory::{
 };
 
 mod device;
-pub(crate) mod either;
 mod hands;
 mod weather;
 

@@ -6,6 +6,7 @@
 
 #![allow(unsafe_code)]
 
+pub(crate) mod either;
 pub(crate) mod fabric;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 #[cfg_attr(

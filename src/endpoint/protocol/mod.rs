@@ -11,6 +11,7 @@
 pub(crate) mod close_reason;
 pub(crate) mod connection;
 pub(crate) mod credit;
+#[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 pub(crate) mod liveness;
 pub(crate) mod rdm_hello;

@@ -110,6 +110,7 @@ fn socket(ip: IpAddr, port: &[u8]) -> Option<PeerAddr> {
 /// # Panics
 ///
 /// When it is not.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn exercise(bytes: &[u8]) {
     let Some(peer) = speaker(bytes) else { return };
     let tail = HelloTail::new(&peer).expect("an address to answer to");

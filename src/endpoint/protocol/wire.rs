@@ -998,6 +998,7 @@ fn field(name: &'static str, value: impl Into<u64>) -> WireError {
 /// # Panics
 ///
 /// When a parser and its writer disagree, which is what the fuzzer looks for.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn exercise(bytes: &[u8]) {
     if let Ok(hello) = Hello::parse(bytes) {
         assert_eq!(

@@ -134,7 +134,11 @@ fn who_does_not_say_who_it_is_hears_that_its_time_is_over() {
         let config = config().handshake_timeout(time).clock(clock.clone());
         let receiver = receiver(domain, config);
         let mut silent = Caller::new(domain, receiver.local_addr());
-        silent.until("a connection", |it| it.is_connected);
+        // Its time begins when the receiver's thread has seen it, which may be later than it sees itself connected.
+        silent.until("a connection", |it| {
+            let words = receiver.describe(PATIENCE).expect("its thread answers");
+            it.is_connected && words.contains("in its handshake")
+        });
         assert!(receiver.next(Duration::from_millis(1)).is_none());
         clock.advance(time);
         silent.assert_refused(RefusalCode::DEADLINE);

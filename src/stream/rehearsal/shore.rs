@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::endpoint::duplex::DuplexLink;
 use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
-use crate::endpoint::link::fake::either::EitherLink;
 use crate::endpoint::link::fake::{FakeMemory, FakeWait, Net, addr_of};
 use crate::fabric::EndpointKind;
 use crate::{Error, PeerAddr};
@@ -40,12 +40,12 @@ impl Shore {
         links.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn link(&self, listens: bool) -> (EitherLink, PeerAddr) {
+    fn link(&self, listens: bool) -> (DuplexLink, PeerAddr) {
         let link = self.net.link_of_machine(&self.machine, listens);
         let id = link.id();
         let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
         links.push(id);
-        (EitherLink::Fake(link), addr_of(id))
+        (DuplexLink::Right(link), addr_of(id))
     }
 
     /// An endpoint that takes connections, at an address that follows from its link.

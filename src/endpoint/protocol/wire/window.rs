@@ -147,6 +147,7 @@ impl WindowDescriptor {
     }
 
     /// Where the owner's provider wants the window addressed from: an address of the owner's process, or 0.
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn base(&self) -> u64 {
         self.base
     }
