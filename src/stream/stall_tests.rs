@@ -279,6 +279,27 @@ fn a_source_or_a_sink_that_hangs_is_named() {
     });
 }
 
+/// A peer that says again and again that its sink works, as one that lies may, holds nobody for ever.
+#[test]
+fn the_word_of_a_peer_that_its_sink_works_counts_for_a_time() {
+    let limit = 20 * SHORT;
+    let options = SendOptions::default().reconnects(0).stalled_after(SHORT);
+    let tune = |script: &mut Script| {
+        script.times.stalled = LONG;
+        script.slow(Side::Receiver(0), LONG);
+    };
+    over_both(&options, tune, |ended| {
+        match ended.outcome.result.unwrap_err() {
+            StreamError::Stalled { after, waits } => {
+                let named = "the sender waited for the peer to accept the stream";
+                assert!(waits.starts_with(named), "{waits}");
+                assert!(after > limit && after < limit + SOON, "{after:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
 #[test]
 fn a_rate_and_a_pause_take_as_long_as_they_do() {
     const LIMIT: Duration = Duration::from_millis(1200);

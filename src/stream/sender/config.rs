@@ -321,7 +321,7 @@ impl SendOptions {
     }
 
     /// For how long nothing may move while this side waits for a peer: no block is taken, granted or answered, and the peer does not say that its
-    /// sink works. The peer is told what is waited for, and a new attempt is made, as after a lost connection; so many times as
+    /// sink works; that word counts for twenty times as long without a movement. The peer is told what is waited for, and a new attempt is made, as after a lost connection; so many times as
     /// [`reconnects`](Self::reconnects) says, in a row without a byte written between them, then the peer's outcome is [`StreamError::Stalled`].
     ///
     /// A pause, a rate, and other transfers that come first take as long as they do. A source that gives nothing has ten times this time, and so has

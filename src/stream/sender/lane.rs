@@ -42,6 +42,9 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// long as the rest.
 const LONG_WORK: u32 = 10;
 
+/// A peer that says again and again that its sink works is believed for so many times `stalled_after` in which nothing moves.
+const LONG_WORD: u32 = 2 * LONG_WORK;
+
 /// How often a peer is told that this side works, though it has no block for it.
 const WORD_EVERY: Duration = Duration::from_millis(200);
 
@@ -749,8 +752,11 @@ impl Lane {
                 } else {
                     stalled
                 };
-                if silent > limit {
-                    self.on_stalled(silent, shipment, tools);
+                // A peer ends by its own limit long before its word has counted for so long.
+                let unmoved = now.saturating_duration_since(self.last_moved);
+                let is_held = unmoved > stalled.saturating_mul(LONG_WORD);
+                if silent > limit || is_held {
+                    self.on_stalled(silent.max(unmoved), shipment, tools);
                 }
                 return;
             }
