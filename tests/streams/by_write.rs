@@ -11,6 +11,7 @@ use fabricast::stream::{
 };
 use fabricast::{Domain, Region};
 
+use crate::common::patient;
 use crate::world::*;
 
 fn by_write() -> SendOptions {
@@ -200,7 +201,7 @@ fn memory_is_registered_and_given_back_by_several_threads_beside_writes() {
             assert!(sink.take()[0].bytes == content(1_000_001, 12));
         }
         for _ in 0..3 {
-            let end = ends.recv_timeout(PATIENCE);
+            let end = ends.recv_timeout(patient(PATIENCE));
             end.expect("a thread that registers memory comes to an end");
         }
         receiver.stop(by());
