@@ -117,8 +117,9 @@ guest_job() {
         echo "export FABRICAST_TEST_PROVIDER='verbs,verbs;ofi_rxm' FABRICAST_TEST_NODE=$(guest_address "$1") FABRICAST_TEST_PATIENCE=4"
         # What conformance rows leave for the table of providers; `part` takes it out of there.
         echo "export FABRICAST_RAN_ON=$share/ran-on.tsv"
-        # The first for rxe, whose completion queues are smaller than what verbs;ofi_rxm asks for; the second is what fabricast wants of it.
-        echo "export FI_UNIVERSE_SIZE=16 FI_OFI_RXM_SAR_LIMIT=0"
+        # The first for rxe, whose completion queues are smaller than what verbs;ofi_rxm asks for; the next two are what fabricast wants of it.
+        # Shared receives are 4,096 of 16 KiB for each endpoint else, and to register so much takes an emulated guest seconds.
+        echo "export FI_UNIVERSE_SIZE=16 FI_OFI_RXM_SAR_LIMIT=0 FI_OFI_RXM_USE_SRX=1 FI_OFI_RXM_MSG_RX_SIZE=256"
         export -p | grep -E '^declare -x (FABRICAST_(TEST|LIBFABRIC|SOAK|SEED|ROW|CASE|JOBS)|FI_|RUST_|VERBS_JOB_)' || true
         # shellcheck disable=SC2016  # the guest's PATH
         printf 'export PATH=%q:$PATH\n' "$logs/bin"

@@ -53,7 +53,9 @@ pub use diagnosis::{Diagnosis, Verdict};
 pub use domain::Domain;
 pub use endpoint_settings::{EndpointSettings, TrafficClass};
 pub use process_settings::{LogLevel, ProcessSettings};
-pub use provider::{AccessEnds, EndpointKind, Evidence, PROVIDERS, Provider, Shape, provider};
+pub use provider::{
+    AccessEnds, EndpointKind, Evidence, PROVIDERS, Provider, Shape, Variable, provider,
+};
 pub use registration_cache::RegistrationCache;
 pub use report::{Progress, Report, SocketAccess, WaitObject};
 

@@ -145,9 +145,29 @@ pub struct Provider {
     pub remarks: Option<&'static str>,
     /// Why connections can't be made over it yet, if so.
     pub refused: Option<&'static str>,
-    /// What the process must have been started with, if anything: a variable that libfabric reads, its value, and what is
-    /// refused without it, in words.
-    pub environment: Option<(&'static str, &'static str, &'static str)>,
+    /// Variables that libfabric reads when it is first asked, without which it crashes sooner or later.
+    pub environment: &'static [Variable],
+}
+
+/// A variable of the environment that a provider can't be used without.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Variable {
+    /// Its name.
+    pub name: &'static str,
+    /// The value that it must have.
+    pub value: &'static str,
+    /// libfabric takes that value, too, where the variable is not set: it must only not have another.
+    pub is_default: bool,
+    /// What the provider does without it, and what to do about that, in words.
+    pub without: &'static str,
+}
+
+impl Variable {
+    /// Whether it is as it must be, with this value in the environment.
+    fn is_met_by(&self, value: Option<&str>) -> bool {
+        value.map_or(self.is_default, |value| value == self.value)
+    }
 }
 
 impl Provider {
@@ -175,11 +195,16 @@ impl Provider {
 
     /// Why connections can't be made over it in this process, if so.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
-        let lacks = self.environment.and_then(|(name, value, why)| {
-            let set = std::env::var(name).is_ok_and(|text| text == value);
-            (!set).then_some(why)
-        });
-        self.refused.or(lacks)
+        let met = |needed: &&Variable| {
+            let value = std::env::var_os(needed.name);
+            needed.is_met_by(
+                value
+                    .as_deref()
+                    .map(|text| text.to_str().unwrap_or_default()),
+            )
+        };
+        let lacks = || self.environment.iter().find(|needed| !met(needed));
+        self.refused.or_else(|| Some(lacks()?.without))
     }
 }
 
@@ -198,12 +223,32 @@ impl fmt::Display for Provider {
 
 /// libfabric 2.x takes the list of half-received segmented messages for something else when the peer goes, and crashes; 1.17
 /// takes nothing out of it. Without segmenting, longer messages go by rendezvous.
-const RXM_ENVIRONMENT: Option<(&str, &str, &str)> = Some((
-    "FI_OFI_RXM_SAR_LIMIT",
-    "0",
-    "may crash when a peer is lost in the middle of a segmented message; start the process with FI_OFI_RXM_SAR_LIMIT=0, \
-     which turns segmenting off, or use `tcp`",
-));
+const WITHOUT_SEGMENTS: Variable = Variable {
+    name: "FI_OFI_RXM_SAR_LIMIT",
+    value: "0",
+    is_default: false,
+    without: "may crash when a peer is lost in the middle of a segmented message; start the process with FI_OFI_RXM_SAR_LIMIT=0, \
+              which turns segmenting off, or use `tcp`",
+};
+
+/// When a connection ends, `rxm_close_conn` closes its endpoint and deals with what was received on it behind that: each buffer goes back to the
+/// endpoint that it came from, which is freed by then. Up to 2.6 at least; mended after it ("fix the msg_ep use-after-free at connection teardown").
+/// Buffers that all connections share go to none of them.
+const SHARED_BUFFERS: Variable = Variable {
+    name: "FI_OFI_RXM_USE_SRX",
+    value: "1",
+    is_default: false,
+    without: "crashes when a peer hangs up before all that it sent was looked at (libfabric up to 2.6); start the process with \
+              FI_OFI_RXM_USE_SRX=1, which has all connections share their buffers, or use `verbs`",
+};
+
+/// Over tcp they do, unless somebody says otherwise.
+const SHARED_UNLESS_ASKED: Variable = Variable {
+    is_default: true,
+    without: "crashes when a peer hangs up before all that it sent was looked at (libfabric up to 2.6); start the process without \
+              FI_OFI_RXM_USE_SRX, or with 1, or use `tcp`",
+    ..SHARED_BUFFERS
+};
 
 /// Every provider that this library knows.
 pub const PROVIDERS: &[Provider] = &[
@@ -235,7 +280,7 @@ pub const PROVIDERS: &[Provider] = &[
         copies: "sends up to 128 B always, receives up to 9,000 B sometimes",
         remarks: None,
         refused: None,
-        environment: None,
+        environment: &[],
     },
     // prov/verbs of 1.17 and 2.5: 4 segments unless FI_VERBS_TX_IOV_LIMIT says otherwise, CQ data in the card's immediate data (4 bytes),
     // a closed endpoint's operations reported as cancelled (vrb_flush_sq, vrb_flush_rq), FI_MORE ignored.
@@ -270,18 +315,18 @@ pub const PROVIDERS: &[Provider] = &[
         copies: "none",
         remarks: None,
         refused: None,
-        environment: None,
+        environment: &[],
     },
     Provider {
         over_tcp: true,
         reports_after_close: false,
-        environment: RXM_ENVIRONMENT,
+        environment: &[WITHOUT_SEGMENTS, SHARED_UNLESS_ASKED],
         ..rdm("tcp;ofi_rxm", 4, true, "as tcp, and messages up to 16 KiB")
     },
     // rxm_info_to_rxm: the smaller of its own CQ data (8) and the core provider's (4).
     Provider {
         reports_after_close: false,
-        environment: RXM_ENVIRONMENT,
+        environment: &[WITHOUT_SEGMENTS, SHARED_BUFFERS],
         caches_registrations: true,
         // One-sided operations go to the card as they are.
         access_ends: AccessEnds::WithKey,
@@ -393,7 +438,7 @@ const fn rdm(
         copies,
         remarks: None,
         refused: None,
-        environment: None,
+        environment: &[],
     }
 }
 
@@ -418,6 +463,23 @@ mod tests {
             assert_eq!(provider(row.name).map(|r| r.name), Some(row.name));
         }
         assert!(provider("no such provider").is_none());
+    }
+
+    #[test]
+    fn a_variable_is_as_it_must_be_or_left_to_a_library_that_knows() {
+        for (needed, value, is_met) in [
+            (WITHOUT_SEGMENTS, None, false),
+            (WITHOUT_SEGMENTS, Some("0"), true),
+            (WITHOUT_SEGMENTS, Some("65536"), false),
+            (SHARED_BUFFERS, None, false),
+            (SHARED_BUFFERS, Some("1"), true),
+            (SHARED_UNLESS_ASKED, None, true),
+            (SHARED_UNLESS_ASKED, Some("1"), true),
+            (SHARED_UNLESS_ASKED, Some("0"), false),
+        ] {
+            assert_eq!(needed.is_met_by(value), is_met, "{needed:?} {value:?}");
+            assert!(needed.without.contains(needed.name), "it says what helps");
+        }
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub(crate) fn start(role: &str, row: &str, library: &str, words: &str) -> Child 
         ("FABRICAST_CASE", ""),
         // What the rows of `ofi_rxm` ask for.
         ("FI_OFI_RXM_SAR_LIMIT", "0"),
+        ("FI_OFI_RXM_USE_SRX", "1"),
     ];
     Child::with_env(NAME, role, format!("row={row} {words}"), &env)
 }

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::child::{Child, argument, hear, role, tell};
-use common::{SOON, Watchdog, after, any_port, domain_of, fd_count, millis, rss_bytes, within};
+use common::{
+    SOON, Watchdog, after, any_port, domain_of, fd_count, millis, nobodys_port, rss_bytes, within,
+};
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
     CloseReason, ConnectionlessConfig, ConnectionlessEvent, PeerError, PeerId, PeerMessage,
@@ -328,6 +330,64 @@ fn endpoints_drop_in_any_order_with_sends_in_flight() {
             assert_eq!(heard.lock().unwrap().len(), owed);
         }
     }
+}
+
+/// Messages that nobody has looked at when their sender hangs up: more than any provider takes out of its queue at once.
+const UNREAD: u64 = 100;
+const LESS_THAN_UNREAD: u64 = 40;
+
+/// Turns to peers that are not there while what others sent before they hung up lies in its queue, and those ends beside it.
+fn unread() {
+    let roomy = || config().receive_depth(128).depth(128).slots(1024);
+    let mut node = Node::new(&domain().expect("the parent has one"), roomy());
+    let at_node = node.addr();
+    for round in 0..3 {
+        // Whoever polls the peer does not drive the node.
+        let mut peer = Node::new(&domain().expect("as above"), roomy());
+        send_all(&mut [&mut peer, &mut node], 0, at_node, 0..1);
+        let mut next = 1;
+        until(&mut [&mut peer], "sent", |nodes| {
+            while next < UNREAD && nodes[0].send(at_node, next).is_ok() {
+                next += 1;
+            }
+            nodes[0].owed.is_empty()
+        });
+        assert!(next > LESS_THAN_UNREAD, "only {next} were taken");
+        drop(peer);
+        // The provider hears of the end without anybody's poll. Where that takes longer, less is tried, and nothing fails.
+        std::thread::sleep(millis(300));
+        let nobody = node.send(nobodys_port(), 1000 + round);
+        assert_eq!(nobody, Err(SendErrorKind::WouldBlock(Blocked::Connecting)));
+        node.poll();
+    }
+    let mut last = Node::new(&domain().expect("as above"), config());
+    send_all(&mut [&mut last, &mut node], 0, at_node, 2000..2001);
+    until(&mut [&mut last, &mut node], "received", |nodes| {
+        nodes[1]
+            .received
+            .last()
+            .is_some_and(|(_, key)| *key == 2000)
+    });
+    tell(format!("received {}", node.received.len()));
+}
+
+/// `ofi_rxm` puts the buffer of a message back to the endpoint that it came by, which it has just closed and freed, unless all connections share their
+/// buffers (the row's `environment`).
+#[test]
+fn a_peer_may_hang_up_before_its_messages_are_looked_at() {
+    const NAME: &str = "a_peer_may_hang_up_before_its_messages_are_looked_at";
+    if role().is_some() {
+        return unread();
+    }
+    let _watchdog = Watchdog::new(NAME);
+    if domain().is_none() {
+        return;
+    }
+    // A process of its own: what is wrong here ends it.
+    let mut child = Child::start(NAME, "unread", "");
+    let received = child.expect("received", 2 * SOON);
+    println!("{received} messages of {} were received", 3 * UNREAD + 1);
+    child.finish(SOON);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use fabricast::stream::{
     StreamOffer, StreamReceiver, StreamSender,
 };
 
+use crate::common::patient;
 use crate::world::*;
 
 const SIZE: usize = 4 << 20;
@@ -147,15 +148,14 @@ fn a_peer_that_is_not_there_does_not_hold_the_others_up() {
         // Nobody listens there.
         addrs.push(nobodys_port());
         let began = Instant::now();
-        let sender = StreamSender::open(
-            domain,
-            sender_config().connect_timeout(Duration::from_millis(500)),
-        )
-        .unwrap();
+        // Those who are there have to answer within it, too.
+        let timeout = patient(Duration::from_millis(500));
+        let sender = sender_config().connect_timeout(timeout);
+        let sender = StreamSender::open(domain, sender).unwrap();
         let options = SendOptions::default().reconnects(2);
         let transfer = sender.send(crowd.source(), addrs, options).unwrap();
         while transfer.progress()[..2].iter().any(|peer| !peer.over) {
-            assert!(began.elapsed() < PATIENCE);
+            assert!(began.elapsed() < patient(PATIENCE));
             std::thread::sleep(Duration::from_millis(5));
         }
         println!("the others were done after {:?}", began.elapsed());
@@ -187,7 +187,7 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
             let began = Instant::now();
             let transfer = sender.send(crowd.source(), peers, options).unwrap();
             while !transfer.progress()[0].over {
-                assert!(began.elapsed() < PATIENCE);
+                assert!(began.elapsed() < patient(PATIENCE));
                 std::thread::sleep(Duration::from_millis(5));
             }
             let first = began.elapsed();
@@ -201,7 +201,8 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
         };
         // 64 blocks of 20 ms each.
         let steady = slow(20);
-        let (first, all, outcomes) = run(&steady, SlowPeer::Wait(Duration::from_secs(10)), None);
+        let wait = SlowPeer::Wait(patient(Duration::from_secs(10)));
+        let (first, all, outcomes) = run(&steady, wait, None);
         println!("wait: the first after {first:?}, all after {all:?}");
         outcomes
             .iter()
@@ -221,7 +222,7 @@ fn a_slow_peer_is_waited_for_or_left_behind_as_the_policy_says() {
         // One that takes nothing for a long time.
         let stuck = slow(30_000);
         // The first one is held to it, too: longer than a machine keeps it from its processors.
-        let limit = Duration::from_secs(3);
+        let limit = patient(Duration::from_secs(3));
         for policy in [SlowPeer::Wait(limit), SlowPeer::Drop(limit)] {
             let (first, _, outcomes) = run(&stuck, policy, None);
             println!("{policy:?}: the first after {first:?}");

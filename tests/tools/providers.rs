@@ -164,8 +164,11 @@ fn answer(row: &Provider, kind: EndpointKind, ran: bool) -> String {
     if kind != row.endpoints[0] {
         text.push_str(", by `endpoint_kind`");
     }
-    if let Some((name, value, _)) = row.environment {
-        let _ = write!(text, ", with `{name}={value}` in the environment");
+    let asked = row.environment.iter().filter(|needed| !needed.is_default);
+    let asked = asked.map(|needed| format!("`{}={}`", needed.name, needed.value));
+    let asked = asked.collect::<Vec<_>>().join(" and ");
+    if !asked.is_empty() {
+        let _ = write!(text, ", with {asked} in the environment");
     }
     if let Some(remarks) = row.remarks {
         let _ = write!(text, "; {remarks}");
