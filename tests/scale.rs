@@ -19,7 +19,7 @@ use common::{
     send_end,
 };
 use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
-use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
+use fabricast::endpoint::{CloseReason, ReceiveConfig};
 use fabricast::error::Error;
 use fabricast::{ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -292,7 +292,7 @@ fn sending_process() {
     let begin = Instant::now();
     let mut senders: Vec<Sender> = Vec::with_capacity(count);
     for number in 0..count {
-        let config = SendConfig::default()
+        let config = common::sending()
             .depth(4)
             .connect_timeout(LIMIT)
             .unresponsive_after(None)
@@ -385,7 +385,7 @@ fn more_senders_in_a_domain_than_the_kernel_takes_are_refused_in_words() {
     let listener = ReceiveEndpoint::listen(&domain, any_port(), config).expect("listens");
     let headers = HeaderSlotManager::new(HeaderSlotConfig::default()).expect("memory");
     let connect = || {
-        let config = SendConfig::default().shared_headers(&headers);
+        let config = common::sending().shared_headers(&headers);
         SendEndpointZeroCopy::connect(&domain, listener.local_addr(), config)
     };
     let mut senders = Vec::new();
@@ -458,7 +458,7 @@ fn a_listener_that_the_limit_of_descriptors_does_not_allow_says_so() {
         let addr = listener.local_addr();
         let mut senders = Vec::new();
         let error = loop {
-            match SendEndpointZeroCopy::connect(&domain, addr, SendConfig::default()) {
+            match SendEndpointZeroCopy::connect(&domain, addr, common::sending()) {
                 Ok(sender) => senders.push(sender),
                 Err(error) => break error,
             }

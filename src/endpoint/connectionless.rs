@@ -20,9 +20,9 @@ use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::contain::contain;
-use crate::endpoint::core::control::CONTROL_SENDS;
+use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::receive::{
-    CONTROLS_PER_CONNECTION, KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
+    KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
 };
 use crate::endpoint::delivery::{Deliveries, receive_pool};
 use crate::endpoint::error::PeerError;
@@ -31,7 +31,6 @@ use crate::endpoint::header_source::hold;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::wire::{Refusal, RefusalCode};
@@ -160,18 +159,16 @@ impl ConnectionlessEndpoint {
                 receive_pool(config.delivery.as_ref(), slots, config.max_message)?
             }
         };
-        let connections = 2 * config.max_peers;
-        let tx = CONTROLS_PER_CONNECTION * connections + CONTROL_SENDS + config.total_depth;
-        // Over one endpoint of the provider's.
-        let sizes = QueueSizes::of_one(tx as usize, pool.slots());
-        let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)
-            .map_err(fd_limit::explain)?;
-        let local = link.local_addr().unwrap_or(addr);
         let this = (config.max_peers, config.accept_unknown, config.add_on_send);
+        let endpoint = config.endpoint;
         let close_timeout = config.close_timeout;
         let on_abandoned = config.on_abandoned.take();
         let deliveries = config.delivery.take().map(Deliveries::new).transpose()?;
         let settings = settings(config, windows, &headers, &pool);
+        let sizes = InFlightMax::of_receiver(&settings, Form::Rdm, pool.slots()).queue_sizes();
+        let link =
+            ProviderLink::listen(domain, &addr, sizes, &endpoint).map_err(fd_limit::explain)?;
+        let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();
         let core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
         Ok(Self {

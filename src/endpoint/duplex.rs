@@ -12,10 +12,8 @@ use std::time::{Duration, Instant};
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::core::control::CONTROL_SENDS;
-use crate::endpoint::core::receive::{
-    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
-};
+use crate::endpoint::core::in_flight_max::InFlightMax;
+use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
 use crate::endpoint::id::ConnectionId;
@@ -24,7 +22,6 @@ use crate::endpoint::limits::{self, PATIENCE};
 use crate::endpoint::link::Link;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::wait::LinkWait;
 use crate::endpoint::protocol::connection::{CloseReason, Form};
@@ -92,6 +89,13 @@ impl DuplexConfig {
             deadline: Some(self.send_deadline),
             ..WindowSettings::none()
         }
+    }
+
+    fn headers(&self) -> Result<HeaderSlotManager, Error> {
+        Ok(HeaderSlotManager::new(HeaderSlotConfig {
+            slots: self.total(),
+            slot_size: usize::from(self.header_len),
+        })?)
     }
 
     fn settings(&self, headers: &HeaderSlotManager, accepts: bool) -> ReceiveSettings {
@@ -177,19 +181,9 @@ impl DuplexEndpoint {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
             return Err(limits::config("pool", slot.to_string(), reason));
         }
-        let controls = CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS;
-        let writes = config.writes;
-        let tx = (controls + config.total() + writes) as usize;
-        let sends = config.send_depth + CONTROL_SENDS + writes;
-        let receives = DuplexConfig::receives(kind, config.depth, config.windows);
-        let each = (sends as usize, receives as usize);
-        // A peer's credit may end in a completion that takes no receive: a write with immediate data.
-        let rx = config.pool.slots() * (1 + usize::from(config.windows > 0));
-        let sizes = QueueSizes {
-            total: (tx, rx),
-            each,
-            connections: config.max_connections as usize,
-        };
+        let settings = config.settings(&config.headers()?, listen.is_some());
+        let sizes = InFlightMax::of_receiver(&settings, form(kind), config.pool.slots());
+        let sizes = sizes.queue_sizes();
         let endpoint = EndpointSettings::default();
         let link = match &listen {
             Some(addr) => ProviderLink::listen(domain, addr, sizes, &endpoint),
@@ -200,21 +194,29 @@ impl DuplexEndpoint {
         let waiter = link.waiter();
         #[cfg(all(test, not(loom)))]
         let link = DuplexLink::Left(link);
-        Self::over(link, waiter, local, config)
+        Self::assemble(link, waiter, local, config, settings)
     }
 
-    /// Over a link that is open; `local`: where it listens, if it does.
+    /// Over a link that is not the provider's; `local`: where it listens, if it does.
+    #[cfg(test)]
     pub(crate) fn over(
         link: DuplexLink,
         waiter: Arc<dyn LinkWait>,
         local: Option<PeerAddr>,
         config: &DuplexConfig,
     ) -> Result<Self, Error> {
-        let headers = HeaderSlotManager::new(HeaderSlotConfig {
-            slots: config.total(),
-            slot_size: usize::from(config.header_len),
-        })?;
-        let settings = config.settings(&headers, local.is_some());
+        let settings = config.settings(&config.headers()?, local.is_some());
+        Self::assemble(link, waiter, local, config, settings)
+    }
+
+    /// Over a link that is open.
+    fn assemble(
+        link: DuplexLink,
+        waiter: Arc<dyn LinkWait>,
+        local: Option<PeerAddr>,
+        config: &DuplexConfig,
+        settings: ReceiveSettings,
+    ) -> Result<Self, Error> {
         #[cfg(test)]
         let faults = match &config.faults {
             Some(faults) => Some(faults::FaultLayer::new(faults.clone(), link.registrar())?),

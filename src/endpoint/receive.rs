@@ -11,10 +11,8 @@ use crate::Error;
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
-use crate::endpoint::core::control::CONTROL_SENDS;
-use crate::endpoint::core::receive::{
-    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
-};
+use crate::endpoint::core::in_flight_max::InFlightMax;
+use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
@@ -25,9 +23,9 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::long_messages::LongMessages;
+use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::rdm_hello::HELLO_MESSAGE_MAX;
 use crate::endpoint::protocol::wire::WindowDescriptor;
@@ -36,7 +34,6 @@ use crate::endpoint::protocol::wire::{
 };
 use crate::endpoint::staging::StagingRing;
 use crate::endpoint::windows::destination::Destination;
-use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowMemory, WindowPlace,
 };
@@ -408,9 +405,9 @@ impl ReceiveEndpoint {
             config.check_short_marks()?;
         }
         // Over FI_EP_RDM a hello takes whichever receive is next.
-        let slot_min = match domain.fabric().endpoint_kind() {
-            EndpointKind::Msg => 0,
-            EndpointKind::Rdm => HELLO_MESSAGE_MAX,
+        let (form, slot_min) = match domain.fabric().endpoint_kind() {
+            EndpointKind::Msg => (Form::Msg, 0),
+            EndpointKind::Rdm => (Form::Rdm, HELLO_MESSAGE_MAX),
         };
         let (pool, max_message) = match &config.pool {
             Some(pool) => (pool.clone(), pool.slot_size()),
@@ -425,25 +422,6 @@ impl ReceiveEndpoint {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
             return Err(limits::config("pool", pool.slot_size().to_string(), reason));
         }
-        let controls = (CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS) as usize;
-        let (mut tx, mut rx) = (CONTROL_SENDS, pool.slots());
-        let mut operations = 0;
-        if config.windows.enabled() {
-            let pieces = u32::from(config.staging.is_some()) * PIECES_IN_FLIGHT;
-            operations = config.windows.operations + pieces;
-            tx += operations;
-            // A peer's credit may end in a completion that takes no receive: a write with immediate data.
-            rx *= 2;
-        }
-        let receives = config.depth + config.windows.reserve();
-        let sizes = QueueSizes {
-            total: (controls + operations as usize, rx),
-            each: (tx as usize, receives as usize),
-            connections: config.max_connections as usize,
-        };
-        let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)?;
-        let local = link.local_addr().unwrap_or(addr);
-        let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let settings = ReceiveSettings {
             depth: config.depth,
             max_connections: config.max_connections,
@@ -461,6 +439,10 @@ impl ReceiveEndpoint {
             patience: config.patience,
             watch: config.watch,
         };
+        let sizes = InFlightMax::of_receiver(&settings, form, pool.slots()).queue_sizes();
+        let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)?;
+        let local = link.local_addr().unwrap_or(addr);
+        let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
         let mut core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
         if let Some(ring) = &config.staging {

@@ -10,7 +10,7 @@ use libfabric_sys as sys;
 use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, ZeroCopyBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
+use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings, SendStatus};
 use crate::endpoint::error::WindowError;
@@ -379,12 +379,10 @@ impl SendEndpointZeroCopy {
             ring.register(domain)?;
         }
         let data = hold(config.data.as_ref(), domain)?;
-        let two_messages = config.settings.shape == Some(Shape::TwoMessages);
-        let sends = config.settings.depth * (1 + u32::from(two_messages));
-        let tx = (sends + CONTROL_SENDS + config.settings.pieces()) as usize;
+        let sizes = InFlightMax::of_sender(&config.settings).queue_sizes();
         let reconnect = Reconnector::new(config.reconnect, crate::endpoint::seed());
-        let link = ProviderLink::open(domain, tx, CONTROL_RECEIVES as usize, &config.endpoint)
-            .map_err(fd_limit::explain)?;
+        let link =
+            ProviderLink::open(domain, sizes, &config.endpoint).map_err(fd_limit::explain)?;
         let waiter = link.waiter();
         let core = SendCore::connect(
             link,

@@ -289,7 +289,7 @@ pub(crate) struct Pair {
 impl Pair {
     /// With default settings.
     pub(crate) fn open(domain: &Arc<Domain>) -> Self {
-        Self::with(domain, SendConfig::default(), small_receiver())
+        Self::with(domain, sending(), small_receiver())
     }
 
     /// Connected, with both `Connected` events taken out.
@@ -472,12 +472,24 @@ pub(crate) fn receive_ends(events: &[ReceiveEvent]) -> Vec<(ConnectionId, CloseR
         .collect()
 }
 
+/// How long a connection may take to come about on this machine; the default of endpoints, where it
+/// is as quick as most. A card's connection manager says again after some 4 s what was lost.
+pub(crate) fn connect_limit() -> Duration {
+    patient(Duration::from_secs(5))
+}
+
+/// A sender with default settings, as patient as this machine wants it.
+pub(crate) fn sending() -> SendConfig {
+    SendConfig::default().connect_timeout(connect_limit())
+}
+
 /// A receiver with a small pool: 64 KiB messages, few connections.
 pub(crate) fn small_receiver() -> ReceiveConfig {
     ReceiveConfig::default()
         .slots(64)
         .depth(16)
         .max_connections(8)
+        .handshake_timeout(connect_limit())
 }
 
 /// Asserts the invariant of the counters, which must also match what is in flight.

@@ -108,6 +108,13 @@ pub(crate) trait Offers {
 
     /// One-sided writes carry the application's data.
     fn writes_carry_data(&self) -> bool;
+
+    /// So many peers may there be, where the process says so: the provider's queues are made for
+    /// them, and have no room for more.
+    fn peers_max(&self) -> Option<usize>;
+
+    /// While an endpoint goes on, memory that a lost peer may still reach is kept from other use.
+    fn quarantines(&self) -> bool;
 }
 
 impl Offers for Arc<Domain> {
@@ -135,6 +142,20 @@ impl Offers for Arc<Domain> {
         let report = self.report();
         let has = report.cq_data_size >= 8;
         told(has, self, "its writes carry no data of 8 bytes")
+    }
+
+    fn peers_max(&self) -> Option<usize> {
+        if !self.fabric().provider().sized_by_universe {
+            return None;
+        }
+        // 256 is what libfabric takes it for where it is not set.
+        let universe = variable("FI_UNIVERSE_SIZE").map_or(Ok(256), |text| text.parse());
+        Some(universe.expect("FI_UNIVERSE_SIZE is a number"))
+    }
+
+    fn quarantines(&self) -> bool {
+        let of_endpoint = self.fabric().endpoint_kind() == EndpointKind::Rdm;
+        of_endpoint && self.fabric().provider().access_ends != AccessEnds::WithKey
     }
 }
 

@@ -510,6 +510,20 @@ pub(crate) fn cq_data(kind: u8) -> u64 {
 pub(crate) struct RawPeer(RawEnd);
 
 impl RawPeer {
+    /// The most private data that the provider passes on: what it says itself (FI_OPT_CM_DATA_SIZE).
+    pub(crate) fn private_max(domain: &Arc<Domain>, to: PeerAddr) -> usize {
+        let end = RawEnd::connected(domain, to);
+        let (mut most, mut len) = (0_usize, size_of::<usize>());
+        // SAFETY: the endpoint is open; the option is a `size_t`, of which so many bytes are writable.
+        let rc = unsafe {
+            let level = sys::FI_OPT_ENDPOINT;
+            let (option, value) = (sys::FI_OPT_CM_DATA_SIZE, (&raw mut most).cast());
+            sys::fi_getopt(end.ep.cast(), level, option, value, &raw mut len)
+        };
+        ok("fi_getopt", rc);
+        most
+    }
+
     /// Starts to connect with these bytes as private data.
     pub(crate) fn connect(domain: &Arc<Domain>, to: PeerAddr, private: &[u8]) -> Self {
         let end = RawEnd::connected(domain, to);

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::child::{Child, argument, hear, role, tell};
 use common::{
-    SOON, Watchdog, after, any_port, domain_of, fd_count, millis, nobodys_port, rss_bytes, within,
+    Offers, SOON, Watchdog, after, any_port, connect_limit, domain_of, fd_count, millis,
+    nobodys_port, patient, rss_bytes, within,
 };
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
@@ -48,6 +49,7 @@ fn config() -> ConnectionlessConfig {
     ConnectionlessConfig::default()
         .max_peers(8)
         .max_message(4096)
+        .connect_timeout(connect_limit())
 }
 
 impl Node {
@@ -687,7 +689,7 @@ fn crowd() {
     let small = || config().max_peers(1).receive_depth(2).total_depth(8);
     let mut nodes: Vec<_> = (0..count).map(|_| Node::new(&domain, small())).collect();
     let mut next = vec![0; count];
-    let end = Instant::now() + SOON * 4;
+    let end = Instant::now() + patient(SOON * 4);
     while !(nodes
         .iter()
         .all(|node| node.owed.is_empty() && node.received.len() as u64 == CROWD_MESSAGES)
@@ -720,7 +722,6 @@ fn raise_fd_limit() {
 #[test]
 fn one_endpoint_has_256_peers() {
     const NAME: &str = "one_endpoint_has_256_peers";
-    const PEERS: usize = 256;
     const PROCESSES: usize = 4;
     if role().is_some() {
         return crowd();
@@ -728,19 +729,17 @@ fn one_endpoint_has_256_peers() {
     let _watchdog = Watchdog::new(NAME);
     raise_fd_limit();
     let Some(domain) = domain() else { return };
-    let many = ConnectionlessConfig::default()
-        .max_peers(PEERS as u32)
-        .max_message(4096)
-        .receive_depth(2);
+    let peers = domain.peers_max().map_or(256, |most| most.min(256));
+    let many = config().max_peers(peers as u32).receive_depth(2);
     let mut hub = Node::new(&domain, many);
     let (fds, resident) = (fd_count(), rss_bytes());
-    let argument = format!("{} {}", PEERS / PROCESSES, hub.addr());
+    let argument = format!("{} {}", peers / PROCESSES, hub.addr());
     let mut children: Vec<_> = (0..PROCESSES)
         .map(|_| Child::start(NAME, "crowd", &argument))
         .collect();
     let mut echoed = 0;
-    let end = Instant::now() + SOON * 4;
-    while echoed < PEERS * CROWD_MESSAGES as usize || !hub.owed.is_empty() {
+    let end = Instant::now() + patient(SOON * 4);
+    while echoed < peers * CROWD_MESSAGES as usize || !hub.owed.is_empty() {
         assert!(
             Instant::now() < end,
             "not in time: {echoed} echoed, {} up",
@@ -759,7 +758,7 @@ fn one_endpoint_has_256_peers() {
     for child in &mut children {
         child.expect("done", SOON);
     }
-    assert_eq!((hub.up.len(), hub.end.peers()), (PEERS, PEERS));
+    assert_eq!((hub.up.len(), hub.end.peers()), (peers, peers));
     println!(
         "{NAME}: {} descriptors and {} KiB more than without, {} connections",
         fd_count() - fds,
@@ -770,7 +769,7 @@ fn one_endpoint_has_256_peers() {
     assert_eq!(
         hub.end.add_peer(any_port()),
         Err(PeerError::TooMany {
-            limit: PEERS as u32
+            limit: peers as u32
         })
     );
     children.iter_mut().for_each(|child| child.say("enough"));

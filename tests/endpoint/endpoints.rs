@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::child::{self, Child};
 use common::{
     Offers, Pair, SOON, Watchdog, after, any_port, assert_balanced, buffer, bytes_of, domain,
-    drive, got, messages, millis, nobodys_port, node, outcomes, pattern, pool, receive_ends,
-    rounds, send_end, small_receiver,
+    drive, got, messages, millis, nobodys_port, node, outcomes, patient, pattern, pool,
+    receive_ends, rounds, send_end, small_receiver,
 };
 use fabricast::buffer::{
     HeaderSlotConfig, HeaderSlotManager, Payload, RingConfig, RingRegion, Segment,
@@ -21,7 +21,7 @@ use fabricast::buffer::{
 };
 use fabricast::endpoint::{
     AcceptPolicy, CloseReason, ConnectionRequest, DeadlinePolicy, HeaderMode, Level, Message,
-    ReceiveConfig, RefusalCode, SendConfig,
+    ReceiveConfig, RefusalCode,
 };
 use fabricast::error::{Blocked, Error, MessageLimit, RegisterError, SendErrorKind};
 use fabricast::event_loop::{EventLoop, LoopConfig, LoopEvent, WaitMode, Waitable};
@@ -41,7 +41,7 @@ fn sleeping_for_any_time_ends_with_what_happens_next() {
     let addr = receiver.local_addr();
     let other = std::thread::spawn(move || {
         let mut sender =
-            SendEndpointZeroCopy::connect(&domain, addr, SendConfig::default()).expect("begun");
+            SendEndpointZeroCopy::connect(&domain, addr, common::sending()).expect("begun");
         sender.wait(Duration::MAX).expect("it sleeps");
         sender.wait_connected().expect("connected");
     });
@@ -147,7 +147,7 @@ fn empty_headers_and_payloads_arrive_in_each_header_mode() {
         HeaderMode::Fixed(4),
     ];
     for mode in modes {
-        let config = SendConfig::default().header_mode(mode);
+        let config = common::sending().header_mode(mode);
         let mut pair = Pair::with(&domain, config, small_receiver());
         let headers: &[&[u8]] = match mode {
             HeaderMode::Fixed(0) => &[b""],
@@ -188,7 +188,7 @@ fn the_largest_message_arrives_and_one_byte_more_is_refused() {
         .slots(16)
         .depth(4)
         .max_connections(2);
-    let mut pair = Pair::with(&domain, SendConfig::default(), receive);
+    let mut pair = Pair::with(&domain, common::sending(), receive);
     let large = pool(&domain, 2, max);
     let header = [9; 62];
     let room = max - 2 - header.len();
@@ -317,7 +317,7 @@ fn what_cannot_be_sent_is_a_typed_error_and_nothing_is_posted() {
 fn a_fixed_header_of_another_length_is_refused() {
     let _dog = Watchdog::new("fixed header");
     let Some(domain) = domain() else { return };
-    let config = SendConfig::default().header_mode(HeaderMode::Fixed(8));
+    let config = common::sending().header_mode(HeaderMode::Fixed(8));
     let mut pair = Pair::with(&domain, config, small_receiver());
     for len in [0, 7, 9] {
         let payload = pair.buffer(b"p");
@@ -340,7 +340,7 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
     let Some(domain) = domain() else { return };
     let mut pair = Pair::connecting(
         &domain,
-        SendConfig::default().depth(4),
+        common::sending().depth(4),
         small_receiver().depth(6),
     );
     let payload = pair.buffer(b"early");
@@ -382,7 +382,7 @@ fn back_pressure_gives_the_payload_back_and_says_when_it_is_over() {
 fn delivered_completes_only_when_the_peer_has_it() {
     let _dog = Watchdog::new("delivered");
     let Some(domain) = domain() else { return };
-    let config = SendConfig::default().level(Level::Delivered);
+    let config = common::sending().level(Level::Delivered);
     let alone = domain.fabric().provider().delivers_alone;
     let mut pair = Pair::apart(&domain, config, small_receiver());
     let payload = pair.buffer(b"wanted");
@@ -403,7 +403,7 @@ fn delivered_completes_only_when_the_peer_has_it() {
 /// A pair whose receiver is not polled, with more on the way than the kernel buffers.
 fn stalled(domain: &Arc<Domain>, policy: DeadlinePolicy) -> (Pair, u64) {
     let (size, count) = (1 << 20, 24);
-    let send = SendConfig::default()
+    let send = common::sending()
         .send_deadline(Some(millis(150)))
         .deadline_policy(policy);
     let receive = ReceiveConfig::default()
@@ -593,7 +593,7 @@ fn the_calls_that_wait_for_the_goodbye_return_everything() {
 fn a_close_that_nobody_answers_ends_at_its_deadline() {
     let _dog = Watchdog::new("close deadline");
     let Some(domain) = domain() else { return };
-    let mut pair = Pair::apart(&domain, SendConfig::default(), small_receiver());
+    let mut pair = Pair::apart(&domain, common::sending(), small_receiver());
     let payload = pair.buffer(b"p");
     pair.send(payload, b"h", 1);
     let begin = Instant::now();
@@ -610,7 +610,7 @@ fn a_dropped_sender_gives_its_keys_to_on_abandoned() {
     let _dog = Watchdog::new("abandoned");
     let Some(domain) = domain() else { return };
     let (tell, heard) = std::sync::mpsc::channel();
-    let config = SendConfig::default().on_abandoned(move |key| tell.send(key).expect("heard"));
+    let config = common::sending().on_abandoned(move |key| tell.send(key).expect("heard"));
     let mut pair = Pair::with(&domain, config, small_receiver());
     for key in 0..5 {
         let payload = pair.buffer(b"p");
@@ -640,7 +640,7 @@ fn end_of(pair: &mut Pair) -> CloseReason {
 fn one_connection_too_many_is_refused_with_the_limit() {
     let _dog = Watchdog::new("too many");
     let Some(domain) = domain() else { return };
-    let config = || SendConfig::default();
+    let config = || common::sending();
     let mut pair = Pair::with(&domain, config(), small_receiver().max_connections(1));
     let addr = pair.receiver().local_addr();
     let mut second = SendEndpointZeroCopy::connect(&domain, addr, config()).expect("begins");
@@ -668,7 +668,7 @@ fn another_header_mode_is_refused_and_both_are_named() {
     let _dog = Watchdog::new("header mode");
     let Some(domain) = domain() else { return };
     let receive = small_receiver().header_mode(HeaderMode::Fixed(16));
-    let mut pair = Pair::connecting(&domain, SendConfig::default(), receive);
+    let mut pair = Pair::connecting(&domain, common::sending(), receive);
     let CloseReason::Refused(refusal) = end_of(&mut pair) else {
         panic!("{:?}", pair.sent);
     };
@@ -699,7 +699,7 @@ fn the_application_accepts_refuses_or_lets_a_request_pass() {
     let Some(domain) = domain() else { return };
     let ask = || small_receiver().accept(AcceptPolicy::Ask);
 
-    let mut pair = Pair::connecting(&domain, SendConfig::default(), ask());
+    let mut pair = Pair::connecting(&domain, common::sending(), ask());
     let request = request_of(&mut pair);
     assert!(request.peer.is_some(), "{request:?}");
     let Pair {
@@ -709,7 +709,7 @@ fn the_application_accepts_refuses_or_lets_a_request_pass() {
     pair.until("connected", |pair| pair.sender().is_connected());
     assert!(!pair.receiver().refuse(request, [0, 0]), "answered already");
 
-    let mut pair = Pair::connecting(&domain, SendConfig::default(), ask());
+    let mut pair = Pair::connecting(&domain, common::sending(), ask());
     let request = request_of(&mut pair);
     assert!(pair.receiver().refuse(request, [7, 9]));
     let CloseReason::Refused(refusal) = end_of(&mut pair) else {
@@ -724,7 +724,7 @@ fn the_application_accepts_refuses_or_lets_a_request_pass() {
     // Where the machine stands still for as long as that, the request itself comes too late.
     let (mut pair, request) = common::undisturbed("a request in time", || {
         let short = ask().handshake_timeout(millis(300));
-        let mut pair = Pair::connecting(&domain, SendConfig::default(), short);
+        let mut pair = Pair::connecting(&domain, common::sending(), short);
         let is_request = |event: &ReceiveEvent| matches!(event, ReceiveEvent::Request(_));
         pair.until("a request, or the end", |pair| {
             pair.received.iter().any(is_request) || send_end(&pair.sent).is_some()
@@ -767,14 +767,14 @@ fn a_silent_server_runs_into_the_connect_timeout() {
     }
     let server = std::net::TcpListener::bind((node(), 0)).expect("binds");
     let addr = PeerAddr::from(server.local_addr().expect("bound"));
-    let config = SendConfig::default().connect_timeout(millis(200));
+    let config = common::sending().connect_timeout(millis(200));
     let begin = Instant::now();
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     let reason = lone_end(&mut sender, SOON);
     assert_eq!(reason, CloseReason::ConnectTimedOut);
     assert!(begin.elapsed() >= millis(190));
 
-    let config = SendConfig::default().connect_timeout(millis(200));
+    let config = common::sending().connect_timeout(millis(200));
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     let error = sender.wait_connected().expect_err("silent");
     assert!(matches!(error, Error::Closed(CloseReason::ConnectTimedOut)));
@@ -784,7 +784,7 @@ fn a_silent_server_runs_into_the_connect_timeout() {
 fn nobody_listening_is_told_at_once() {
     let _dog = Watchdog::new("nobody");
     let Some(domain) = domain() else { return };
-    let config = SendConfig::default();
+    let config = common::sending();
     let mut sender =
         SendEndpointZeroCopy::connect(&domain, nobodys_port(), config).expect("begins");
     let reason = lone_end(&mut sender, SOON);
@@ -840,7 +840,7 @@ fn messages_are_held_and_dropped_by_other_threads() {
         .slots(12)
         .depth(8)
         .max_connections(1);
-    let mut pair = Pair::with(&domain, SendConfig::default(), receive);
+    let mut pair = Pair::with(&domain, common::sending(), receive);
     let (give, take) = std::sync::mpsc::channel::<Vec<Message>>();
     let dropper = std::thread::spawn(move || {
         let mut dropped = 0;
@@ -908,7 +908,7 @@ fn endpoints_on_several_threads_share_headers_and_pool() {
         .map(|worker| {
             let (domain, pool, headers) = (Arc::clone(&domain), pool.clone(), headers.clone());
             std::thread::spawn(move || {
-                let config = SendConfig::default().shared_headers(&headers);
+                let config = common::sending().shared_headers(&headers);
                 let mut sender =
                     SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
                 sender.wait_connected().expect("connects");
@@ -981,7 +981,7 @@ fn endpoints_register_the_data_region_of_zero_copy_buffers() {
     let buffers = ZeroCopyBufferManager::new(Arc::clone(&data), HeaderSlotConfig::default())
         .expect("header slots");
     assert_eq!(data.registration_count(), 0, "nobody has registered it");
-    let config = || SendConfig::default().buffers(&buffers);
+    let config = || common::sending().buffers(&buffers);
     let mut pair = Pair::with(&domain, config(), small_receiver());
     assert_eq!(data.registration_count(), 1);
     let first = pair.exchange(buffer(&pool, b"first"), b"header", 1);
@@ -1062,7 +1062,7 @@ fn memory_of_somebody_else_arrives_by_slices_and_by_a_ring() {
         let headers = HeaderSlotConfig::default();
         let buffers =
             ZeroCopyBufferManager::new(Arc::clone(&region), headers).expect("header slots");
-        let config = SendConfig::default().header_mode(mode).buffers(&buffers);
+        let config = common::sending().header_mode(mode).buffers(&buffers);
         drop(buffers);
         let mut pair = Pair::with(&domain, config, small_receiver());
         // All of it, and parts of it.
@@ -1151,7 +1151,7 @@ fn later_endpoints_have_greater_ids() {
     let Some(domain) = domain() else { return };
     let peer = any_port();
     let ids: Vec<_> = (0..4)
-        .map(|_| SendEndpointZeroCopy::connect(&domain, peer, SendConfig::default()))
+        .map(|_| SendEndpointZeroCopy::connect(&domain, peer, common::sending()))
         .map(|endpoint| endpoint.expect("begins").id())
         .collect();
     assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
@@ -1163,7 +1163,7 @@ fn later_endpoints_have_greater_ids() {
 /// 200 messages through an event loop that drives both sides, one at a time.
 fn through_a_loop(domain: &Arc<Domain>, mode: WaitMode) {
     // Without heartbeats: nothing but the messages wakes the loop.
-    let send = SendConfig::default()
+    let send = common::sending()
         .unresponsive_after(None)
         .lost_after(None)
         .send_deadline(None);
@@ -1174,14 +1174,21 @@ fn through_a_loop(domain: &Arc<Domain>, mode: WaitMode) {
     let receiver = event_loop.add_endpoint(pair.receiver()).expect("added");
     let begin = Instant::now();
     let (count, mut posted, mut arrived) = (200_u64, 0_u64, 0_u64);
+    let (limit, mut said) = (patient(SOON), Vec::new());
     while arrived < count {
         // A round that a lost wake-up left asleep takes all of that by itself.
-        assert!(begin.elapsed() < SOON, "{arrived} of {count} in {mode:?}");
+        assert!(
+            begin.elapsed() < limit,
+            "{arrived} of {count} in {mode:?}: {posted} posted, {said:?}"
+        );
+        // Nothing would ever wake the loop again.
+        assert_eq!(send_end(&said), None, "{arrived} of {count} in {mode:?}");
         event_loop
-            .run_once(Some(SOON), |event_loop, event| {
+            .run_once(Some(limit), |event_loop, event| {
                 match event {
                     LoopEvent::Endpoint(token) if token == sender => {
-                        let n = pair.sender().poll(&mut Vec::new()).expect("polls");
+                        said.retain(|event| !matches!(event, SendEvent::Completed { .. }));
+                        let n = pair.sender().poll(&mut said).expect("polls");
                         if n > 0 {
                             event_loop.mark_busy();
                         }
@@ -1226,7 +1233,7 @@ fn an_event_loop_drives_a_pair_in_every_mode() {
 fn a_foreign_loop_drives_a_pair_with_prepare_wait() {
     let _dog = Watchdog::new("foreign loop");
     let Some(domain) = domain() else { return };
-    let mut pair = Pair::connecting(&domain, SendConfig::default(), small_receiver());
+    let mut pair = Pair::connecting(&domain, common::sending(), small_receiver());
     let handles = [pair.sender().wait_handle(), pair.receiver().wait_handle()];
     // And the bell of a thread that looks for peers, where there is one.
     let each = 3 + usize::from(domain.fabric().provider().resolves_in_open);
@@ -1304,7 +1311,7 @@ fn peers_over_shm_are_other_processes() {
     let at = "any".parse().expect("an address");
     let listener = ReceiveEndpoint::listen(&far, at, small_receiver()).expect("listens");
     let to = listener.local_addr();
-    let refused = SendEndpointZeroCopy::connect(&near, to, SendConfig::default());
+    let refused = SendEndpointZeroCopy::connect(&near, to, common::sending());
     let error = refused.expect_err("the same process");
     assert!(matches!(error, Error::Address { .. }), "{error}");
     assert!(error.to_string().contains("other processes"), "{error}");
@@ -1356,7 +1363,7 @@ fn a_provider_that_cannot_serve_is_diagnosed() {
 fn settings_out_of_range_are_named() {
     let Some(domain) = domain() else { return };
     let addr = "127.0.0.1:1".parse().expect("an address");
-    let send = SendConfig::default().depth(0);
+    let send = common::sending().depth(0);
     let error = SendEndpointZeroCopy::connect(&domain, addr, send).expect_err("depth");
     assert!(
         matches!(error, Error::Config { field: "depth", .. }),

@@ -120,7 +120,7 @@ impl Both {
     }
 
     fn open(domain: &Arc<Domain>) -> Self {
-        Self::with(domain, SendConfig::default(), small_receiver())
+        Self::with(domain, common::sending(), small_receiver())
     }
 }
 
@@ -247,12 +247,9 @@ fn sends_wait_for_room_by_themselves_whatever_is_scarce() {
         ..Default::default()
     };
     let scarce = [
-        (SendConfig::default().depth(1), small_receiver()),
-        (
-            SendConfig::default().header_slots(one_slot),
-            small_receiver(),
-        ),
-        (SendConfig::default(), small_receiver().depth(1)),
+        (common::sending().depth(1), small_receiver()),
+        (common::sending().header_slots(one_slot), small_receiver()),
+        (common::sending(), small_receiver().depth(1)),
     ];
     for (send, receive) in scarce {
         let Both {
@@ -399,7 +396,7 @@ fn one_sided_operations_are_futures() {
     let _watchdog = Watchdog::new("one_sided_operations_are_futures");
     let Some(domain) = domain() else { return };
     let receive = small_receiver().windows(4);
-    let both = Both::with(&domain, SendConfig::default(), receive);
+    let both = Both::with(&domain, common::sending(), receive);
     let ticker = Ticker::new(&both.executor);
     let (tell, told) = std::sync::mpsc::channel();
     let by_card = domain.fabric().provider().access_ends == AccessEnds::WithKey;
@@ -418,7 +415,7 @@ fn threads_send_on_one_endpoint_each_with_an_executor_of_its_own() {
     let sender = connect(
         &domain,
         receiver.local_addr(),
-        SendConfig::default().depth(3),
+        common::sending().depth(3),
         &executor,
     );
     let pool = pool(&domain, 16, 8192);
@@ -490,7 +487,7 @@ fn send_as_child() {
     let domain = domain().expect("the parent has one");
     let to: PeerAddr = child::argument().parse().expect("an address");
     let executor = Executor::new().expect("an eventfd");
-    let sender = connect(&domain, to, SendConfig::default(), &executor);
+    let sender = connect(&domain, to, common::sending(), &executor);
     let pool = pool(&domain, 8, 16 * 1024);
     executor.block_on(async {
         send_counted(&sender, &pool, 300, 10_000).await;
@@ -544,13 +541,8 @@ fn a_receiver_that_asks_answers_and_closes() {
         sender,
         mut receiver,
         pool,
-    } = Both::with(&domain, SendConfig::default(), config);
-    let late = connect(
-        &domain,
-        receiver.local_addr(),
-        SendConfig::default(),
-        &executor,
-    );
+    } = Both::with(&domain, common::sending(), config);
+    let late = connect(&domain, receiver.local_addr(), common::sending(), &executor);
     let mut arrived = Vec::new();
     executor.block_on(
         All::new()
@@ -605,7 +597,7 @@ fn nobody_to_connect_to_is_told_to_all() {
     let executor = Executor::new().expect("an eventfd");
     let address = listen(&domain, small_receiver(), &executor).local_addr();
     let pool = pool(&domain, 4, 100);
-    let sender = connect(&domain, address, SendConfig::default(), &executor);
+    let sender = connect(&domain, address, common::sending(), &executor);
     executor.block_on(async {
         let failed = sender
             .send(buffer(&pool, b"abc"), b"")
@@ -640,7 +632,7 @@ fn dropped_sends_go_on_and_lose_nothing() {
         sender,
         mut receiver,
         ..
-    } = Both::apart(&domain, SendConfig::default(), receive);
+    } = Both::apart(&domain, common::sending(), receive);
     let pool = pool(&domain, 6, LEN);
     let mut received = 0;
     executor.block_on(
@@ -732,7 +724,7 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
     let sender = connect(
         &domain,
         receiver.local_addr(),
-        SendConfig::default().depth(8),
+        common::sending().depth(8),
         &executor,
     );
     let pool = pool(&domain, 12, 4 << 20);
@@ -780,7 +772,12 @@ fn dropping_the_endpoint_gives_the_payloads_of_living_futures_back() {
         }
     }
     assert_eq!(refused, waiting);
-    assert!(canceled > 0, "all of 32 MB fitted into the sockets");
+    // A card needs nobody's program to deliver them.
+    let alone = domain.fabric().provider().delivers_alone;
+    assert!(
+        alone || canceled > 0,
+        "all of 32 MB fitted into the sockets"
+    );
     assert_eq!(pool.free_count(), 0);
     drop(outcomes);
     assert_eq!(pool.free_count(), 12);
@@ -1056,12 +1053,7 @@ fn closing_a_receiver_ends_at_the_deadline_whatever_the_peer_does() {
     let elsewhere = common::domain().expect("there is one already");
     let executor = Executor::new().expect("an eventfd");
     let mut receiver = listen(&elsewhere, small_receiver(), &executor);
-    let sender = connect(
-        &domain,
-        receiver.local_addr(),
-        SendConfig::default(),
-        &executor,
-    );
+    let sender = connect(&domain, receiver.local_addr(), common::sending(), &executor);
     executor.block_on(
         All::new()
             .with(async { assert!(sender.connected().await.is_ok()) })
@@ -1088,7 +1080,7 @@ fn sends_wait_while_the_connection_is_made_again() {
     let Some(domain) = domain() else { return };
     let executor = Executor::new().expect("an eventfd");
     let address = listen(&domain, small_receiver(), &executor).local_addr();
-    let config = SendConfig::default().reconnect(ReconnectPolicy::fixed(millis(20)));
+    let config = common::sending().reconnect(ReconnectPolicy::fixed(millis(20)));
     let sender = connect(&domain, address, config, &executor);
     let pool = pool(&domain, 4, 100);
     let ticks = Ticker::new(&executor);

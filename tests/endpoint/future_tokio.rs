@@ -124,7 +124,7 @@ async fn four_tasks(domain: Arc<Domain>, with_driver: bool, depth: u32) {
     let sender = connect(
         &domain,
         receiver.local_addr(),
-        SendConfig::default().depth(depth),
+        common::sending().depth(depth),
     );
     let pool = pool(&domain, 16, 16 * 1024);
     let receiving = tokio::spawn(receive(receiver, 1));
@@ -173,7 +173,7 @@ fn several_endpoints_share_a_runtime() {
         let receiving = tokio::spawn(receive(receiver, 5));
         let mut tasks = Vec::new();
         for whose in 0..5 {
-            let sender = connect(&domain, to, SendConfig::default());
+            let sender = connect(&domain, to, common::sending());
             let pool = pool(&domain, 4, 4096);
             tasks.push(tokio::spawn(async move {
                 send(sender.clone(), pool, whose, 100, 3_000).await;
@@ -193,7 +193,7 @@ fn two_processes_talk_by_tokio() {
         let domain = domain().expect("the parent has one");
         return one_thread().block_on(async {
             let to: PeerAddr = child::argument().parse().expect("an address");
-            let sender = connect(&domain, to, SendConfig::default());
+            let sender = connect(&domain, to, common::sending());
             send(sender.clone(), pool(&domain, 8, 16 * 1024), 1, 300, 10_000).await;
             assert_eq!(sender.close(after(SOON)).await, CloseReason::Finished);
         });
@@ -227,11 +227,7 @@ fn aborted_tasks_lose_no_buffer() {
         // A domain of its own: on libfabric 2.x a sender's poll drives whatever else its domain has.
         let apart = common::domain().expect("there is one already");
         let receiver = listen(&apart, config);
-        let sender = connect(
-            &domain,
-            receiver.local_addr(),
-            SendConfig::default().depth(2),
-        );
+        let sender = connect(&domain, receiver.local_addr(), common::sending().depth(2));
         let pool = pool(&domain, 5, BIG);
         let receiving = tokio::spawn(drain(receiver, millis(1)));
         let driver = tokio::spawn(sender.driver());
@@ -311,7 +307,7 @@ fn tasks_hear_of_a_peer_that_is_killed() {
     two_threads().block_on(async {
         let mut peer = Child::start("tasks_hear_of_a_peer_that_is_killed", "receiver", "");
         let to = peer.expect("listening", SOON).parse().expect("an address");
-        let sender = connect(&domain, to, SendConfig::default());
+        let sender = connect(&domain, to, common::sending());
         let pool = pool(&domain, 64, 60_000);
         sender.connected().await.expect("connects");
         peer.stop();
@@ -350,7 +346,7 @@ fn dropping_the_last_handle_ends_the_driver() {
     let Some(domain) = domain() else { return };
     one_thread().block_on(async {
         let receiver = listen(&domain, small_receiver());
-        let sender = connect(&domain, receiver.local_addr(), SendConfig::default());
+        let sender = connect(&domain, receiver.local_addr(), common::sending());
         let receiving = tokio::spawn(drain(receiver, Duration::ZERO));
         let driver = tokio::spawn(sender.driver());
         sender.connected().await.expect("connects");
@@ -375,7 +371,7 @@ fn descriptors_are_gone_with_the_endpoint() {
     one_thread().block_on(async {
         let round = async || {
             let receiver = listen(&domain, small_receiver());
-            let sender = connect(&domain, receiver.local_addr(), SendConfig::default());
+            let sender = connect(&domain, receiver.local_addr(), common::sending());
             let receiving = tokio::spawn(drain(receiver, Duration::ZERO));
             sender.connected().await.expect("connects");
             assert_eq!(sender.close(after(SOON)).await, CloseReason::Finished);
@@ -408,7 +404,7 @@ fn an_idle_endpoint_wakes_no_task() {
     let Some(domain) = domain() else { return };
     one_thread().block_on(async {
         let mut receiver = listen(&domain, small_receiver());
-        let sender = connect(&domain, receiver.local_addr(), SendConfig::default());
+        let sender = connect(&domain, receiver.local_addr(), common::sending());
         let connecting = tokio::spawn(sender.connected());
         drop(receiver.next().await.expect("no end").expect("connected"));
         connecting.await.expect("no panic").expect("connects");
@@ -444,7 +440,7 @@ fn a_message_costs_a_bounded_number_of_turns() {
     let Some(domain) = domain() else { return };
     one_thread().block_on(async {
         let receiver = listen(&domain, small_receiver());
-        let sender = connect(&domain, receiver.local_addr(), SendConfig::default());
+        let sender = connect(&domain, receiver.local_addr(), common::sending());
         let pool = pool(&domain, 4, 8192);
         let receiving = tokio::spawn(receive(receiver, 1));
         let polls = AtomicU64::new(0);

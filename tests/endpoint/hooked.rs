@@ -13,7 +13,7 @@ use crate::common;
 use common::{Pair, Watchdog, got, small_receiver};
 use fabricast::Domain;
 use fabricast::buffer::Payload;
-use fabricast::endpoint::{HeaderMode, SendConfig};
+use fabricast::endpoint::HeaderMode;
 use libfabric_sys as sys;
 
 /// One call of `fi_endpoint`.
@@ -234,7 +234,7 @@ fn no_message_is_without_a_segment() {
     };
     let hooked = Hooked::new(&domain);
     for mode in [HeaderMode::Raw, HeaderMode::Fixed(0)] {
-        let config = SendConfig::default().header_mode(mode);
+        let config = common::sending().header_mode(mode);
         let mut pair = Pair::with(&domain, config, small_receiver());
         let before = hooked.sendings().len();
         // A segment that has no byte, and no segment at all.

@@ -37,7 +37,7 @@ const LATE: Duration = Duration::from_millis(700);
 const NEVER: Duration = Duration::from_secs(300);
 
 fn impatient_sender() -> SendConfig {
-    SendConfig::default()
+    common::sending()
         .unresponsive_after(Some(T1))
         .lost_after(Some(T2))
         .send_deadline(None)
@@ -310,9 +310,7 @@ fn a_stopped_sender_is_unresponsive_then_lost() {
     if child::role().is_some() {
         let addr = child::argument().parse().expect("an address");
         let domain = common::domain().expect("libfabric");
-        let config = SendConfig::default()
-            .unresponsive_after(None)
-            .lost_after(None);
+        let config = common::sending().unresponsive_after(None).lost_after(None);
         let mut sender = Sender::connect(&domain, addr, config);
         child::tell("connected");
         drive_for(Duration::from_secs(60), || {
@@ -517,8 +515,7 @@ fn attempts_end_with_the_last_one() {
         let receiver = ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver());
         receiver.expect("listens").local_addr()
     };
-    let config =
-        SendConfig::default().reconnect(ReconnectPolicy::fixed(millis(30)).max_attempts(3));
+    let config = common::sending().reconnect(ReconnectPolicy::fixed(millis(30)).max_attempts(3));
     let mut endpoint = SendEndpointZeroCopy::connect(&domain, nobody, config).expect("begins");
     let mut events = Vec::new();
     drive("the end", SOON, || {
@@ -538,7 +535,7 @@ fn attempts_end_with_the_last_one() {
         Some(CloseReason::ConnectFailed(_))
     ));
     // Closed while it waits for the next attempt.
-    let config = SendConfig::default().reconnect(ReconnectPolicy::fixed(Duration::from_secs(60)));
+    let config = common::sending().reconnect(ReconnectPolicy::fixed(Duration::from_secs(60)));
     let mut endpoint = SendEndpointZeroCopy::connect(&domain, nobody, config).expect("begins");
     events.clear();
     drive("an attempt", SOON, || {
@@ -626,9 +623,7 @@ fn slow_message(domain: &Arc<Domain>) -> Option<Vec<ReceiveEvent>> {
         ReceiveEndpoint::listen(&elsewhere, common::any_port(), config).expect("listens");
     // About 2 s for the message; nothing else can pass it.
     let (relay, longest_pause) = slow_relay(receiver.local_addr(), LEN / 200);
-    let send = SendConfig::default()
-        .unresponsive_after(None)
-        .lost_after(None);
+    let send = common::sending().unresponsive_after(None).lost_after(None);
     let mut sender = SendEndpointZeroCopy::connect(domain, relay, send).expect("begins");
     let pool = common::pool(domain, 1, LEN);
     let mut payload = Some(pool.try_acquire().expect("free").freeze(LEN).into());
@@ -727,7 +722,7 @@ fn attempts_need_nobody_to_poll_in_between() {
     };
     let policy = ReconnectPolicy::fixed(millis(100)).max_attempts(3);
     let mut endpoint =
-        SendEndpointZeroCopy::connect(&domain, nobody, SendConfig::default().reconnect(policy))
+        SendEndpointZeroCopy::connect(&domain, nobody, common::sending().reconnect(policy))
             .expect("begins");
     let mut event_loop = EventLoop::new().expect("a loop");
     event_loop.add_endpoint(&endpoint).expect("watched");
@@ -872,7 +867,7 @@ fn the_kernel_notices_a_vanished_peer_where_it_was_asked_to() {
         let domain = near_domain();
         let second = Duration::from_secs(1);
         let config = || {
-            SendConfig::default()
+            common::sending()
                 .unresponsive_after(None)
                 .lost_after(None)
                 .send_deadline(None)
@@ -981,12 +976,8 @@ fn a_forked_child_can_not_disturb_its_parent() {
             matches!(refused, Err(e) if matches!(e.kind, SendErrorKind::Forked { .. }) && e.key == 3),
             forked(domain.fabric().open_domain().map(|_| 0)),
             forked(
-                SendEndpointZeroCopy::connect(
-                    &domain,
-                    receiver.local_addr(),
-                    SendConfig::default(),
-                )
-                .map(|_| 0),
+                SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), common::sending())
+                    .map(|_| 0),
             ),
             unregistered.region().register(&domain).is_err(),
             sent.is_empty() && received.is_empty(),
@@ -1134,7 +1125,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
         .source(source)
         .tx_size(80)
         .rx_size(20);
-    let send = SendConfig::default().endpoint(endpoint);
+    let send = common::sending().endpoint(endpoint);
     let mut receiver =
         ReceiveEndpoint::listen(&domain, common::any_port(), patient_receiver()).expect("listens");
     let mut sender =
@@ -1150,7 +1141,7 @@ fn a_connection_comes_from_where_it_was_told_to() {
     };
     assert_eq!(info.peer, Some(source));
     // The same connection a second time is refused by the kernel; an address of somebody else is no source.
-    let from = |addr| SendConfig::default().endpoint(EndpointSettings::default().source(addr));
+    let from = |addr| common::sending().endpoint(EndpointSettings::default().source(addr));
     let second = SendEndpointZeroCopy::connect(&domain, receiver.local_addr(), from(source));
     match second.and_then(|mut second| second.wait_connected()) {
         Err(Error::Closed(CloseReason::ConnectFailed(errno))) => {

@@ -12,7 +12,7 @@ use common::{
     send_end,
 };
 use fabricast::endpoint::{
-    Access, Destination, Level, ReceiveConfig, SendConfig, WindowDescriptor, WindowEvent,
+    Access, Destination, Level, ReceiveConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::{PeerAddr, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
 
@@ -56,7 +56,7 @@ fn send(addr: PeerAddr, level: Level) {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let pool = pool(&domain, 8, MAX_MESSAGE);
-    let config = SendConfig::default().level(level);
+    let config = common::sending().level(level);
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     sender.wait_connected().expect("connects");
     let (mut events, mut done) = (Vec::new(), 0);
@@ -133,7 +133,7 @@ fn operate(addr: PeerAddr) {
     let domain = domain().expect("a library");
     child::tell(format!("library {}", domain.report().library));
     let pool = pool(&domain, 8, MAX_MESSAGE);
-    let config = SendConfig::default();
+    let config = common::sending();
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     sender.wait_connected().expect("connects");
     let line = child::hear().expect("a descriptor");

@@ -652,7 +652,7 @@ fn who_does_not_subscribe_is_refused_in_words() {
     };
     let mut publisher =
         PublishEndpoint::listen(&own, any_port(), PublishConfig::default()).expect("listens");
-    let config = fabricast::endpoint::SendConfig::default();
+    let config = common::sending();
     let mut sender = fabricast::SendEndpointZeroCopy::connect(&own, publisher.local_addr(), config)
         .expect("begins");
     let (mut told, mut events) = (Vec::new(), Vec::new());

@@ -38,7 +38,7 @@ fn roomy(domain: &Arc<Domain>) -> SharedBufferManager {
 }
 
 fn shaped(shape: Shape) -> SendConfig {
-    SendConfig::default().shape(Some(shape))
+    common::sending().shape(Some(shape))
 }
 
 /// What the receiver hands out of such a message.
@@ -129,7 +129,7 @@ fn a_provider_with_one_segment_a_message_takes_headroom_by_itself() {
     let _dog = Watchdog::new("shapes: one segment");
     for (_, domain) in domains() {
         let settings = fabricast::fabric::EndpointSettings::default().iov_limit(1);
-        let config = SendConfig::default().endpoint(settings);
+        let config = common::sending().endpoint(settings);
         let mut pair = Pair::with(&domain, config, small_receiver());
         let info = pair.sender().connection_info().expect("it stands");
         assert_eq!(info.shape, Shape::Headroom);
@@ -237,7 +237,7 @@ fn injected_messages_arrive_and_each_has_its_outcome() {
     let _dog = Watchdog::new("shapes: injected");
     for (provider, domain) in domains() {
         let takes = domain.report().inject_size;
-        let config = || SendConfig::default().inject(Inject::UpTo(usize::MAX));
+        let config = || common::sending().inject(Inject::UpTo(usize::MAX));
         let mut pair = Pair::with(&domain, config(), small_receiver());
         assert_eq!(
             pair.sender().connection_info().expect("it stands").inject,
@@ -255,7 +255,7 @@ fn injected_messages_arrive_and_each_has_its_outcome() {
             pair.sender().connection_info().expect("it stands").inject,
             0
         );
-        let mut pair = Pair::with(&domain, SendConfig::default(), small_receiver());
+        let mut pair = Pair::with(&domain, common::sending(), small_receiver());
         assert_eq!(
             pair.sender().connection_info().expect("it stands").inject,
             // Where sends are copied anyway, none is injected unasked.

@@ -13,7 +13,7 @@ use common::{
     domain, drive, fd_count, millis, outcomes, pool, receive_ends, rounds, send_end, within,
 };
 use fabricast::buffer::{Payload, SharedBufferManager};
-use fabricast::endpoint::{CloseReason, ReceiveConfig, SendConfig};
+use fabricast::endpoint::{CloseReason, ReceiveConfig};
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent};
 
 /// A peer that was killed is noticed by the kernel at once; looked at in the soak run only.
@@ -59,7 +59,7 @@ fn send_for_ever(addr: &str) {
     let domain = domain().expect("the parent has one");
     let addr: PeerAddr = addr.parse().expect("an address");
     let mut sender =
-        SendEndpointZeroCopy::connect(&domain, addr, SendConfig::default()).expect("begins");
+        SendEndpointZeroCopy::connect(&domain, addr, common::sending()).expect("begins");
     sender.wait_connected().expect("connects");
     child::tell("connected");
     let pool = pool(&domain, 8, 4096);
@@ -88,7 +88,7 @@ fn send_and_close(argument: &str) {
 fn run_send_and_close(domain: &Arc<Domain>, addr: PeerAddr, count: u64, size: usize) -> String {
     let pool = pool(domain, 16, size.max(8));
     let mut sender =
-        SendEndpointZeroCopy::connect(domain, addr, SendConfig::default()).expect("begins");
+        SendEndpointZeroCopy::connect(domain, addr, common::sending()).expect("begins");
     sender.wait_connected().expect("connects");
     let mut events = Vec::new();
     let mut done = 0;
@@ -139,15 +139,15 @@ fn in_role() -> bool {
 fn hundred_in_flight(test: &str, domain: &Arc<Domain>, pool: &SharedBufferManager, stop: bool) {
     let mut receiver = Child::start(test, "receive", "hold");
     let addr = receiver.expect("port", SOON).parse().expect("an address");
-    // Then all of them are done at once, and it is silence that tells of the end.
+    // Then all of them are done, sooner or later, and it is silence that tells of the end.
     let alone = domain.fabric().provider().delivers_alone;
     let silence = (stop && alone).then_some(SEND_DEADLINE);
-    let config = SendConfig::default()
+    let config = common::sending()
         .depth(SENDS as u32)
         .unresponsive_after(silence.map(|limit| limit / 2))
         .lost_after(silence)
-        // Who is killed is noticed without one, however late.
-        .send_deadline(stop.then_some(SEND_DEADLINE));
+        // Who is killed is noticed without one, however late; and who is silent, too.
+        .send_deadline((stop && !alone).then_some(SEND_DEADLINE));
     let mut sender = SendEndpointZeroCopy::connect(domain, addr, config).expect("begins");
     sender.wait_connected().expect("connects");
     receiver.expect("connected", SOON);
@@ -370,7 +370,7 @@ fn a_receiver_that_dies_at_any_point_leaves_nothing_behind() {
     for round in 0..rounds(10, 200) {
         let mut receiver = Child::start(NAME, "receive", "read");
         let addr = receiver.expect("port", SOON).parse().expect("an address");
-        let config = SendConfig::default().connect_timeout(millis(1000));
+        let config = common::sending().connect_timeout(millis(1000));
         let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
         let dies = Instant::now() + Duration::from_micros(random.below(20_000));
         let (mut events, mut posted, mut reported, mut killed) = (Vec::new(), 0_u64, 0, false);

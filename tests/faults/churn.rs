@@ -10,7 +10,7 @@ use common::{
     receive_ends, rounds, rss_bytes, send_end, small_receiver,
 };
 use fabricast::buffer::{HeaderSlotConfig, HeaderSlotManager, SharedBufferManager};
-use fabricast::endpoint::{CloseReason, SendConfig};
+use fabricast::endpoint::CloseReason;
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
 /// Memory that may come on top after the warm-up, whatever the number of rounds: the provider's pools grow in steps.
@@ -56,7 +56,7 @@ impl Bench {
 
     /// One connection from its beginning to its end on both sides.
     fn connect_and_close(&mut self, way: Way) {
-        let config = SendConfig::default().shared_headers(&self.headers);
+        let config = common::sending().shared_headers(&self.headers);
         let addr = self.receiver.local_addr();
         let mut sender = SendEndpointZeroCopy::connect(&self.domain, addr, config).expect("begins");
         if way == Way::Early {

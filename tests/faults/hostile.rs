@@ -13,7 +13,7 @@ use common::{
     Offers, Pair, Random, SOON, Watchdog, alone, any_port, assert_fds_back, domain, drive,
     fd_count, got, millis, node, receive_ends, send_end, small_receiver, within,
 };
-use fabricast::endpoint::{CloseReason, CreditError, ReceiveConfig, SendConfig, Violation};
+use fabricast::endpoint::{CloseReason, CreditError, ReceiveConfig, Violation};
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy};
 
 /// What a peer may take to become a connection, where it is tested that others are cut off.
@@ -34,7 +34,7 @@ fn patient_for(handshake: Duration) -> ReceiveConfig {
 /// A client of ours that is connected all the time, and a listener with that patience. Where that is short, the client itself may be cut off
 /// by a machine that stands still, and tries again.
 fn good_pair(domain: &Arc<Domain>, handshake: Duration) -> Pair {
-    let mut pair = Pair::connecting(domain, SendConfig::default(), patient_for(handshake));
+    let mut pair = Pair::connecting(domain, common::sending(), patient_for(handshake));
     let addr = pair.receiver().local_addr();
     drive("a client is connected", SOON, || {
         pair.step();
@@ -51,7 +51,7 @@ fn good_pair(domain: &Arc<Domain>, handshake: Duration) -> Pair {
 }
 
 fn client(domain: &Arc<Domain>, addr: PeerAddr) -> SendEndpointZeroCopy {
-    SendEndpointZeroCopy::connect(domain, addr, SendConfig::default()).expect("begins")
+    SendEndpointZeroCopy::connect(domain, addr, common::sending()).expect("begins")
 }
 
 /// The old client works, and a new one can connect, at the second try if the machine stood still for as long as a handshake may take, and
@@ -307,7 +307,7 @@ fn a_server_that_answers_garbage_or_hangs_up_is_no_connection() {
             // Hangs up at the end, with the client's hello unread or not.
             let _ = stream.write_all(answer);
         });
-        let config = SendConfig::default().connect_timeout(millis(500));
+        let config = common::sending().connect_timeout(millis(500));
         let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
         let mut events = Vec::new();
         drive("the end", SOON, || {
@@ -338,7 +338,7 @@ fn end_after(header_mode: u8, mut misbehave: impl FnMut(&mut RawPeer, u32)) -> O
     let _dog = Watchdog::new("misbehaviour");
     let domain = domain()?;
     let elsewhere = common::domain().expect("there is one already");
-    let mut pair = Pair::with(&domain, SendConfig::default(), patient_for(PATIENT));
+    let mut pair = Pair::with(&domain, common::sending(), patient_for(PATIENT));
     let addr = pair.receiver().local_addr();
     let mut peer = RawPeer::connect(&elsewhere, addr, &hello(header_mode));
     let mut connected = false;

@@ -15,7 +15,7 @@ use fabricast::buffer::{
     HeaderSlotConfig, HeaderSlotManager, Payload, RegionSlice, RingConfig, RingRegion,
     SharedBufferManager,
 };
-use fabricast::endpoint::{ReceiveConfig, SendConfig};
+use fabricast::endpoint::ReceiveConfig;
 use fabricast::{
     Domain, Fabric, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent,
 };
@@ -92,7 +92,7 @@ impl World {
             .depth(10)
             .max_connections(1);
         let mut receiver = ReceiveEndpoint::listen(&domain, any_port(), receive).expect("listens");
-        let config = SendConfig::default().shared_headers(&headers);
+        let config = common::sending().shared_headers(&headers);
         let addr = receiver.local_addr();
         let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
         let (mut outcomes, mut messages) = (Vec::new(), Vec::new());

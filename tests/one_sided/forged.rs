@@ -16,8 +16,7 @@ use common::{
 };
 use fabricast::buffer::{Payload, RegionSlice, SharedBufferManager};
 use fabricast::endpoint::{
-    Access, CloseReason, ConnectionId, Destination, LocalWindow, SendConfig, WindowDescriptor,
-    WindowEvent,
+    Access, CloseReason, ConnectionId, Destination, LocalWindow, WindowDescriptor, WindowEvent,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{
@@ -109,9 +108,7 @@ impl Sender {
     /// One whose operations are given up after `deadline`, where nobody answers them.
     fn connect(provider: &str, owner: &ReceiveEndpoint, deadline: Option<Duration>) -> Self {
         let domain = open(provider).expect("there is one already");
-        let config = SendConfig::default()
-            .send_deadline(deadline)
-            .lost_after(None);
+        let config = common::sending().send_deadline(deadline).lost_after(None);
         let to = owner.local_addr();
         let endpoint = SendEndpointZeroCopy::connect(&domain, to, config).expect("begins");
         Self {

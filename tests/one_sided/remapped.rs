@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::child::{self, Child};
 use common::{Pair, Watchdog, domain, pattern, small_receiver};
-use fabricast::endpoint::{Access, SendConfig};
+use fabricast::endpoint::Access;
 use fabricast::memory::HugePages;
 use fabricast::{Domain, Region};
 
@@ -73,7 +73,7 @@ fn remap(pair: &mut Pair, domain: &Arc<Domain>, rounds: u64) -> u64 {
 fn memory_that_is_mapped_again_at_the_same_address_is_what_is_sent() {
     let _watchdog = Watchdog::with("memory_that_is_mapped_again", PATIENCE);
     let Some(domain) = domain() else { return };
-    let mut pair = Pair::with(&domain, SendConfig::default(), small_receiver());
+    let mut pair = Pair::with(&domain, common::sending(), small_receiver());
     let rounds = rounds();
     let again = remap(&mut pair, &domain, rounds);
     println!("{again} of {rounds} regions lay where one had been");
@@ -102,7 +102,7 @@ fn a_cache_of_registrations_sees_what_is_unmapped_and_lends_nothing() {
 fn cached() -> String {
     let domain = domain().expect("the parent has one");
     let receive = small_receiver().windows(4);
-    let mut pair = Pair::with(&domain, SendConfig::default(), receive);
+    let mut pair = Pair::with(&domain, common::sending(), receive);
     let rounds = rounds();
     let again = remap(&mut pair, &domain, rounds);
 

@@ -34,7 +34,7 @@ pub(crate) fn with_windows() -> ReceiveConfig {
 
 impl Both {
     fn open(domain: &Arc<Domain>) -> Self {
-        Self::with(domain, SendConfig::default(), with_windows())
+        Self::with(domain, common::sending(), with_windows())
     }
 
     fn with(domain: &Arc<Domain>, send: SendConfig, receive: ReceiveConfig) -> Self {
@@ -187,7 +187,7 @@ fn a_write_with_data_is_heard_of_and_uses_a_credit_that_comes_back() {
         return;
     }
     // Two credits: without their return, the third would never be posted.
-    let mut both = Both::with(&domain, SendConfig::default(), with_windows().depth(2));
+    let mut both = Both::with(&domain, common::sending(), with_windows().depth(2));
     let target = memory(&[0; 64]);
     let (local, remote) = both.far_window(target.clone(), Access::WRITE);
     for n in 0..50_u32 {
@@ -415,7 +415,7 @@ fn a_key_reaches_its_window_alone_and_ends_with_it() {
     let mut landed = Vec::new();
     for trespass in TRESPASSES {
         // Of one domain, which is the owner's.
-        let pair = Pair::with(&domain, SendConfig::default(), with_windows());
+        let pair = Pair::with(&domain, common::sending(), with_windows());
         let mut both = Both::over(pair);
         let whole = memory(&vec![0x11; 4 * page]);
         whole.region().register(&domain).expect("registered");
@@ -604,7 +604,7 @@ fn what_this_side_knows_is_refused_before_anything_is_posted() {
 fn a_receiver_without_windows_says_so() {
     let _watchdog = Watchdog::new("a_receiver_without_windows_says_so");
     let Some(domain) = domain() else { return };
-    let mut both = Both::with(&domain, SendConfig::default(), small_receiver());
+    let mut both = Both::with(&domain, common::sending(), small_receiver());
     let connection = both.connection;
     let refused = both
         .pair
@@ -847,7 +847,7 @@ fn an_operation_that_takes_too_long_fails_the_connection_or_is_told() {
     if !domain.stops_with_programs() {
         return;
     }
-    let send = SendConfig::default().send_deadline(Some(millis(100)));
+    let send = common::sending().send_deadline(Some(millis(100)));
     let mut both = Both::with(&domain, send, with_windows());
     let (_local, remote) = both.far_window(memory(&[0; 64]), Access::READ);
     let into = both.pair.pool.try_acquire().expect("a buffer");
@@ -885,7 +885,7 @@ fn the_depth_bounds_operations_and_says_when_there_is_room() {
     let Some(domain) = domain() else { return };
     let mut both = Both::with(
         &domain,
-        SendConfig::default().depth(2),
+        common::sending().depth(2),
         with_windows().operations(2),
     );
     let (_local, remote) = both.far_window(memory(&[0; 64]), Access::WRITE);
@@ -968,7 +968,7 @@ impl Many {
         };
         let (owner, other) = (listen(), listen());
         let connect = |to: &ReceiveEndpoint| {
-            let config = SendConfig::default();
+            let config = common::sending();
             SendEndpointZeroCopy::connect(near, to.local_addr(), config).expect("begins")
         };
         let senders = [&owner, &owner, &other].map(|to| Some(connect(to)));

@@ -14,8 +14,7 @@ use common::child::{self, Child};
 use common::{Offers, Watchdog, after, domain_of, drive, millis, rounds, undisturbed};
 use fabricast::buffer::RegionSlice;
 use fabricast::endpoint::{
-    Access, CloseReason, ConnectionId, LocalWindow, ReceiveConfig, SendConfig, WindowDescriptor,
-    WindowEvent,
+    Access, CloseReason, ConnectionId, LocalWindow, ReceiveConfig, WindowDescriptor, WindowEvent,
 };
 use fabricast::fabric::EndpointKind;
 use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, Region, SendEndpointZeroCopy, SendEvent};
@@ -79,7 +78,7 @@ fn peer(read: bool) {
         .expect("an address")
         .parse()
         .expect("an address");
-    let config = SendConfig::default().send_deadline(None);
+    let config = common::sending().send_deadline(None);
     let mut sender = SendEndpointZeroCopy::connect(&domain, addr, config).expect("begins");
     sender.wait_connected().expect("connected");
     child::tell("connected");

@@ -18,6 +18,7 @@ mod hub_tests;
 mod hub_walk_tests;
 #[cfg(all(test, not(loom)))]
 mod hubs;
+pub(crate) mod in_flight_max;
 pub(crate) mod jiffies;
 #[cfg(all(any(test, fuzzing), not(loom)))]
 pub(crate) mod liars;

@@ -12,6 +12,7 @@ use crate::buffer::{
     SharedBufferConfig, SharedBufferManager,
 };
 use crate::clock::Clock;
+use crate::endpoint::core::in_flight_max::InFlightMax;
 use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings};
@@ -21,7 +22,7 @@ use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{ConnKey, LinkConn};
 use crate::endpoint::long_messages::LongMessages;
 use crate::endpoint::message::Message;
-use crate::endpoint::protocol::connection::CloseReason;
+use crate::endpoint::protocol::connection::{CloseReason, Form};
 use crate::endpoint::protocol::liveness::Patience;
 use crate::endpoint::protocol::wire::HeaderMode;
 use crate::endpoint::windows::destination::Destination;
@@ -177,12 +178,18 @@ impl Rig {
         let listener = net.listen();
         let far = listener.id();
         let pool = SharedBufferManager::allocate(setup.receive_slots, SLOT_BYTES * 2).unwrap();
+        let settings = receive_settings(&setup);
+        let form = setup.net.form;
+        let most = InFlightMax::of_receiver(&settings, form, pool.slots());
+        if form == Form::Msg {
+            net.fix_queues(far, most.queue_sizes().each);
+        }
         let receiver = ReceiveCore::listen(
             listener,
             Arc::new(FakeWait),
             setup.clock.clone(),
             pool.clone(),
-            receive_settings(&setup),
+            settings,
         )
         .unwrap();
         let payloads = pool_with_room(&net, PAYLOAD_MEMORY, setup.payloads, setup.headroom);
@@ -196,6 +203,10 @@ impl Rig {
         let near = link.id();
         let abandoned = Arc::new(Mutex::new(Vec::new()));
         let settings = send_settings(&setup, &abandoned);
+        if form == Form::Msg {
+            let most = InFlightMax::of_sender(&settings);
+            net.fix_queues(near, most.queue_sizes().each);
+        }
         let sender = SendCore::connect(
             link,
             Arc::new(FakeWait),

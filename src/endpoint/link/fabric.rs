@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -683,7 +683,7 @@ impl LinkWait for FabricWait {
         let (Some(cq), Some(eq)) = (self.cq.fd(), self.eq.fd()) else {
             return SmallVec::new();
         };
-        let bell = self.inbox.iter().map(|inbox| inbox.bell());
+        let bell = self.inbox.iter().map(|inbox| inbox.bell().as_raw_fd());
         [cq, eq].into_iter().chain(bell).collect()
     }
 

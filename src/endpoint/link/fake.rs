@@ -435,6 +435,8 @@ struct LinkState {
     /// After so many sends, one is refused like this.
     second_fault: Option<(usize, PostRefused)>,
     receive_always: Option<PostRefused>,
+    /// Sends and receives that each of its connections has room for; else they grow as they have to.
+    room: Option<(usize, usize)>,
     close: CloseMode,
     /// So many completions are reported twice.
     double: usize,
@@ -890,6 +892,19 @@ impl State {
                 state.phase
             ));
         }
+        let room = self.links[state.link].room;
+        if what == "send" && room.is_some_and(|(sends, _)| state.sends.len() >= sends) {
+            self.offence(format!(
+                "more sends on connection {conn} than it has room for"
+            ));
+        }
+    }
+
+    /// Whether a connection's queue takes another receive.
+    fn takes_receive(&self, conn: ConnKey) -> bool {
+        let state = &self.conns[conn];
+        let room = self.links[state.link].room;
+        room.is_none_or(|(_, receives)| state.receives.len() < receives)
     }
 }
 
@@ -1027,6 +1042,7 @@ impl Net {
             send_always: None,
             second_fault: None,
             receive_always: None,
+            room: None,
             close: CloseMode::Reports,
             double: 0,
             flood: (0, 0),
@@ -1176,6 +1192,13 @@ impl Net {
     /// The same with another refusal.
     pub(crate) fn refuse_second_send_with(&self, link: usize, refused: PostRefused) {
         self.state().links[link].second_fault = Some((1, refused));
+    }
+
+    /// The queues of the link's connections have this length from now on, as those of cards do: one
+    /// receive more is refused. One send more is an offence, since it would wait there although the
+    /// endpoint was promised room for it.
+    pub(crate) fn fix_queues(&self, link: usize, room: (usize, usize)) {
+        self.state().links[link].room = Some(room);
     }
 
     /// All posts of sends are refused like this, until `None`.
@@ -1731,6 +1754,9 @@ impl Link for FakeLink {
         state.may_post(conn.key, "receive");
         if let Some(refused) = state.links[self.id].receive_always {
             return Err(refused);
+        }
+        if !state.takes_receive(conn.key) {
+            return Err(PostRefused::Again);
         }
         state.touch_cell(context);
         let registrar = state.conns[conn.key].registrar;

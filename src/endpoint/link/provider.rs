@@ -22,11 +22,10 @@ impl ProviderLink {
     /// A link for connections that this side makes, one after the other.
     pub(crate) fn open(
         domain: &Arc<Domain>,
-        tx: usize,
-        rx: usize,
+        sizes: QueueSizes,
         settings: &EndpointSettings,
     ) -> Result<Self, Error> {
-        let sizes = QueueSizes::of_one(tx, rx);
+        let (tx, rx) = sizes.total;
         match domain.fabric().endpoint_kind() {
             EndpointKind::Msg => FabricLink::open(domain, sizes, settings).map(Self::Left),
             EndpointKind::Rdm => RdmLink::open(domain, tx, rx, settings).map(Self::Right),

@@ -17,6 +17,7 @@ pub(crate) struct QueueSizes {
 
 impl QueueSizes {
     /// Of a link with one connection at a time.
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn of_one(tx: usize, rx: usize) -> Self {
         Self {
             total: (tx, rx),

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -281,7 +281,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    fn new() -> Result<Self, Error> {
+    pub(super) fn new() -> Result<Self, Error> {
         let bell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| Error::os("eventfd", error))?;
         Ok(Self {
@@ -291,22 +291,24 @@ impl Inbox {
         })
     }
 
-    pub(super) fn bell(&self) -> RawFd {
-        self.bell.as_raw_fd()
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
     }
 
-    fn put(&self, key: ConnKey, opened: Result<OpenedEp, Error>) {
+    pub(super) fn put(&self, key: ConnKey, opened: Result<OpenedEp, Error>) {
         lock(&self.opened).push((key, opened));
-        self.has_some.store(true, Ordering::Release);
-        // The counter can't be full: it is read each time that something is taken.
+        // The counter can't be full: it is read each time that something is taken. The flag last:
+        // who sees it finds the bell rung. The other way round the bell might ring after all was
+        // taken, and go on ringing, since without the flag nobody looks.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        self.has_some.store(true, Ordering::Release);
     }
 
-    fn take(&self) -> Vec<(ConnKey, Result<OpenedEp, Error>)> {
+    pub(super) fn take(&self) -> Vec<(ConnKey, Result<OpenedEp, Error>)> {
         if !self.has_some.load(Ordering::Relaxed) {
             return Vec::new();
         }
-        // The list last: what is put meanwhile is taken with it, or its flag and its bell stay.
+        // The list last: what is put meanwhile is taken with it, or its bell and its flag stay.
         self.has_some.swap(false, Ordering::AcqRel);
         let _ = rustix::io::read(&self.bell, &mut [0; 8]);
         std::mem::take(&mut *lock(&self.opened))

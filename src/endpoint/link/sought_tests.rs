@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::thread::ThreadId;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
 use super::*;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload};
 use crate::clock::Clock;
@@ -350,4 +352,27 @@ fn who_is_somewhere_else_than_asked_is_not_there_at_all() {
     }
     let conn = link.prepare_connect(&nobody()).unwrap();
     link.close(conn).unwrap();
+}
+
+/// A bell that goes on ringing would never let a loop sleep again.
+#[test]
+fn the_bell_is_silent_when_all_was_taken() {
+    let inbox = Arc::new(Inbox::new().unwrap());
+    let rings = |inbox: &Inbox| {
+        let bell = PollFd::from_borrowed_fd(inbox.bell(), PollFlags::IN);
+        rustix::event::poll(&mut [bell], Some(&Timespec::default())).unwrap() > 0
+    };
+    for key in 0..2000 {
+        let putting = Arc::clone(&inbox);
+        let thread = std::thread::spawn(move || {
+            putting.put(key, Err(Error::fabric("fi_endpoint", libc::ETIMEDOUT)));
+        });
+        let mut taken = 0;
+        while taken == 0 {
+            taken += inbox.take().len();
+        }
+        thread.join().unwrap();
+        assert_eq!((taken, inbox.take().len()), (1, 0));
+        assert!(!rings(&inbox), "round {key}: nothing is there to be taken");
+    }
 }

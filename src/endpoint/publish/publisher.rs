@@ -13,10 +13,8 @@ use crate::buffer::{
 };
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
-use crate::endpoint::core::control::CONTROL_SENDS;
-use crate::endpoint::core::receive::{
-    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
-};
+use crate::endpoint::core::in_flight_max::InFlightMax;
+use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings};
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::header_source::{HeaderSource, hold};
 use crate::endpoint::id::ConnectionId;
@@ -25,7 +23,6 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
@@ -494,13 +491,7 @@ impl PublishEndpoint {
         let receives = settings.receives(form).max;
         let slots = receives * config.max_connections + SPARE_BUFFERS;
         let pool = SharedBufferManager::allocate(slots, slot_size)?;
-        let total = config.depth * config.max_connections;
-        let controls = CONTROLS_PER_CONNECTION * config.max_connections + CONTROL_SENDS;
-        let sizes = QueueSizes {
-            total: ((controls + total) as usize, pool.slots()),
-            each: ((config.depth + CONTROL_SENDS) as usize, receives as usize),
-            connections: config.max_connections as usize,
-        };
+        let sizes = InFlightMax::of_receiver(&settings, form, pool.slots()).queue_sizes();
         let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();

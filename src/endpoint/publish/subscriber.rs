@@ -9,10 +9,8 @@ use super::wanted::SubscribeError;
 use crate::Error;
 use crate::buffer::SharedBufferManager;
 use crate::clock::Clock;
-use crate::endpoint::core::control::CONTROL_SENDS;
-use crate::endpoint::core::receive::{
-    CONTROLS_PER_CONNECTION, ReceiveCore, ReceiveSettings, WindowSettings,
-};
+use crate::endpoint::core::in_flight_max::InFlightMax;
+use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
 use crate::endpoint::limits::{
@@ -20,7 +18,6 @@ use crate::endpoint::limits::{
 };
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
-use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::link::socket::{Keepalive, TcpWatch};
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::protocol::liveness::Patience;
@@ -290,13 +287,7 @@ impl SubscribeEndpoint {
             None => config.max_message.min(pool.slot_size()),
         };
         let settings = config.settings(max_message);
-        let receives = settings.receives(form).max;
-        let controls = CONTROLS_PER_CONNECTION * config.max_publishers + CONTROL_SENDS;
-        let sizes = QueueSizes {
-            total: (controls as usize, pool.slots()),
-            each: (CONTROL_SENDS as usize, receives as usize),
-            connections: config.max_publishers as usize,
-        };
+        let sizes = InFlightMax::of_receiver(&settings, form, pool.slots()).queue_sizes();
         let link = ProviderLink::dial(domain, sizes, &config.endpoint)?;
         let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();

@@ -1,0 +1,88 @@
+//! `InFlightMax`: what an endpoint may have in flight, and so how long its queues are. Nobody else counts it.
+
+use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
+use crate::endpoint::core::receive::{CONTROLS_PER_CONNECTION, ReceiveSettings, WindowSettings};
+use crate::endpoint::core::send::SendSettings;
+use crate::endpoint::link::queue_sizes::QueueSizes;
+use crate::endpoint::protocol::connection::Form;
+use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
+use crate::fabric::Shape;
+
+/// Receives that a credit stands for, where the peer chose to send in two messages.
+const RECEIVES_PER_CREDIT_MAX: u32 = 2;
+
+/// Operations that may be in flight at once, each of them one of the provider's.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InFlightMax {
+    connections: u32,
+    /// Control messages of all connections together; each has [`CONTROL_SENDS`] beyond them.
+    controls: u32,
+    /// Messages of one connection, and of all together.
+    sends: (u32, u32),
+    /// One-sided operations and pieces. All connections share them, and one may have them all.
+    one_sided: u32,
+    /// Receives of one connection, and of all together.
+    receives: (u32, usize),
+    /// A peer's operation may end here in a completion that takes no receive: a write with immediate data.
+    written: bool,
+}
+
+impl InFlightMax {
+    /// Of an endpoint with one connection, which it makes.
+    pub(crate) fn of_sender(settings: &SendSettings) -> Self {
+        let per_send = 1 + u32::from(settings.shape == Some(Shape::TwoMessages));
+        let sends = settings.depth * per_send;
+        Self {
+            connections: 1,
+            controls: 0,
+            // One-sided operations count as sends (`SendCore::data_in_flight`).
+            sends: (sends, sends),
+            one_sided: settings.pieces(),
+            receives: (CONTROL_RECEIVES, CONTROL_RECEIVES as usize),
+            written: false,
+        }
+    }
+
+    /// Of an endpoint with many connections, whose pool has so many buffers.
+    pub(crate) fn of_receiver(settings: &ReceiveSettings, form: Form, buffers: usize) -> Self {
+        let WindowSettings {
+            operations, long, ..
+        } = settings.windows;
+        let windows = settings.windows.enabled();
+        let sends = settings.sends.as_ref();
+        // Who sends to one that neither sends nor hears publications is a `SendEndpointZeroCopy`,
+        // which chooses its shape. The others never choose this one (`Sends::new`).
+        let chosen = sends.is_none() && !settings.publishing;
+        let per_credit = if chosen { RECEIVES_PER_CREDIT_MAX } else { 1 };
+        let receives = settings.receives(form).with(per_credit).max;
+        Self {
+            connections: settings.max_connections,
+            controls: CONTROLS_PER_CONNECTION * settings.max_connections,
+            sends: sends.map_or((0, 0), |sends| (sends.depth, sends.total)),
+            one_sided: match windows {
+                true => operations + PIECES_IN_FLIGHT,
+                false => 0,
+            },
+            receives: (receives, buffers),
+            written: windows || long,
+        }
+    }
+
+    /// How long its queues have to be.
+    pub(crate) fn queue_sizes(&self) -> QueueSizes {
+        let tx = |sends: u32| (CONTROL_SENDS + sends + self.one_sided) as usize;
+        let (receives, buffers) = self.receives;
+        QueueSizes {
+            total: (
+                tx(self.sends.1.saturating_add(self.controls)),
+                buffers.saturating_mul(1 + usize::from(self.written)),
+            ),
+            each: (tx(self.sends.0), receives as usize),
+            connections: self.connections as usize,
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+#[path = "in_flight_max_tests.rs"]
+mod tests;

@@ -1,0 +1,55 @@
+//! What each kind of endpoint asks for. That it is enough, the rig says: its queues are no longer
+//! than this (`Net::fix_queues`).
+
+use super::*;
+use crate::endpoint::core::rig::{Setup, receive_settings, send_settings};
+
+fn of_receiver(settings: &ReceiveSettings, buffers: usize) -> QueueSizes {
+    InFlightMax::of_receiver(settings, Form::Msg, buffers).queue_sizes()
+}
+
+#[test]
+fn a_listener_has_room_for_peers_that_send_in_two_messages() {
+    let setup = Setup {
+        receive_depth: 16,
+        ..Setup::default()
+    };
+    let settings = receive_settings(&setup);
+    let once = settings.receives(Form::Msg);
+    let sizes = of_receiver(&settings, 100);
+    assert_eq!(sizes.each.1 as u32, once.with(2).max);
+    assert_eq!(sizes.each.1 as u32, once.reserve + 32);
+    // Nobody publishes in two messages.
+    let subscriber = ReceiveSettings {
+        publishing: true,
+        ..settings
+    };
+    let once = subscriber.receives(Form::Msg);
+    assert_eq!(of_receiver(&subscriber, 100).each.1 as u32, once.max);
+}
+
+#[test]
+fn windows_take_sends_of_this_side_and_completions_of_the_peers() {
+    let mut settings = receive_settings(&Setup::default());
+    settings.windows.operations = 8;
+    let without = of_receiver(&settings, 100);
+    settings.windows.windows = 1;
+    let with = of_receiver(&settings, 100);
+    let more = (8 + PIECES_IN_FLIGHT) as usize;
+    assert_eq!(with.each.0, without.each.0 + more);
+    assert_eq!(with.total.0, without.total.0 + more);
+    assert_eq!((without.total.1, with.total.1), (100, 200));
+    assert_eq!(without.connections, with.connections);
+}
+
+#[test]
+fn a_sender_in_two_messages_has_two_sends_for_each() {
+    let mut settings = send_settings(&Setup::default(), &Default::default());
+    settings.depth = 10;
+    let sizes = |settings: &SendSettings| InFlightMax::of_sender(settings).queue_sizes();
+    let one = sizes(&settings);
+    assert_eq!(one.each, one.total);
+    assert_eq!(one.each.0 as u32, CONTROL_SENDS + 10 + settings.pieces());
+    settings.shape = Some(Shape::TwoMessages);
+    assert_eq!(sizes(&settings).each.0, one.each.0 + 10);
+}
