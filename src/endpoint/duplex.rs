@@ -191,7 +191,7 @@ impl DuplexEndpoint {
         let link = link.map_err(fd_limit::explain)?;
         let local = listen.map(|addr| link.local_addr().unwrap_or(addr));
         let waiter = link.waiter();
-        Self::assemble(link.into(), waiter, local, config, settings)
+        Self::assemble(link, waiter, local, config, settings)
     }
 
     /// Over a link that is not the provider's; `local`: where it listens, if it does.
@@ -203,17 +203,18 @@ impl DuplexEndpoint {
         config: &DuplexConfig,
     ) -> Result<Self, Error> {
         let settings = config.settings(&config.headers()?, local.is_some());
-        Self::assemble(link.into(), waiter, local, config, settings)
+        Self::assemble(link, waiter, local, config, settings)
     }
 
     /// Over a link that is open.
     fn assemble(
-        link: DuplexLink,
+        link: impl Into<DuplexLink>,
         waiter: Arc<dyn LinkWait>,
         local: Option<PeerAddr>,
         config: &DuplexConfig,
         settings: ReceiveSettings,
     ) -> Result<Self, Error> {
+        let link = link.into();
         #[cfg(test)]
         let faults = match &config.faults {
             Some(faults) => Some(faults::FaultLayer::new(faults.clone(), link.registrar())?),
