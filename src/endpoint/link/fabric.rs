@@ -7,6 +7,7 @@ use std::ffi::c_void;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libfabric_sys as sys;
@@ -51,6 +52,8 @@ pub(crate) struct FabricLink {
     queue_sizes: QueueSizes,
     /// Events read while looking for stale ones, not yet handed out.
     events: VecDeque<RawEvent>,
+    /// There are such. They lie in no queue of the provider's, so who is about to sleep looks here.
+    keeps_events: Arc<AtomicBool>,
     /// Closed endpoints that may have events further back in the event queue, until that was seen empty.
     stale: Vec<ConnKey>,
     /// Connections whose peer the provider looks for.
@@ -92,6 +95,7 @@ impl FabricLink {
             settings: *settings,
             queue_sizes,
             events: VecDeque::new(),
+            keeps_events: Arc::default(),
             stale: Vec::new(),
             search,
             listener: None,
@@ -130,6 +134,7 @@ impl FabricLink {
             cq: Arc::clone(&self.cq),
             eq: Arc::clone(&self.eq),
             inbox: self.search.inbox().map(Arc::clone),
+            keeps_events: Arc::clone(&self.keeps_events),
             domain: Arc::clone(&self.domain),
         })
     }
@@ -179,6 +184,11 @@ impl FabricLink {
     /// Takes events of a closed endpoint out of the event queue: its address may be the next endpoint's. Those that lie too far back are
     /// passed over when they are read (`stale`).
     fn forget_events_of(&mut self, key: ConnKey) {
+        self.keep_events_but_of(key);
+        self.note_kept_events();
+    }
+
+    fn keep_events_but_of(&mut self, key: ConnKey) {
         self.events.retain(|event| event.fid != key);
         for _ in self.events.len()..EVENTS_KEPT_MAX {
             match self.next_event() {
@@ -188,6 +198,13 @@ impl FabricLink {
             }
         }
         self.stale.push(key);
+    }
+
+    /// Nobody sleeps while there are some. Release: who finds the flag finds the events, although the
+    /// thread that watches the endpoint may be another one than polled it last.
+    fn note_kept_events(&self) {
+        let some = !self.events.is_empty();
+        self.keeps_events.store(some, Ordering::Release);
     }
 
     /// The next one in the event queue that is not of a closed endpoint.
@@ -201,6 +218,22 @@ impl FabricLink {
                     self.stale.clear();
                     return Ok(None);
                 }
+            }
+        }
+    }
+
+    /// The next one that says something to the core.
+    fn next_cm(&mut self) -> Result<Option<CmEvent<Request>>, Error> {
+        loop {
+            let event = match self.events.pop_front() {
+                Some(event) => event,
+                None => match self.next_event()? {
+                    Some(event) => event,
+                    None => return Ok(None),
+                },
+            };
+            if let Some(event) = self.event(event) {
+                return Ok(Some(event));
             }
         }
     }
@@ -614,18 +647,9 @@ impl Link for FabricLink {
 
     fn poll_cm(&mut self) -> Result<Option<CmEvent<Request>>, Error> {
         self.take_sought();
-        loop {
-            let event = match self.events.pop_front() {
-                Some(event) => event,
-                None => match self.next_event()? {
-                    Some(event) => event,
-                    None => return Ok(None),
-                },
-            };
-            if let Some(event) = self.event(event) {
-                return Ok(Some(event));
-            }
-        }
+        let event = self.next_cm();
+        self.note_kept_events();
+        event
     }
 
     fn hello_tail(&self) -> &[u8] {
@@ -675,6 +699,7 @@ struct FabricWait {
     cq: Arc<Cq>,
     eq: Arc<Eq>,
     inbox: Option<Arc<Inbox>>,
+    keeps_events: Arc<AtomicBool>,
     domain: Arc<Domain>,
 }
 
@@ -688,6 +713,9 @@ impl LinkWait for FabricWait {
     }
 
     fn try_wait(&self) -> Result<bool, Error> {
+        if self.keeps_events.load(Ordering::Acquire) {
+            return Ok(false);
+        }
         let fabric: &Fabric = self.domain.fabric();
         let mut fids = [self.cq.fid(), self.eq.fid()];
         if self.cq.fd().is_none() {

@@ -362,7 +362,7 @@ fn the_bell_is_silent_when_all_was_taken() {
         let bell = PollFd::from_borrowed_fd(inbox.bell(), PollFlags::IN);
         rustix::event::poll(&mut [bell], Some(&Timespec::default())).unwrap() > 0
     };
-    for key in 0..2000 {
+    for key in 0..300 {
         let putting = Arc::clone(&inbox);
         let thread = std::thread::spawn(move || {
             putting.put(key, Err(Error::fabric("fi_endpoint", libc::ETIMEDOUT)));
@@ -375,4 +375,44 @@ fn the_bell_is_silent_when_all_was_taken() {
         assert_eq!((taken, inbox.take().len()), (1, 0));
         assert!(!rings(&inbox), "round {key}: nothing is there to be taken");
     }
+}
+
+/// What was read of the event queue while a connection was closed lies in no queue of the provider's
+/// any more: nothing there would wake who sleeps.
+#[test]
+fn nobody_sleeps_while_events_are_kept() {
+    let (Some(near), Some(far)) = (domain(), domain()) else {
+        return;
+    };
+    let (sizes, settings) = (QueueSizes::of_one(64, 64), EndpointSettings::default());
+    let at = "127.0.0.1:0".parse().unwrap();
+    let mut listener = FabricLink::listen(&near, &at, sizes, &settings).unwrap();
+    let to = listener.local_addr().unwrap();
+    let mut other = FabricLink::open(&far, sizes, &settings).unwrap();
+    let mut asking = Vec::new();
+    // Whether others lie behind the first when it is closed, nobody can say beforehand.
+    while listener.events.is_empty() {
+        assert!(asking.len() < 300, "one at a time");
+        for _ in 0..3 {
+            let conn = other.prepare_connect(&to).unwrap();
+            other.connect(&conn, &to, b"hello").unwrap();
+            asking.push(conn);
+        }
+        let mut request = None;
+        wait_until("a request", || {
+            other.poll_cm().unwrap();
+            if let Some(CmEvent::Request { request: it, .. }) = listener.poll_cm().unwrap() {
+                request = Some(it);
+            }
+            request.is_some()
+        });
+        let conn = listener.prepare_accept(request.unwrap());
+        listener.close(conn.map_err(|(_, e)| e).unwrap()).unwrap();
+    }
+    let waiter = listener.waiter();
+    assert!(!waiter.try_wait().unwrap(), "others have asked");
+    while listener.poll_cm().unwrap().is_some() {}
+    wait_until("there is nothing", || {
+        listener.poll_cm().unwrap().is_none() && waiter.try_wait().unwrap()
+    });
 }
