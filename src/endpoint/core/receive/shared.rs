@@ -552,3 +552,47 @@ impl<L: Link> ReceiveCore<L> {
         self.release_quarantine(events);
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_message_that_is_owed_has_its_time_and_one_more_look() {
+        let now = Instant::now();
+        let mut early = EarlyMessages::boxed(8);
+        early.expect(now, Some(LIMIT));
+        assert_eq!(early.deadline(), None, "nothing is owed");
+        early.on_said(2);
+        early.expect(now, Some(LIMIT));
+        assert_eq!(early.deadline(), Some(now + LIMIT));
+        // Hearing of more, and of less, which comes late, gives it no more time.
+        early.on_said(3);
+        early.on_said(1);
+        early.expect(now + LIMIT / 2, Some(LIMIT));
+        assert_eq!(early.deadline(), Some(now + LIMIT));
+        assert!(!early.is_lost(now + LIMIT / 2));
+        assert!(!early.is_lost(now + LIMIT), "it may lie in a queue");
+        assert_eq!(early.deadline(), Some(now + LIMIT + SECOND_LOOK));
+        assert!(!early.is_lost(now + LIMIT));
+        assert!(early.is_lost(now + LIMIT + SECOND_LOOK));
+    }
+
+    #[test]
+    fn without_a_limit_of_silence_nothing_is_given_up() {
+        let mut early = EarlyMessages::boxed(8);
+        early.on_said(1);
+        early.expect(Instant::now(), None);
+        assert_eq!(early.deadline(), None);
+    }
+
+    #[test]
+    fn counts_are_compared_around_their_end() {
+        assert!(is_above(1, 0) && is_above(3, u32::MAX));
+        assert!(!is_above(0, 0) && !is_above(u32::MAX, 3));
+        let none = EarlyMessages::boxed(8);
+        assert!(none.messages.may_be(8) && !none.messages.may_be(9));
+    }
+}
