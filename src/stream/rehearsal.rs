@@ -321,7 +321,7 @@ fn what_is_lost_on_the_way_ends_its_connection_and_no_more() {
             // A question after a third of it, and then all of it; and what else there is to do.
             assert!(report.took < silence * 3 / 2, "{end:?}, {seed}: {report:?}");
             lost += report.rails_lost;
-            anew += u64::from(report.reconnects);
+            anew += report.reconnects;
             world.settle().expect("nothing is left");
             world.close().expect("everything is back");
         }
