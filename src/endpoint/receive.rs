@@ -276,7 +276,9 @@ impl ReceiveConfig {
 
     /// Closes a connection when nothing was heard from its peer for so long
     /// ([`CloseReason::PeerSilent`](crate::endpoint::CloseReason::PeerSilent)). A peer whose application polls less often
-    /// than this is lost although it lives.
+    /// than this is lost although it lives. Over FI_EP_RDM also when a message is known to have been
+    /// sent and has not come for so long
+    /// ([`CloseReason::MessageLost`](crate::endpoint::CloseReason::MessageLost)).
     #[must_use]
     pub fn lost_after(mut self, silence: Option<Duration>) -> Self {
         self.patience.lost = silence;

@@ -172,6 +172,7 @@ enum Saying {
     Refuse,
     Accept,
     Have(Listing),
+    RailGone(u16),
     Credit(u64),
     Written(u64),
     Damaged,
@@ -198,6 +199,9 @@ pub(crate) struct Intake {
     rails: Vec<Rail>,
     /// The rail that the sender is told things on.
     home: Option<u16>,
+    /// Rails that are gone here and that the sender has not said to be lost, and whether it was
+    /// told on the rail that is home.
+    gone: Vec<(u16, bool)>,
     /// Checked and written.
     have: BlockSet,
     /// Being checked and written.
@@ -263,6 +267,7 @@ impl Intake {
             plan: Arc::new(BlockPlan::new(&Manifest::default(), open.block_bytes)),
             rails: Vec::new(),
             home: Some(rail),
+            gone: Vec::new(),
             have: BlockSet::new(0),
             taken: BlockSet::new(0),
             bytes: 0,
@@ -641,6 +646,7 @@ impl Intake {
         }
         self.settle(lost.rail, lost.sent_there)?;
         self.rail_mut(lost.rail)?.is_lost = true;
+        self.gone.retain(|(rail, _)| *rail != lost.rail);
         self.on_rail_gone(lost.rail);
         self.judge()?;
         Ok(Arrival::CloseRail(lost.rail))
@@ -736,6 +742,9 @@ impl Intake {
         }
         self.home = None;
         self.saying = None;
+        self.gone
+            .iter_mut()
+            .for_each(|(_, is_said)| *is_said = false);
         let is_accepted = !self.is_accept_unsaid && self.state == State::Receiving;
         if is_accepted {
             self.is_credit_stale = true;
@@ -750,6 +759,15 @@ impl Intake {
         }
         if self.complete.is_some() || self.failure.is_some() {
             self.is_verdict_unsaid = true;
+        }
+    }
+
+    /// The sender is to hear that a connection is gone: where it has sent nothing since, or its
+    /// provider lost that, it does not know.
+    pub(crate) fn tell_rail_gone(&mut self, rail: u16) {
+        let is_known = self.rail(rail).is_lost || self.gone.iter().any(|(it, _)| *it == rail);
+        if !is_known {
+            self.gone.push((rail, false));
         }
     }
 
@@ -815,6 +833,11 @@ impl Intake {
                 self.saying = Some(Saying::Missing(listing));
                 Message::Missing(list(stream, &listing, &self.ranges))
             }
+            Saying::RailGone(rail) => Message::RailLost(RailLost {
+                stream,
+                rail,
+                sent_there: self.rail(rail).arrived,
+            }),
             Saying::Credit(granted) => Message::Credit(Credit { stream, granted }),
             Saying::Written(blocks) => Message::Written(Written {
                 stream,
@@ -871,6 +894,9 @@ impl Intake {
         if let Some(listing) = self.having {
             return Some(Saying::Have(listing));
         }
+        if let Some((rail, _)) = self.gone.iter().find(|(_, is_said)| !is_said) {
+            return Some(Saying::RailGone(*rail));
+        }
         let granted = self.granted.max(self.released + self.settings.window);
         if self.is_credit_due(granted) {
             return Some(Saying::Credit(granted));
@@ -909,6 +935,12 @@ impl Intake {
             }
             Saying::Have(listing) => self.having = more(listing),
             Saying::Missing(listing) => self.missing = more(listing),
+            Saying::RailGone(gone) => {
+                let told = self.gone.iter_mut().find(|(rail, _)| *rail == gone);
+                if let Some((_, is_said)) = told {
+                    *is_said = true;
+                }
+            }
             Saying::Credit(granted) => {
                 self.granted = granted;
                 self.is_credit_stale = false;

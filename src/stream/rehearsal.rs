@@ -21,7 +21,7 @@ use crate::buffer::SharedBufferManager;
 use crate::endpoint::protocol::connection::Form;
 
 pub(super) use crew::Crew;
-pub(super) use script::{Mishap, Script, Side, Wish};
+pub(super) use script::{End, Mishap, Script, Side, Wish};
 pub(super) use shore::Shore;
 pub(super) use world::World;
 
@@ -265,6 +265,71 @@ fn a_rail_that_is_refused_when_it_was_ready_is_one_rail_less() {
         world.close().expect("everything is back");
     }
     assert!(refused > 0, "no rail came too late");
+}
+
+/// Blocks enough for some milliseconds on three connections, and one mishap on the way.
+fn on_three_rails(seed: u64, form: Form, at: Duration, mishap: Mishap) -> Script {
+    let options = SendOptions::default().rails(3);
+    let mut script = Script::quiet(form).sending(&[1_200_000], options);
+    script.seed = seed;
+    script.sender.block_bytes = 4096;
+    script.mishaps.push((at, mishap));
+    script
+}
+
+/// One of three connections breaks in the middle, and only the side hears of it which had something
+/// to send just then: it tells the other one by another connection. Before, a sender that had not
+/// heard of it waited until the connection had been silent for as long as may be.
+#[test]
+fn a_rail_that_is_cut_under_one_side_is_taken_over_at_once() {
+    let mut lost = 0;
+    for form in [Form::Msg, Form::Rdm] {
+        for seed in 0..150 {
+            let at = Duration::from_micros(1500 + 10 * seed);
+            let mut world = World::new(on_three_rails(seed, form, at, Mishap::Cut(seed)));
+            let ended = world.run().expect("it is over").remove(0);
+            let outcome = &ended.outcomes[0];
+            let report = &outcome.report;
+            assert!(outcome.result.is_ok(), "{form:?}, {seed}: {outcome:?}");
+            let soon = Duration::from_secs(1);
+            assert!(report.took < soon, "{form:?}, {seed}: {report:?}");
+            lost += report.rails_lost;
+            world.settle().expect("nothing is left");
+            world.close().expect("everything is back");
+        }
+    }
+    assert!(lost > 20, "{lost} rails were lost");
+}
+
+/// A provider's own connection breaks and is made anew, and messages are lost that both sides take
+/// for sent: their connection ends when they have not come for as long as a peer may be silent, and
+/// others take over. Before, both sides waited for each other until `stalled_after` was over.
+#[test]
+fn what_is_lost_on_the_way_ends_its_connection_and_no_more() {
+    let (mut lost, mut anew) = (0, 0);
+    for end in [End::Dialing, End::Accepting] {
+        for seed in 0..150 {
+            let at = Duration::from_micros(25 * seed);
+            let script = on_three_rails(seed, Form::Rdm, at, Mishap::Lose(seed, end));
+            let silence = script.times.lost;
+            let mut world = World::new(script);
+            let ended = world.run();
+            let ended = ended.unwrap_or_else(|what| panic!("{end:?}, {seed}: {what}"));
+            let outcome = &ended[0].outcomes[0];
+            let report = &outcome.report;
+            assert!(outcome.result.is_ok(), "{end:?}, {seed}: {outcome:?}");
+            // A question after a third of it, and then all of it; and what else there is to do.
+            assert!(report.took < silence * 3 / 2, "{end:?}, {seed}: {report:?}");
+            lost += report.rails_lost;
+            anew += report.reconnects;
+            world.settle().expect("nothing is left");
+            world.close().expect("everything is back");
+        }
+    }
+    assert!(
+        lost > 50,
+        "{lost} rails were lost, {anew} sessions begun anew"
+    );
 }
 
 /// Memory that was lent and can't be sent from: before, nothing was said of it, and the transfer stood still for as long as may be, again and again.

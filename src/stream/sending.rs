@@ -403,7 +403,9 @@ impl Outlay {
         }
         let lost = self.rails.iter().position(|it| {
             let is_said = it.lost_said_on.is_some_and(|on| self.rail(on).is_live);
-            it.is_lost && it.sent > 0 && !is_said
+            // Even if it carried nothing: the receiver may say things there, and not have heard of
+            // its end.
+            it.is_lost && !is_said
         });
         if let Some(lost) = lost {
             return Some(Saying::RailLost(lost as u16));

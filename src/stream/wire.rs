@@ -151,6 +151,8 @@ bitflags::bitflags! {
         const RESUME = 1 << 4;
         /// The receiver says so while its sink works.
         const WORKING = 1 << 5;
+        /// The receiver says when a connection of several is gone.
+        const RAIL_GONE = 1 << 6;
     }
 }
 
@@ -322,12 +324,12 @@ pub(crate) struct Finish {
     pub(crate) blake3: Option<[u8; HASH_LEN]>,
 }
 
-/// A connection was lost, and with it blocks, maybe.
+/// A connection was lost, and with it blocks, maybe. From either side: the other may not know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RailLost {
     pub(crate) stream: u32,
     pub(crate) rail: u16,
-    /// Blocks of the stream that were sent on it.
+    /// Blocks of the stream that were sent on it; as a receiver says it, those that came.
     pub(crate) sent_there: u64,
 }
 

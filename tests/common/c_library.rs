@@ -1,7 +1,7 @@
 //! Fake libraries, built from C sources of our own.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -27,9 +27,12 @@ pub(crate) fn compiled(name: &str, source: &str, flags: &[String]) -> Result<Pat
     std::fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
     let unfinished = tempfile::NamedTempFile::new_in(&dir).map_err(|error| error.to_string())?;
     compile(source, flags, unfinished.path())?;
-    // Others may do the same at the same time: whoever comes last wins, with the same.
-    std::fs::rename(unfinished.path(), &path).map_err(|error| error.to_string())?;
-    Ok(path)
+    // Others may do the same at the same time: whoever comes first wins. The file stays from then
+    // on, for who has loaded it and loads it by another name would else have two libraries.
+    match std::fs::hard_link(unfinished.path(), &path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error.to_string()),
+        _ => Ok(path),
+    }
 }
 
 /// Where they are kept: cargo's folder for that, which unit tests do not have, or beside this program.

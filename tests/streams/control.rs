@@ -276,7 +276,7 @@ fn rails(domain: &Arc<Domain>, transport: Transport, cut: bool) {
         );
     }
     gate.open();
-    let outcome = transfer.wait(by()).unwrap().pop().unwrap();
+    let outcome = over(&transfer, &sender, &receiver).pop().unwrap();
     outcome.result.unwrap();
     let lost = outcome.report.rails_lost;
     match domain.fabric().endpoint_kind() {

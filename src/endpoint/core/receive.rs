@@ -845,6 +845,8 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 conn.machine.tick(now);
                 conn.give_up_on_early(now);
+                let limit = self.settings.patience.lost;
+                conn.give_up_on_owed(now, limit, self.backlog.is_read());
                 self.touched.push(id);
             }
         }

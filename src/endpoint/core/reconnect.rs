@@ -175,6 +175,7 @@ pub(crate) fn is_worth_a_retry(reason: &CloseReason) -> bool {
         | CloseReason::HandshakeTimedOut
         | CloseReason::PeerLost { .. }
         | CloseReason::PeerSilent { .. }
+        | CloseReason::MessageLost { .. }
         | CloseReason::PeerTruncated { .. }
         | CloseReason::ClosedByDeadline
         | CloseReason::RevokeDeadline

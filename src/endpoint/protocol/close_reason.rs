@@ -73,6 +73,14 @@ pub enum CloseReason {
         /// The setting: it was silent for at least as long.
         silence: Duration,
     },
+    /// Over FI_EP_RDM: a message that the peer has sent did not come, though the peer answers and
+    /// has been heard of it, or of one behind it, for as long as it may be silent. A provider that
+    /// makes a connection of its own anew loses what lay in it, and tells nobody.
+    #[error("the provider lost a message: it was sent, and has not come for {waited:?}")]
+    MessageLost {
+        /// The setting: it was waited for as long, at least.
+        waited: Duration,
+    },
     /// The peer gave the established connection up and said so.
     #[error("given up by the peer: {0}")]
     PeerAborted(Refusal),

@@ -22,9 +22,9 @@ pub(crate) use crate::endpoint::protocol::close_reason::{CloseReason, Violation}
 use crate::endpoint::protocol::credit::{ReceiveCredits, SendCredits};
 use crate::endpoint::protocol::liveness::{Patience, Silence, Verdict};
 use crate::endpoint::protocol::wire::{
-    self, ByeReason, Control, ControlBody, ControlKind, HELLO_LEN, HeaderMode, Hello, HelloKind,
-    Refusal, RefusalCode, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest, WindowId,
-    WireError,
+    self, ByeReason, Control, ControlBody, ControlKind, Counts, HELLO_LEN, HeaderMode, Hello,
+    HelloKind, Refusal, RefusalCode, SubscriptionAnswer, SubscriptionOutcome, SubscriptionRequest,
+    WindowId, WireError,
 };
 use crate::errno::FabricErrno;
 pub(crate) use fences::FENCE_MESSAGES_MAX;
@@ -329,6 +329,8 @@ pub(crate) struct Connection {
     receive: ReceiveCredits,
     /// Data messages posted and not yet completed.
     posted: u64,
+    /// Numbered messages up to this one were done with when nothing was posted, modulo 2^32.
+    settled: u32,
     bye_reason: ByeReason,
     /// Our bye was handed to the endpoint / its send completed.
     bye_sent: bool,
@@ -412,6 +414,7 @@ impl Connection {
             send: SendCredits::new(0, 0),
             receive: ReceiveCredits::new(local.credits),
             posted: 0,
+            settled: 0,
             bye_reason: ByeReason::DONE,
             bye_sent: false,
             bye_done: false,
@@ -529,7 +532,10 @@ impl Connection {
             Ok(Control::Refusal(refusal)) => self.on_refusal(refusal),
             Ok(Control::Hello(hello)) => self.on_hello(hello),
             Ok(Control::Credit { granted }) => self.on_credit(granted),
-            Ok(Control::Heartbeat { number, answer }) => self.on_heartbeat(number, answer, now),
+            Ok(Control::Heartbeat { number, answer }) => {
+                self.on_heartbeat(number, answer, now);
+                self.on_counts(body);
+            }
             Ok(Control::Bye {
                 last_sequence,
                 reason,
@@ -1231,7 +1237,7 @@ impl Connection {
             return None;
         }
         if let Some(heartbeat) = self.next_heartbeat() {
-            return Some(self.control(&heartbeat));
+            return Some(self.beat(&heartbeat));
         }
         if self.peer_bye.is_none()
             && !self.credit_under_way
@@ -1249,6 +1255,37 @@ impl Connection {
             return Some(self.control(&bye));
         }
         None
+    }
+
+    /// In the RDM form it says what was sent and granted, too: a provider that makes its own
+    /// connection anew loses messages, and nobody is told.
+    fn beat(&mut self, heartbeat: &Control) -> Action {
+        if self.posted == 0 {
+            let immediates = self.windows.as_ref().map_or(0, |it| it.immediates());
+            let numbered = (self.send.used() - immediates) as u32;
+            self.settled = numbered.wrapping_add(self.headers.sent);
+        }
+        let counts = Counts {
+            sent: self.settled,
+            granted: match self.credit_under_way {
+                true => 0,
+                false => self.receive.granted(),
+            },
+        };
+        match (self.control(heartbeat), self.form) {
+            (Action::SendControl { cq_data, body }, Form::Rdm) => Action::SendControl {
+                cq_data,
+                body: body.with_counts(counts),
+            },
+            (beat, _) => beat,
+        }
+    }
+
+    /// A message of the peer's was sent, it says, and has not come although it has had its time.
+    pub(crate) fn on_message_lost(&mut self, waited: Duration) {
+        if self.listens() {
+            self.end(CloseReason::MessageLost { waited });
+        }
     }
 
     /// An answer, or a question when the last one was answered.
@@ -1396,6 +1433,19 @@ impl Connection {
         };
         if let Some(what) = wrong {
             self.violate(Violation::OutOfTurn(what));
+        }
+    }
+
+    /// A grant that was lost is said again beside a heartbeat; what is not above the last one is
+    /// none.
+    fn on_counts(&mut self, body: &[u8]) {
+        let counts = Counts::parse(body).filter(|_| self.form == Form::Rdm);
+        if let Some(Counts { granted, .. }) = counts
+            && self.state != State::Closed
+            && granted > self.send.granted()
+            && let Err(error) = self.send.grant(granted)
+        {
+            self.violate(error);
         }
     }
 

@@ -86,6 +86,11 @@ impl SendCredits {
         self.granted - self.used
     }
 
+    /// Messages that the peer has allowed since the connection began.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
+    }
+
     /// Messages posted since the connection began.
     pub(crate) fn used(&self) -> u64 {
         self.used
@@ -162,6 +167,11 @@ impl ReceiveCredits {
     /// Data messages received since the connection began.
     pub(crate) fn received(&self) -> u64 {
         self.received
+    }
+
+    /// Data messages allowed since the connection began.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
     }
 
     /// Whether the peer has a credit that it has not used yet.

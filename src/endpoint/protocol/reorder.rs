@@ -61,6 +61,21 @@ impl<T> Reorder<T> {
         Ok(())
     }
 
+    /// The number of the message that is due.
+    pub(crate) fn due(&self) -> u32 {
+        self.next
+    }
+
+    /// Whether so many messages may have been sent.
+    pub(crate) fn may_be(&self, sent: u32) -> bool {
+        sent.wrapping_sub(self.next) <= self.window
+    }
+
+    /// Whether messages behind the one that is due are here.
+    pub(crate) fn has_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
     /// The message that is due, if it is here.
     pub(crate) fn take_next(&mut self) -> Option<T> {
         let message = self.early.front_mut()?.take()?;

@@ -803,7 +803,42 @@ pub(crate) struct ControlBody {
     len: u8,
 }
 
+/// What a side of the RDM form says beside a heartbeat, where providers may lose what they took for
+/// sent: the peer learns of messages that have not come, and of a grant. Who says nothing of it has
+/// zeros there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Numbered messages that were sent, and are done with at the sender's provider: modulo 2^32.
+    pub(crate) sent: u32,
+    /// Data messages that the speaker has allowed since the beginning; 0 where a credit says so
+    /// just now.
+    pub(crate) granted: u64,
+}
+
+/// Set where counts are said.
+const COUNTED: u64 = 1 << 63;
+
+impl Counts {
+    /// What the body of a heartbeat says.
+    pub(crate) fn parse(body: &[u8]) -> Option<Self> {
+        let wire = read::<ControlWire>(body).ok()?;
+        let said = wire.value2.get();
+        (said & COUNTED != 0).then(|| Self {
+            sent: said as u32,
+            granted: wire.number.get(),
+        })
+    }
+}
+
 impl ControlBody {
+    /// A heartbeat that says this, too.
+    pub(crate) fn with_counts(mut self, counts: Counts) -> Self {
+        let said = COUNTED | u64::from(counts.sent);
+        self.bytes[8..16].copy_from_slice(&counts.granted.to_le_bytes());
+        self.bytes[24..32].copy_from_slice(&said.to_le_bytes());
+        self
+    }
+
     /// What is to be sent.
     pub(crate) fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]

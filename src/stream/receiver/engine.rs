@@ -18,7 +18,7 @@ use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
 use crate::stream::handshake::Then;
 use crate::stream::outbox::Pumped;
 use crate::stream::receiving::{Intake, Refusal};
-use crate::stream::wire::{BlockHeader, Kind, Message, Reason, Refuse};
+use crate::stream::wire::{BlockHeader, Features, Kind, Message, Reason, Refuse};
 use crate::stream::workers::guarded;
 use crate::stream::{BlockSink, RefusalCode, StreamError, StreamViolation, report};
 use crate::{Error, PeerAddr};
@@ -361,6 +361,7 @@ impl Engine {
         };
         let name = agreed.session;
         (guest.rail, guest.rails) = (agreed.rail, agreed.rails);
+        guest.hears_of_rails = agreed.features.contains(Features::RAIL_GONE);
         // A rail of a session that is known, or the first of a new one.
         let id = match self.by_name.get(&name) {
             Some(id) => {

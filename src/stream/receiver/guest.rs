@@ -30,6 +30,8 @@ pub(super) struct Guest {
     pub(super) rail: u16,
     /// Connections that its sender wants for the session.
     pub(super) rails: u16,
+    /// Its sender hears of connections that are gone here.
+    pub(super) hears_of_rails: bool,
     pub(super) outbox: Outbox,
     pub(super) last_heard: Instant,
     /// It is told its last words, and left by then.
@@ -59,6 +61,7 @@ impl Guest {
             session: None,
             rail: 0,
             rails: 1,
+            hears_of_rails: false,
             outbox,
             last_heard: tools.now,
             leave_by: None,

@@ -737,6 +737,10 @@ impl Session {
         let gone = self.rails.iter().find(|(rail, _)| *rail == connection);
         if let (Some((_, number)), Some(intake)) = (gone, &mut self.intake) {
             intake.on_rail_gone(*number);
+            let mut others = self.rails.iter().filter_map(|(rail, _)| guests.get(rail));
+            if others.any(|guest| guest.hears_of_rails) {
+                intake.tell_rail_gone(*number);
+            }
             if let Some(landings) = &mut self.landings {
                 landings.on_rail_gone(*number);
             }

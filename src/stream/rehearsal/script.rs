@@ -18,11 +18,21 @@ pub(in crate::stream) enum Side {
     Receiver(usize),
 }
 
+/// Which end of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::stream) enum End {
+    Dialing,
+    Accepting,
+}
+
 /// Something that goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::stream) enum Mishap {
     /// A connection breaks, one of those that stand.
     Cut(u64),
+    /// What one end of a connection has sent, the one that dialed or the other, and what has not
+    /// arrived, is lost, and nobody hears of it: only over datagrams.
+    Lose(u64, End),
     /// The next dials to a receiver come to nothing.
     Refuse(usize, usize),
     /// A side does nothing for so long.
@@ -149,6 +159,7 @@ impl Script {
         };
         script.mishaps = script.go_wrong(dice);
         script.swallow_some(dice);
+        script.lose_some();
         script
     }
 
@@ -258,6 +269,18 @@ impl Script {
         }
     }
 
+    /// Over datagrams, every second time, what is on its way in one direction is lost. By dice of
+    /// its own: what else a seed stands for stays.
+    fn lose_some(&mut self) {
+        let mut dice = dice(!self.seed);
+        if self.net.form == Form::Rdm && dice.one_in(2) {
+            let at = Duration::from_micros(dice.roll(100_000));
+            let end = pick(&mut dice, &[End::Dialing, End::Accepting]);
+            let lose = Mishap::Lose(dice.roll(u64::MAX), end);
+            self.mishaps.push((at, lose));
+        }
+    }
+
     /// Where it may end badly, messages are never said.
     fn swallow_some(&mut self, dice: &mut Dice) {
         if self.is_mild {
@@ -295,6 +318,7 @@ impl Script {
             }
             Mishap::Late(_, time) => *time * 2 > limit,
             Mishap::Slow(_, each, _) => *each * 2 > limit,
+            Mishap::Lose(..) => true,
             Mishap::Cut(_) | Mishap::Refuse(..) => false,
         });
         let lost = self.sender.faults.is_some();
@@ -307,7 +331,7 @@ impl Script {
         let over = self.mishaps.iter().map(|(at, mishap)| match mishap {
             Mishap::Freeze(_, time) | Mishap::Jam(_, time) | Mishap::Dark(_, time) => *at + *time,
             Mishap::Late(_, time) | Mishap::Slow(_, _, time) => *at + *time,
-            Mishap::Cut(_) | Mishap::Refuse(..) => *at,
+            Mishap::Cut(_) | Mishap::Lose(..) | Mishap::Refuse(..) => *at,
         });
         let last_wish = self.wishes.iter().map(|(at, _)| *at).max();
         let over = over.max().max(last_wish).unwrap_or_default();

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::{Duration, Instant};
 
 use super::goods::{Goods, Shelves};
-use super::script::{Mishap, Script, Side, Wish, dice};
+use super::script::{End, Mishap, Script, Side, Wish, dice};
 use super::shore::Shore;
 use crate::clock::Clock;
 use crate::endpoint::duplex::faults::Dice;
@@ -201,6 +201,15 @@ impl World {
                 }
                 return;
             }
+            Mishap::Lose(which, end) => {
+                let dialed = self.standing(which);
+                let lost = match end {
+                    End::Dialing => dialed,
+                    End::Accepting => dialed.and_then(|conn| self.net.other_end(conn)),
+                };
+                lost.into_iter().for_each(|conn| self.net.lose(conn));
+                return;
+            }
             Mishap::Refuse(receiver, dials) => {
                 let links = self.shores[&Side::Receiver(receiver)].links();
                 return self.net.refuse_dials(links[0], dials);
@@ -243,7 +252,7 @@ impl World {
                 let at = self.dark.iter().position(|dark| *dark == conn as usize);
                 self.dark.remove(at.expect("it began"));
             }
-            Mishap::Cut(_) | Mishap::Refuse(..) => {}
+            Mishap::Cut(_) | Mishap::Lose(..) | Mishap::Refuse(..) => {}
         }
     }
 

@@ -492,11 +492,7 @@ impl Lane {
     ) {
         // The peer is told, where there is something to tell.
         self.rails[rail].pump(tools);
-        let failed = &mut self.rails[rail];
-        let was_ready = std::mem::replace(&mut failed.stage, RailStage::Gone) == RailStage::Ready;
-        if let Some(connection) = failed.connection.take() {
-            tools.leave(failed.port, connection, true);
-        }
+        let was_ready = self.leave_rail(rail, true, tools);
         if !self.rails.iter().any(Rail::is_ready) {
             return self.on_refused(error, shipment, tools);
         }
@@ -504,6 +500,41 @@ impl Lane {
         if was_ready {
             self.give_back_of(rail);
         }
+    }
+
+    /// One connection is left, and others go on. Whether it was ready.
+    fn leave_rail(&mut self, rail: usize, politely: bool, tools: &mut Tools) -> bool {
+        let left = &mut self.rails[rail];
+        let stage = std::mem::replace(&mut left.stage, RailStage::Gone);
+        if let Some(connection) = left.connection.take() {
+            tools.leave(left.port, connection, politely);
+        }
+        stage == RailStage::Ready
+    }
+
+    /// The receiver has lost one of the connections, which this side may not have heard of: what it
+    /// says of it comes by another one.
+    fn on_rail_gone(
+        &mut self,
+        number: u16,
+        shipment: &Shipment,
+        tools: &mut Tools,
+    ) -> Result<(), StreamError> {
+        let Some(rail) = self.rails.iter().position(|it| it.number == number) else {
+            let (what, value) = ("the number of a connection", number.into());
+            return Err(StreamViolation::Count { what, value }.into());
+        };
+        if self.rails[rail].stage == RailStage::Gone {
+            return Ok(());
+        }
+        let was_ready = self.leave_rail(rail, false, tools);
+        if !self.rails.iter().any(Rail::is_ready) {
+            let error = StreamError::Lost(CloseReason::PeerLost { errno: None });
+            self.on_lost(error, shipment, tools);
+        } else if was_ready {
+            self.give_back_of(rail);
+        }
+        Ok(())
     }
 
     /// A connection that was ready is gone, and others are not: what was on the way there may have arrived, and the receiver says what it lacks.
@@ -551,6 +582,11 @@ impl Lane {
             };
             self.on_rail_failed(rail, error, shipment, tools);
             return Ok(());
+        }
+        if let Message::RailLost(lost) = &message
+            && self.rails[rail].hears_of_rails()
+        {
+            return self.on_rail_gone(lost.rail, shipment, tools);
         }
         let Some(outlay) = &mut self.outlay else {
             let kind = message.kind().0;

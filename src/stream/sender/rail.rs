@@ -118,6 +118,12 @@ impl Rail {
         agreed.is_some_and(|agreed| agreed.features.contains(Features::WORKING))
     }
 
+    /// Whether the receiver says which connections are gone.
+    pub(super) fn hears_of_rails(&self) -> bool {
+        let agreed = self.agreed.as_ref();
+        agreed.is_some_and(|agreed| agreed.features.contains(Features::RAIL_GONE))
+    }
+
     /// Bytes that a control message may have.
     pub(super) fn control_room(&self) -> usize {
         CONTROL_ROOM.min(

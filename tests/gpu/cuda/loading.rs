@@ -4,6 +4,7 @@ use fabricast::Region;
 use fabricast::cuda::{CudaError, CudaUnavailable, Device, MemoryKind, Stream};
 use fabricast::memory::MemoryError;
 
+use crate::c_library::compiled;
 use crate::fake_cuda::{in_child, over_the_fake};
 
 #[test]
@@ -69,4 +70,35 @@ fn a_device_that_is_not_there_is_named() {
         assert_eq!(Device::all().map(|all| all.len()), Ok(2));
         Stream::new(Device::new(1).expect("the second")).expect("a stream of it");
     });
+}
+
+/// Who has loaded a fake by one name and loads it by another has one fake, not two: the file that
+/// was there first stays. Before, each process that had found none put its own in the place of the
+/// last one's, and memory of one fake was unknown to the other.
+#[test]
+fn a_fake_that_several_build_at_once_is_the_first_ones() {
+    use std::os::unix::fs::MetadataExt;
+    if std::env::var_os("FABRICAST_TEST_FAKES").is_some() {
+        return println!("SKIPPED: the fakes are prebuilt");
+    }
+    let unique = tempfile::tempdir().expect("a folder");
+    let source = format!("/* {} */ int a_fake;", unique.path().display());
+    let build = || {
+        let path = compiled("libfake_of_many.so", &source, &[])?;
+        let file = std::fs::metadata(&path).expect("there");
+        Ok::<_, String>((file.ino(), path))
+    };
+    let built: Vec<_> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..6).map(|_| scope.spawn(build)).collect();
+        let all = all.into_iter();
+        all.map(|one| one.join().expect("no panic")).collect()
+    });
+    let (last, path) = match build() {
+        Ok(last) => last,
+        Err(why) => return println!("SKIPPED: no fake can be built: {why}"),
+    };
+    let folder = path.parent().expect("in a folder");
+    std::fs::remove_dir_all(folder).expect("removed");
+    let is_last = |one: &Result<_, _>| matches!(one, Ok((file, _)) if *file == last);
+    assert!(built.iter().all(is_last), "{built:?}, {last}");
 }

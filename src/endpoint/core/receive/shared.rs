@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Conn, Due, Op, Operation, Posted, ReceiveCore};
 use crate::Error;
@@ -16,7 +16,7 @@ use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::{ConnKey, Link};
 use crate::endpoint::protocol::connection::{Action, CloseReason, Form, Violation};
 use crate::endpoint::protocol::reorder::Reorder;
-use crate::endpoint::protocol::wire::{self, Control, ControlKind};
+use crate::endpoint::protocol::wire::{self, Control, ControlKind, Counts};
 use crate::error::CompletionError;
 use crate::stats;
 
@@ -67,10 +67,26 @@ pub(super) fn share<L: Link>(
 /// A message, its length and its mark.
 pub(super) type Early = (BufferMut, usize, u32);
 
-/// What came before its turn on one connection: messages, and a goodbye.
+/// Before a message is given up for lost, this side looks once more: what came while it did not
+/// look may lie in a queue.
+const SECOND_LOOK: Duration = Duration::from_millis(100);
+
+/// What came before its turn on one connection, messages and a goodbye, and what is known to come
+/// and did not.
 pub(super) struct EarlyMessages {
     messages: Reorder<Due<Early>>,
     bye: Option<LateBye>,
+    /// So many messages were sent, as the peer says: modulo 2^32.
+    said: u32,
+    owed: Option<Owed>,
+}
+
+/// The message that is due was sent: the peer says so, or one behind it is here.
+#[derive(Clone, Copy)]
+struct Owed {
+    number: u32,
+    until: Instant,
+    is_last_look: bool,
 }
 
 impl EarlyMessages {
@@ -78,13 +94,59 @@ impl EarlyMessages {
         Box::new(Self {
             messages: Reorder::new(window),
             bye: None,
+            said: 0,
+            owed: None,
         })
     }
 
-    /// Until when the goodbye waits.
+    /// Until when the goodbye waits, and the message that is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.bye.as_ref().map(|bye| bye.until)
+        let bye = self.bye.as_ref().map(|bye| bye.until);
+        bye.into_iter().chain(self.owed.map(|it| it.until)).min()
     }
+
+    /// The peer has sent so many messages. What it said before is less, and may come later.
+    fn on_said(&mut self, said: u32) {
+        if is_above(said, self.said) {
+            self.said = said;
+        }
+    }
+
+    /// Whether the message that is due should be here.
+    fn is_owed(&self) -> bool {
+        self.messages.has_early() || is_above(self.said, self.messages.due())
+    }
+
+    /// From now on, the message that is due has so long to come.
+    fn expect(&mut self, now: Instant, limit: Option<Duration>) {
+        let number = self.messages.due();
+        if !self.is_owed() {
+            self.owed = None;
+        } else if self.owed.is_none_or(|owed| owed.number != number) {
+            let until = limit.and_then(|limit| now.checked_add(limit));
+            self.owed = until.map(|until| Owed {
+                number,
+                until,
+                is_last_look: false,
+            });
+        }
+    }
+
+    /// Whether it has had its time, and a moment more.
+    fn is_lost(&mut self, now: Instant) -> bool {
+        let Some(owed) = self.owed.as_mut().filter(|owed| owed.until <= now) else {
+            return false;
+        };
+        let is_last = std::mem::replace(&mut owed.is_last_look, true);
+        owed.until = now + SECOND_LOOK;
+        is_last
+    }
+}
+
+/// Of two counts modulo 2^32.
+fn is_above(count: u32, than: u32) -> bool {
+    let ahead = count.wrapping_sub(than);
+    ahead != 0 && ahead < 1 << 31
 }
 
 /// A goodbye whose sender says that it sent more than has come so far.
@@ -102,6 +164,15 @@ impl<C> Conn<C> {
             let (buffer, len, mark) = bye.message;
             let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
             self.machine.on_control(mark, body, now);
+        }
+    }
+
+    /// A message that was sent has not come in time: then it never will. `is_read`: what came lies
+    /// in no queue.
+    pub(super) fn give_up_on_owed(&mut self, now: Instant, limit: Option<Duration>, is_read: bool) {
+        let early = self.early.as_mut();
+        if early.is_some_and(|early| early.is_lost(now) && is_read) {
+            self.machine.on_message_lost(limit.unwrap_or_default());
         }
     }
 }
@@ -161,6 +232,11 @@ impl<L: Link> ReceiveCore<L> {
                 self.put_due(id, number, Due::Message((buffer, len, mark)), events);
             }
             ControlKind::BYE => self.on_bye(id, (buffer, len, mark), events),
+            ControlKind::HEARTBEAT => {
+                let counts = Counts::parse(&buffer[..len.min(wire::CONTROL_LEN_MAX)]);
+                self.on_received(id, buffer, len, Some(mark.into()), events);
+                self.on_said(id, counts);
+            }
             _ => self.on_received(id, buffer, len, Some(mark.into()), events),
         }
     }
@@ -229,8 +305,33 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn next_in_turn(&mut self, id: ConnectionId) -> Option<Due<Early>> {
-        let conn = self.conns.get_mut(id)?;
-        conn.early.as_mut()?.messages.take_next()
+        let early = self.conns.get_mut(id)?.early.as_mut()?;
+        let next = early.messages.take_next();
+        if next.is_none() && (early.owed.is_some() || early.is_owed()) {
+            early.expect(self.clock.now(), self.settings.patience.lost);
+        }
+        next
+    }
+
+    /// The peer says how much it has sent.
+    fn on_said(&mut self, id: ConnectionId, counts: Option<Counts>) {
+        let Some(Conn {
+            machine,
+            early: Some(early),
+            ..
+        }) = self.conns.get_mut(id)
+        else {
+            return;
+        };
+        let Some(Counts { sent, .. }) = counts else {
+            return;
+        };
+        if is_above(sent, early.messages.due()) && !early.messages.may_be(sent) {
+            let what = "a count of more messages than it may send";
+            return machine.violate(Violation::OutOfTurn(what));
+        }
+        early.on_said(sent);
+        early.expect(self.clock.now(), self.settings.patience.lost);
     }
 
     /// The goodbye that waited, if everything is here now that was sent before it.
@@ -449,5 +550,49 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.return_one_sided(one_sided, events);
         self.release_quarantine(events);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_message_that_is_owed_has_its_time_and_one_more_look() {
+        let now = Instant::now();
+        let mut early = EarlyMessages::boxed(8);
+        early.expect(now, Some(LIMIT));
+        assert_eq!(early.deadline(), None, "nothing is owed");
+        early.on_said(2);
+        early.expect(now, Some(LIMIT));
+        assert_eq!(early.deadline(), Some(now + LIMIT));
+        // Hearing of more, and of less, which comes late, gives it no more time.
+        early.on_said(3);
+        early.on_said(1);
+        early.expect(now + LIMIT / 2, Some(LIMIT));
+        assert_eq!(early.deadline(), Some(now + LIMIT));
+        assert!(!early.is_lost(now + LIMIT / 2));
+        assert!(!early.is_lost(now + LIMIT), "it may lie in a queue");
+        assert_eq!(early.deadline(), Some(now + LIMIT + SECOND_LOOK));
+        assert!(!early.is_lost(now + LIMIT));
+        assert!(early.is_lost(now + LIMIT + SECOND_LOOK));
+    }
+
+    #[test]
+    fn without_a_limit_of_silence_nothing_is_given_up() {
+        let mut early = EarlyMessages::boxed(8);
+        early.on_said(1);
+        early.expect(Instant::now(), None);
+        assert_eq!(early.deadline(), None);
+    }
+
+    #[test]
+    fn counts_are_compared_around_their_end() {
+        assert!(is_above(1, 0) && is_above(3, u32::MAX));
+        assert!(!is_above(0, 0) && !is_above(u32::MAX, 3));
+        let none = EarlyMessages::boxed(8);
+        assert!(none.messages.may_be(8) && !none.messages.may_be(9));
     }
 }

@@ -132,6 +132,18 @@ impl Net {
         }
     }
 
+    /// RDM form: messages of one end that have not arrived are lost, and it is told that they were
+    /// sent: so it is where a provider's own connection breaks and is made anew, and the kernel had
+    /// them. One-sided operations wait for the other end, and fail.
+    pub(crate) fn lose(&self, end: ConnKey) {
+        let mut state = self.state();
+        let sends = std::mem::take(&mut state.conns[end].sends);
+        for sent in &sends {
+            let errno = sent.rma.map(|_| libc::EHOSTUNREACH);
+            state.finish_send(end, sent, errno);
+        }
+    }
+
     /// The next dials to this link come to nothing: they are refused, or, in the RDM form, never heard.
     pub(crate) fn refuse_dials(&self, link: usize, dials: usize) {
         self.state().links[link].late.refuses = dials;

@@ -713,6 +713,11 @@ fn reasons_read_as_sentences() {
         CloseReason::PeerLost { errno: None }.to_string(),
         "the peer was lost"
     );
+    let waited = Duration::from_secs(30);
+    assert_eq!(
+        CloseReason::MessageLost { waited }.to_string(),
+        "the provider lost a message: it was sent, and has not come for 30s"
+    );
     let violation = Violation::from(CreditError::Overrun { granted: 4 });
     let told = CloseReason::Violation(violation).to_string();
     assert_eq!(
@@ -1101,4 +1106,96 @@ fn a_peer_without_the_features_asked_for_is_refused() {
     actions(&mut c);
     c.on_connected(&hello_of(plain, HelloKind::Ack));
     assert_closed(&mut c, CloseReason::RefusedPeer(refusal));
+}
+
+/// Two sides of the RDM form.
+fn rdm_pair(local: LocalParams, now: Instant) -> (Connection, Connection) {
+    let mut initiator = Connection::initiate(Form::Rdm, local, now);
+    let (_, hello) = message(&actions(&mut initiator)[0]);
+    let mut acceptor = Connection::accept(Form::Rdm, local, &hello, now);
+    let (cq_data, ack) = message(&actions(&mut acceptor)[0]);
+    initiator.on_control(cq_data, &ack, now);
+    acceptor.on_control_done(ControlKind::HELLO_ACK);
+    for side in [&mut initiator, &mut acceptor] {
+        assert_eq!(actions(side), [Action::Established]);
+        side.tick(now);
+    }
+    (initiator, acceptor)
+}
+
+/// A provider that makes a connection of its own anew loses what lay in it: the next heartbeat says
+/// it again.
+#[test]
+fn a_grant_that_was_lost_is_said_again_beside_a_heartbeat() {
+    let now = Instant::now();
+    let (mut sender, mut receiver) = rdm_pair(impatient(), now);
+    for _ in 0..4 {
+        sender.on_data_posted().unwrap();
+        receiver.on_data(1).unwrap();
+    }
+    assert_eq!(sender.may_send(), Err(Blocked::NoCredit));
+    receiver.on_reposted(4);
+    // This one never comes.
+    assert_eq!(
+        said(&actions(&mut receiver)[0]),
+        Control::Credit { granted: 8 }
+    );
+    receiver.on_control_done(ControlKind::CREDIT);
+    let asked = sleep(&mut receiver, now + T1);
+    let (cq_data, question) = message(&asked[0]);
+    let counts = Counts {
+        sent: 0,
+        granted: 8,
+    };
+    assert_eq!(Counts::parse(&question), Some(counts));
+    sender.on_control(cq_data, &question, now);
+    assert_eq!(sender.may_send(), Ok(()));
+    assert_eq!(sender.credits(), 4);
+    // While some are in flight, its own count is that of before; then it is of all.
+    let (_, answer) = message(&actions(&mut sender)[0]);
+    assert_eq!(Counts::parse(&answer).map(|it| it.sent), Some(0));
+    for _ in 0..4 {
+        sender.on_data_done();
+    }
+    sender.on_control_done(ControlKind::HEARTBEAT);
+    let asked = sleep(&mut sender, now + T1);
+    let (_, question) = message(&asked[0]);
+    assert_eq!(Counts::parse(&question).map(|it| it.sent), Some(4));
+    // More than it may ever have.
+    let too_many = heartbeat(2, false).encode();
+    let too_many = too_many.with_counts(Counts {
+        sent: 0,
+        granted: 99,
+    });
+    sender.on_control(cq_data, too_many.as_slice(), now);
+    assert!(
+        matches!(
+            sender.close_reason(),
+            Some(CloseReason::Violation(Violation::Credit(_)))
+        ),
+        "{:?}",
+        sender.close_reason()
+    );
+}
+
+#[test]
+fn a_message_that_is_lost_ends_the_connection_and_the_peer_is_told() {
+    let now = Instant::now();
+    let (mut sender, mut receiver) = rdm_pair(impatient(), now);
+    receiver.on_message_lost(T2);
+    let told = actions(&mut receiver);
+    let (cq_data, body) = message(&told[0]);
+    assert_eq!(
+        told[1],
+        Action::Close(CloseReason::MessageLost { waited: T2 })
+    );
+    sender.on_control(cq_data, &body, now);
+    let refusal = Refusal::new(RefusalCode::ABORTED, [0, 0]);
+    assert_closed(&mut sender, CloseReason::PeerAborted(refusal));
+    // Behind a goodbye, that counts what was sent.
+    let (_, mut receiver) = rdm_pair(impatient(), now);
+    let goodbye = bye(1).encode();
+    receiver.on_control(wire::cq_data(ControlKind::BYE, 5), goodbye.as_slice(), now);
+    receiver.on_message_lost(T2);
+    assert_eq!(receiver.close_reason(), None);
 }

@@ -500,3 +500,31 @@ fn marks_of_data_messages_are_told_apart_and_read_back() {
         assert!(!is_short(cq_data(ControlKind(kind), INDEX_MASK)));
     }
 }
+
+#[test]
+fn a_heartbeat_has_room_for_counts_and_zeros_are_none() {
+    let beat = Control::Heartbeat {
+        number: 7,
+        answer: true,
+    };
+    let plain = beat.encode();
+    assert_eq!(Counts::parse(plain.as_slice()), None);
+    let counts = Counts {
+        sent: 0x0102_0304,
+        granted: 0x0506,
+    };
+    let body = plain.with_counts(counts);
+    assert_eq!(Counts::parse(body.as_slice()), Some(counts));
+    let parsed = Control::parse(ControlKind::HEARTBEAT, body.as_slice());
+    assert_eq!(
+        parsed,
+        Ok(beat),
+        "who knows nothing of them reads a heartbeat"
+    );
+    let bytes = body.as_slice();
+    assert_eq!(bytes[..8], plain.as_slice()[..8]);
+    assert_eq!(bytes[8..16], [6, 5, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(bytes[16..24], plain.as_slice()[16..24]);
+    assert_eq!(bytes[24..32], [4, 3, 2, 1, 0, 0, 0, 0x80]);
+    assert_eq!(Counts::parse(&bytes[..31]), None);
+}
