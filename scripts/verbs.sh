@@ -31,7 +31,7 @@ everything=(--workspace --locked --features "fabricast/tokio,fabricast/cudarc")
 suites=(endpoint one_sided faults scale streams liars tools)
 all_parts=(demo info "${suites[@]}" msg rxm two siw)
 started=$SECONDS
-# Seconds for a part, boot not counted; for two, for each of its runs.
+# Seconds for a part, boot not counted; verbs/two.sh has its own.
 declare -A limits=([demo]=120 [info]=60 [msg]=900 [rxm]=900 [streams]=1500 [scale]=600)
 usual_limit=900
 # And for all of them together, from when everything is built.

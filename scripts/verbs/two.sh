@@ -1,22 +1,32 @@
 # shellcheck shell=bash
 # Two guests joined by a wire that is cut, and one that is ended: what becomes of keys and streams. Sourced by verbs.sh.
 #
-# In each run, a stream and a sender of messages (tests/endpoint/far.rs) go from guest a to guest b when it happens:
+# In each run, a sender of messages (tests/endpoint/far.rs) and a stream go from guest a to guest b when it happens:
 #   pause    the wire is cut for 5 s                 everything arrives
 #   cut      the wire is cut for good                verdicts in time, every key back; joined again, the stream goes on and is whole
 #   vanish   guest b's plug is pulled                the same, when it has booted again
 #
+# The guests are booted once, and for all runs, but for the one whose plug is pulled; after a run that failed, both are.
+#
 # shellcheck disable=SC2154  # verbs.sh sets what is not set here
 
 two_cases=(pause cut vanish)
-# Seconds without a sign of life after which `stream` gives up, and in which both its sides must have said so: it looks for its peer once more.
+# Seconds without a sign of life after which `stream` gives an attempt up.
 two_patience=10
-two_verdict=120
+# Seconds that a sender's verdict may take: silence, and one more attempt, whose connection and handshake may take 5 s each. A receiver's comes
+# first. Times the patience that the guests' tests have.
+two_verdict=$(((two_patience + 10) * ${FABRICAST_TEST_PATIENCE:-4}))
+# And for a stream that goes on until it is whole. It says more of itself: `--timeout`.
+two_whole=240
 two_port=7471
 two_far_port=7480
-two_size=$((48 << 20))
-# Bytes a second: enough is left to send when something happens.
-two_rate=2M
+two_size=$((16 << 20))
+# Bytes a second: most is left to send when something happens.
+two_rate=1M
+# The case that is run, when it happened (milliseconds), and how many lines the receiver had printed then.
+two_case='' two_at=0 two_lines=0
+
+two_now() { echo $((${EPOCHREALTIME/[.,]/} / 1000)); }
 
 two_fail() {
     echo "two: $*" >&2
@@ -50,11 +60,11 @@ two_far_side() {
     two_said b recv 'listening on' 60 && two_said b far 'listening' 60
 }
 
-# two_said GUEST JOB WORDS SECONDS: waits until the job has printed that.
+# two_said GUEST JOB WORDS SECONDS [LINES]: waits until the job has printed that, behind its first so many lines.
 two_said() {
     local log begin=$SECONDS
     log=$(guest_dir "$1")/job-$2
-    until grep -q "$3" "$log.log" 2>/dev/null; do
+    until tail -n "+$((${5:-0} + 1))" "$log.log" 2>/dev/null | grep "$3" >/dev/null; do
         if [[ -e $log.rc ]] || ! guest_alive "$1" || ((SECONDS - begin > $4)); then
             two_fail "$2 in guest $1 did not say '$3': $(tail -n 3 "$log.log" 2>/dev/null | tr '\n' ' ')"
             return 1
@@ -64,67 +74,85 @@ two_said() {
 }
 
 two_send() {
-    guest_job a send 240 "stream send $logs/payload --to $(guest_address b):$two_port --provider verbs --timeout $two_patience --retries $1 --rate $2"
+    guest_job a send "$two_whole" "stream send $(guest_dir a)/payload --to $(guest_address b):$two_port --provider verbs --block 256K \
+        --timeout $two_patience --retries $1 --rate $2"
 }
 
-# two_under_way TEST RETRIES: a stream whose first bytes have arrived, and messages of that test, which says when the wire is to be cut.
+# two_under_way TEST RETRIES: messages of that test, and a stream whose first bytes have arrived. The messages are first: they have no end.
 two_under_way() {
+    guest_job a keys "$two_whole" "FABRICAST_TEST_FAR=$(guest_address b):$two_far_port endpoint far::$1 --exact --nocapture"
+    two_said a keys '^cut$' 60 || return
     two_send "$2" "$two_rate"
     two_said a send '^[1-9][0-9]* of' 60 || return
-    guest_job a keys 240 "FABRICAST_TEST_FAR=$(guest_address b):$two_far_port endpoint far::$1 --exact --nocapture"
-    two_said a keys '^cut$' 60 || return
     [[ ! -e $(guest_dir a)/job-send.rc ]] || two_fail "the stream was over too early: $(tail -n 1 "$(guest_dir a)/job-send.log")"
 }
 
-# two_ended JOB WANTED: guest a's job ends with that status, in time; prints after how many seconds.
+# two_note WHAT MILLISECONDS WORDS: what took so long in this run, for the reader and for the table.
+two_note() {
+    printf '    %-8s %4d.%d s  %s\n' "$1" $(($2 / 1000)) $(($2 % 1000 / 100)) "$3"
+    printf '%s\t%s\t%s\n' "$two_case" "$1" "$2" >>"$two_times"
+}
+
+# two_ended JOB STATUS SECONDS [NAME]: guest a's job ends like that, no later than so many seconds after it happened.
 two_ended() {
-    local begin=$SECONDS status=0
-    guest_wait a "$1" "$two_verdict" || status=$?
-    echo "    $1: exit status $status after $((SECONDS - begin)) s: $(grep -aE '^stream: |lost after|all of|panicked|^(resumed|seconds)|: not within' "$(guest_dir a)/job-$1.log" | tr -s ' ' | tr '\n' ';')"
-    [[ $status == "$2" ]] || two_fail "$1 ended with $status and not with $2: $(tail -n 5 "$(guest_dir a)/job-$1.log" | tr '\n' ' ')"
+    local status=0 log took
+    log=$(guest_dir a)/job-$1
+    guest_wait a "$1" "$3" || status=$?
+    if [[ $status != "$2" ]]; then
+        two_fail "$1 ended with $status and not with $2: $(tail -n 5 "$log.log" | tr '\n' ' ')"
+        return 1
+    fi
+    # When it was written, not when it was looked for.
+    took=$(stat -c %.3Y "$log.rc")
+    took=$((${took/[.,]/} - two_at))
+    two_note "${4:-$1}" "$took" "$(grep -aE '^stream: |lost after|all of|^(resumed|seconds)' "$log.log" | tr -s ' ' | tr '\n' ';')"
+    ((took <= $3 * 1000)) || two_fail "$1 ended after $took ms, and not within $3 s"
 }
 
 two_equal() {
-    cmp "$logs/payload" "$(guest_dir b)/received/payload" || two_fail "what arrived is not what was sent"
+    cmp "$(guest_dir a)/payload" "$(guest_dir b)/received/payload" || two_fail "what arrived is not what was sent"
 }
 
 # Once more, until it is whole: on from where it was.
 two_resume() {
-    two_send 3 100M
-    two_ended send 0 && two_equal || return
+    two_at=$(two_now)
+    two_send 8 100M
+    two_ended send 0 "$two_whole" resumed && two_equal || return
     grep -q '^resumed ' "$(guest_dir a)/job-send.log" || two_fail "the stream began anew"
 }
 
 two_pause() {
-    two_under_way a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again 3 || return
+    two_under_way a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again 8 || return
+    two_at=$(two_now)
     guest_monitor a 'set_link n off'
     sleep 5
     guest_monitor a 'set_link n on'
-    two_ended keys 0 && two_ended send 0 && two_equal
+    two_ended keys 0 "$two_whole" && two_ended send 0 "$two_whole" && two_equal
 }
 
-# Gone for good, for those who send.
-two_gone() {
-    two_under_way a_far_peer_that_is_gone_gives_every_key_back_in_time 1 || return
-    if [[ $1 == cut ]]; then guest_monitor a 'set_link n off'; else guest_kill b; fi
-    local ok=0
-    two_ended keys 0 || ok=1
-    two_ended send 1 || ok=1
-    return "$ok"
+# The receiver has noticed, too.
+two_receiver_ended() {
+    local log
+    log=$(guest_dir b)/job-recv.log
+    two_said b recv 'a stream ended after' "$two_verdict" "$two_lines" || return
+    two_note recv $(($(two_now) - two_at)) "$(grep -a 'a stream ended after' "$log" | tail -n 1)"
 }
 
 two_cut() {
-    local status=0
-    two_gone cut || status=1
-    # The receiver has given its verdict, too.
-    two_said b recv 'a stream ended after' "$two_verdict" || status=1
-    grep -a 'a stream ended after' "$(guest_dir b)/job-recv.log" | tail -n 1 | sed 's/^/    recv: /'
+    two_under_way a_far_peer_that_is_gone_gives_every_key_back_in_time 1 || return
+    two_lines=$(wc -l <"$(guest_dir b)/job-recv.log")
+    two_at=$(two_now)
+    guest_monitor a 'set_link n off'
+    two_ended keys 0 "$two_verdict" && two_receiver_ended && two_ended send 1 "$two_verdict" || return
     guest_monitor a 'set_link n on'
-    ((status == 0)) && two_resume
+    two_resume
 }
 
 two_vanish() {
-    two_gone vanish || return
+    two_under_way a_far_peer_that_is_gone_gives_every_key_back_in_time 1 || return
+    two_at=$(two_now)
+    guest_kill b
+    two_ended keys 0 "$two_verdict" && two_ended send 1 "$two_verdict" || return
     two_boot b
     guest_up b && two_far_side && two_resume
 }
@@ -132,6 +160,7 @@ two_vanish() {
 # One run of one case, from two guests that are up.
 two_run() {
     local status=0 guest
+    two_case=$1
     rm -rf "$(guest_dir b)/received"/payload "$(guest_dir b)/received"/.??*
     "two_$1" || status=1
     if ((status)); then
@@ -141,6 +170,17 @@ two_run() {
         done
     fi
     return "$status"
+}
+
+# How long each thing took, in seconds, of all runs in which it was seen.
+two_table() {
+    [[ -s $two_times ]] || return 0
+    printf '  %-8s %-8s %5s %8s %8s %8s\n' case what runs least median most
+    sort -t $'\t' -k 1,1 -k 2,2 -k 3,3n "$two_times" | awk -F '\t' '
+        function row() { printf "  %-8s %-8s %5d %8.1f %8.1f %8.1f\n", of[1], of[2], n, at[1], at[int((n + 1) / 2)], at[n] }
+        $1 FS $2 != key { if (n) row(); key = $1 FS $2; split(key, of, FS); n = 0 }
+        { at[++n] = $3 / 1000 }
+        END { row() }'
 }
 
 # two_guests LIBRARY: every case VERBS_TIMES times, and a row of the table for each.
@@ -155,7 +195,11 @@ two_guests() {
         skip_row two "this QEMU has no netdev 'stream' (since 7.2)"
         return
     fi
-    head -c "$two_size" /dev/urandom >"$logs/payload"
+    two_times=$logs/two-$(version_of "$1").tsv
+    : >"$two_times"
+    mkdir -p "$(guest_dir a)"
+    # A guest has nothing else of this machine where its root is another.
+    head -c "$two_size" /dev/urandom >"$(guest_dir a)/payload"
     two_wire=$(mktemp -u /tmp/verbs-wire.XXXXXX)
     for which in ${VERBS_CASES:-"${two_cases[@]}"}; do
         passed=0 failed=0 begin=$SECONDS
@@ -179,4 +223,5 @@ two_guests() {
     guest_stop a
     guest_stop b
     rm -f "$two_wire"
+    two_table
 }
