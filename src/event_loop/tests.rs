@@ -198,7 +198,7 @@ fn a_wake_from_another_thread_ends_the_sleep_in_every_mode() {
             move || {
                 let of_loop = || fake.0.prepared.load(Ordering::Relaxed);
                 while of_loop() + turns.load(Ordering::Relaxed) < 3 {
-                    thread::yield_now();
+                    thread::sleep(Duration::from_micros(100));
                 }
                 waker.wake();
                 waker.wake();
@@ -305,7 +305,7 @@ fn stop_works_from_the_handler_another_thread_and_before_the_run() {
     event_loop.add_endpoint(&fake).unwrap();
     let thread = thread::spawn(move || {
         while fake.0.prepared.load(Ordering::Relaxed) < 2 {
-            thread::yield_now();
+            thread::sleep(Duration::from_micros(100));
         }
         waker.stop();
     });
@@ -930,7 +930,7 @@ fn adaptive_parks_without_work_and_spins_after_it() {
             let fake = fake.clone();
             move || {
                 while fake.0.prepared.load(Ordering::Relaxed) < prepared + 2 {
-                    thread::yield_now();
+                    thread::sleep(Duration::from_micros(100));
                 }
                 fake.signal();
             }

@@ -135,7 +135,7 @@ impl Ends {
                 kind, info, errno, ..
             }) = eq.read()?
             else {
-                std::thread::yield_now();
+                std::thread::sleep(Duration::from_micros(100));
                 continue;
             };
             if errno != 0 {

@@ -144,7 +144,7 @@ mod tests {
         rest.sort_unstable();
         assert_eq!(rest, [THREADS_MAX, THREADS_MAX + 2]);
         while resolver.threads() > 0 {
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_micros(100));
         }
         assert!(begun.try_recv().is_err());
         submit(7);

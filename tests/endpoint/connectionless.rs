@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use common::child::{Child, argument, hear, role, tell};
 use common::{
-    Offers, SOON, Watchdog, after, any_port, connect_limit, domain_of, fd_count, millis,
-    nobodys_port, patient, rss_bytes, within,
+    Offers, SOON, Watchdog, after, any_port, breathe, connect_limit, domain_of, drive, fd_count,
+    millis, nobodys_port, patient, rss_bytes, within,
 };
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{
@@ -176,12 +176,10 @@ impl Node {
 /// Polls all until something is so.
 #[track_caller]
 fn until(nodes: &mut [&mut Node], what: &str, mut done: impl FnMut(&mut [&mut Node]) -> bool) {
-    let end = Instant::now() + SOON;
-    while !done(nodes) {
-        assert!(Instant::now() < end, "{what}: not in time");
+    drive(what, SOON, || {
         nodes.iter_mut().for_each(|node| node.poll());
-        std::thread::yield_now();
-    }
+        done(nodes)
+    });
 }
 
 /// Sends as many messages to a peer, with keys from the first on.
@@ -570,7 +568,10 @@ fn echo() {
     tell(format!("at {}", node.addr()));
     let hear = std::thread::spawn(|| while hear().is_some() {});
     let mut echoed = 0;
-    while !hear.is_finished() {
+    for turn in 0.. {
+        if hear.is_finished() {
+            break;
+        }
         node.poll();
         while echoed < node.received.len() {
             let key = node.received[echoed].1;
@@ -579,7 +580,7 @@ fn echo() {
             }
             echoed += 1;
         }
-        std::thread::yield_now();
+        breathe(turn);
     }
 }
 

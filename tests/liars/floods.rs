@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 
 use fabricast::endpoint::{CloseReason, ConnectionId};
 
-use crate::common::{Watchdog, alone};
+use crate::common::{Watchdog, alone, breathe};
 use crate::victim::{Guest, Victim, config};
 use crate::wire::{self, Control};
 
@@ -44,9 +44,12 @@ impl Flood {
                 }
             }
             // Whoever hears of it does so while the liar is there.
-            while !liar.over && !is_stopped() {
+            for turn in 0.. {
+                if liar.over || is_stopped() {
+                    break;
+                }
                 liar.poll();
-                std::thread::yield_now();
+                breathe(turn);
             }
         });
         Self {

@@ -10,7 +10,7 @@ use fabricast::endpoint::{
 };
 use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
 
-use crate::common::{Offers, SOON, any_port, drive};
+use crate::common::{Offers, SOON, any_port, breathe, drive};
 use crate::peer::Liar;
 use crate::wire;
 
@@ -241,9 +241,9 @@ pub(crate) fn until(
 
 /// Drives everybody for [`MANY`] polls.
 pub(crate) fn a_while(victim: &mut Victim, guests: &mut [&mut Guest]) {
-    for _ in 0..MANY {
+    for turn in 0..MANY {
         victim.poll();
         guests.iter_mut().for_each(|guest| guest.liar.poll());
-        std::thread::yield_now();
+        breathe(turn);
     }
 }

@@ -168,7 +168,7 @@ fn callbacks_are_called_once_and_may_panic() {
     // Over already: at once, on this thread.
     let future = file.pread(outcome.buffer, .., 0, options);
     while !future.is_done() {
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_micros(100));
     }
     future.on_done(move |outcome| told.send(outcome).unwrap());
     assert_eq!(outcomes.try_recv().unwrap().result.unwrap().bytes, 1000);
@@ -178,7 +178,7 @@ fn callbacks_are_called_once_and_may_panic() {
     let end = soon();
     while callback_panics() == before {
         assert!(Instant::now() < end, "the panic was not counted");
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_micros(100));
     }
     // Nobody is worse off.
     assert_eq!(
@@ -254,7 +254,7 @@ fn buffers_of_dropped_futures_go_back_to_their_pool() {
                 "{} of 8 buffers came back",
                 buffers.free_count()
             );
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_micros(100));
         }
     }
 }
@@ -274,7 +274,7 @@ fn a_dropped_read_is_left_out_and_a_dropped_write_is_not() {
     let end = soon();
     while file.stats().read.operations() == 0 || file.stats().write.operations() < 2 {
         assert!(Instant::now() < end);
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_micros(100));
     }
     assert_eq!(file.stats().read.bytes(), 0);
     let mut bytes = [0; 1000];
