@@ -219,7 +219,8 @@ fn whatever_goes_wrong_every_transfer_has_one_end_in_time_over_datagrams() {
 
 /// What rehearsals have found: a sender and a receiver that asked and answered for ever, a stream whose slots went with a connection, a peer that
 /// spoke too late of the blocks that it takes, a sink that is told of the end while another one hangs, receivers that never say that they have all,
-/// an endpoint that was closed while what it had sent was reported late, and a receiver that stands still before it knows that a connection is lost.
+/// an endpoint that was closed while what it had sent was reported late, a receiver that stands still before it knows that a connection is lost,
+/// and a window that is told of on a connection which is over.
 #[test]
 fn seeds_that_went_wrong_once_go_well() {
     for (seed, form, is_mild) in [
@@ -232,6 +233,7 @@ fn seeds_that_went_wrong_once_go_well() {
         (3_000_082, Form::Msg, false),
         (5_100_362, Form::Msg, true),
         (5_200_029, Form::Rdm, false),
+        (5_600_091, Form::Rdm, false),
     ] {
         let mut tally = Tally::default();
         if let Err(what) = rehearse(Script::new(seed, form, is_mild), &mut tally) {
