@@ -13,10 +13,14 @@ mod shore;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use self::world::Ended;
-use super::{BufferSource, RefusalCode, SendOptions, StreamError, StreamNews};
+use super::outbox::Swallow;
+use super::wire::Kind;
+use super::{BufferSource, RefusalCode, SendOptions, StreamError, StreamNews, Transport};
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::protocol::connection::Form;
 
@@ -214,7 +218,9 @@ fn whatever_goes_wrong_every_transfer_has_one_end_in_time_over_datagrams() {
 }
 
 /// What rehearsals have found: a sender and a receiver that asked and answered for ever, a stream whose slots went with a connection, a peer that
-/// spoke too late of the blocks that it takes, and a sink that is told of the end while another one hangs.
+/// spoke too late of the blocks that it takes, a sink that is told of the end while another one hangs, receivers that never say that they have all,
+/// an endpoint that was closed while what it had sent was reported late, a receiver that stands still before it knows that a connection is lost,
+/// and a window that is told of on a connection which is over.
 #[test]
 fn seeds_that_went_wrong_once_go_well() {
     for (seed, form, is_mild) in [
@@ -222,6 +228,12 @@ fn seeds_that_went_wrong_once_go_well() {
         (1_000_474, Form::Msg, true),
         (2_000_084, Form::Rdm, true),
         (2_040_010, Form::Msg, false),
+        (2_070_005, Form::Rdm, false),
+        (2_090_045, Form::Msg, false),
+        (3_000_082, Form::Msg, false),
+        (5_100_362, Form::Msg, true),
+        (5_200_029, Form::Rdm, false),
+        (5_600_091, Form::Rdm, false),
     ] {
         let mut tally = Tally::default();
         if let Err(what) = rehearse(Script::new(seed, form, is_mild), &mut tally) {
@@ -330,6 +342,63 @@ fn what_is_lost_on_the_way_ends_its_connection_and_no_more() {
         lost > 50,
         "{lost} rails were lost, {anew} sessions begun anew"
     );
+}
+
+/// In the RDM form, what is on its way may go to an endpoint that is gone meanwhile. Before, it lay there for ever, in every connection that was ever
+/// cut, and time hardly went on: while something is on its way, a step is some microseconds.
+#[test]
+fn what_is_on_its_way_to_an_endpoint_that_is_gone_is_lost() {
+    let mut lost = 0;
+    for at in 0..100 {
+        let mut script = Script::quiet(Form::Rdm).sending(&[60_000], SendOptions::default());
+        script.seed = at;
+        let cancel = (Duration::from_micros(20 * at), Wish::Cancel(0));
+        script.wishes.push(cancel);
+        let mut world = World::new(script);
+        world.run().expect("it is over");
+        world.settle().expect("nothing is left");
+        let left = world.rest(Duration::from_secs(30)).expect("time goes on");
+        assert_eq!(left, 0, "cancelled at {cancel:?}");
+        lost += world.lost();
+        world.close().expect("everything is back");
+    }
+    assert!(lost > 0, "all had arrived when the endpoint went");
+}
+
+/// A receiver that takes everything, and is gone before it says so, again and again. Before, each block that was sent made up for the attempts
+/// before it, so that there was always another one.
+#[test]
+fn what_is_sent_in_vain_again_and_again_has_an_end() {
+    for (form, transport) in [
+        (Form::Msg, Transport::Message),
+        (Form::Msg, Transport::Write),
+        (Form::Rdm, Transport::Message),
+        (Form::Rdm, Transport::Write),
+    ] {
+        let options = SendOptions::default().transport(transport).reconnects(3);
+        let mut script = Script::quiet(form).sending(&[60_000], options);
+        script.receivers[0].swallow = Some(Swallow {
+            kind: Kind::COMPLETE,
+            left: Arc::new(AtomicU32::new(u32::MAX)),
+        });
+        let mut world = World::new(script);
+        let ended = world.run().expect("over in time").remove(0);
+        let outcome = &ended.outcomes[0];
+        let error = outcome.result.as_ref().expect_err("it never says so");
+        assert!(matches!(error, StreamError::Lost(_)), "{error:?}");
+        // At first it may say, each time, that it has a little more.
+        assert!((3..10).contains(&outcome.report.reconnects), "{outcome:?}");
+        assert_eq!(
+            outcome.report.sent_bytes,
+            60_000 * (1 + outcome.report.reconnects)
+        );
+        assert_eq!(
+            u64::from(world.shelves[0].whole(0)),
+            1 + outcome.report.reconnects
+        );
+        world.settle().expect("nothing is left");
+        world.close().expect("everything is back");
+    }
 }
 
 /// Memory that was lent and can't be sent from: before, nothing was said of it, and the transfer stood still for as long as may be, again and again.

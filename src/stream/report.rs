@@ -93,12 +93,11 @@ pub(crate) fn memory(pinned: bool) -> &'static str {
     }
 }
 
-/// The providers that blocks go by, and what each copies by itself, for the same.
 /// How a stream went, at one peer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct StreamReport {
-    /// Bytes of the content that the sink has.
+    /// Bytes of the content that the sink has. At the sender of a stream that did not end well: the most that the peer said it has.
     pub bytes: u64,
     /// Of those, bytes that it had before, from a stream that was cut.
     pub resumed_bytes: u64,

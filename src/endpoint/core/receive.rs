@@ -406,6 +406,8 @@ impl<L: Link> ReceiveCore<L> {
             if reason != EVENT_QUEUE_BROKE {
                 self.read_cm(events);
             }
+            // Nothing is timed any more: who sleeps until a deadline that was armed before, and is over, would never sleep again.
+            self.wait.set_deadline(None);
             // It may have failed outside a poll.
             return self.act_and_end(events);
         }

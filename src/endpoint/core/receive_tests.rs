@@ -16,6 +16,7 @@ use crate::endpoint::protocol::wire::{
     self, ControlKind, HeaderMode, Hello, HelloKind, Refusal, RefusalCode,
 };
 use crate::error::{Blocked, SendErrorKind};
+use crate::event_loop::WaitSource;
 use crate::in_flight::ContextKind;
 use crate::memory::Registrar;
 
@@ -426,6 +427,8 @@ fn an_endpoint_that_failed_closes_everything_and_takes_nobody() {
             let mut events = Vec::new();
             rig.receiver().poll(&mut events).unwrap_err();
             assert_eq!(refusal_to(&mut link).code(), RefusalCode::CLOSING);
+            // An event loop that waits for it does not turn for ever.
+            assert_eq!(rig.receiver().wait().next_deadline(), None);
             assert!(rig.receiver().close(far_future()).unwrap().is_empty());
             rig.settle();
             assert!(rig.ended.is_some());

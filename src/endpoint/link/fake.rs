@@ -386,6 +386,15 @@ struct Rma {
     begun: Option<(usize, usize)>,
 }
 
+/// Where a message goes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    OneSided,
+    /// To a receive of a listener that does not know the connection yet.
+    Hello(usize),
+    Message(ConnKey),
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Receive {
     run: Run,
@@ -426,6 +435,8 @@ enum Cm {
 
 #[derive(Debug)]
 struct LinkState {
+    /// The connections that there are and were.
+    conns: Vec<ConnKey>,
     cm: VecDeque<Cm>,
     cq: VecDeque<LinkCompletion>,
     cq_error: Option<i32>,
@@ -458,6 +469,10 @@ struct State {
     config: NetConfig,
     links: Vec<LinkState>,
     conns: Vec<ConnState>,
+    /// Those that are open or have something to send, in order, and some that do not any more: nothing comes of any other.
+    live: Vec<ConnKey>,
+    /// Messages that went to an endpoint which was gone.
+    lost: u64,
     listener: Option<usize>,
     /// Which connection delivers next.
     turn: usize,
@@ -510,25 +525,52 @@ impl State {
         }
     }
 
-    /// Moves the oldest message of a connection, if its peer has a receive for it.
-    fn deliver_from(&mut self, conn: ConnKey) -> bool {
-        let Some(front) = self.conns[conn].sends.front() else {
-            return false;
-        };
-        if front.kept_back {
-            return false;
+    fn add_conn(&mut self, conn: ConnState) -> ConnKey {
+        let key = self.conns.len();
+        self.links[conn.link].conns.push(key);
+        self.conns.push(conn);
+        self.live.push(key);
+        key
+    }
+
+    /// Posted: it is the last of what this connection has to send.
+    fn put(&mut self, conn: ConnKey, sent: Sent) {
+        self.conns[conn].sends.push_back(sent);
+        if let Err(at) = self.live.binary_search(&conn) {
+            self.live.insert(at, conn);
         }
+    }
+
+    /// Where the oldest message of a connection goes, if it is taken there now.
+    fn way(&self, conn: ConnKey) -> Option<Way> {
+        let state = &self.conns[conn];
+        let front = state.sends.front().filter(|sent| !sent.kept_back)?;
         if front.rma.is_some() {
-            return self.deliver_rma(conn);
+            return self.reachable_peer(conn).map(|_| Way::OneSided);
         }
         let kind = front.data.map(kind_of);
-        let peer = match (self.conns[conn].peer, self.conns[conn].target) {
-            (None, Some(target)) if kind == Some(ControlKind::HELLO) => {
-                return self.deliver_hello(conn, target);
+        match (state.peer, state.target) {
+            (None, Some(listener)) if kind == Some(ControlKind::HELLO) => {
+                let link = &self.links[listener];
+                let has_room = link.shared.as_ref().is_some_and(|it| !it.is_empty());
+                (has_room || link.late.refuses > 0).then_some(Way::Hello(listener))
             }
-            (Some(peer), _) => peer,
-            _ => return false,
-        };
+            (Some(peer), _) => (!self.receives_of(peer).is_empty()).then_some(Way::Message(peer)),
+            _ => None,
+        }
+    }
+
+    /// Moves the oldest message of a connection, if its peer has a receive for it.
+    fn deliver_from(&mut self, conn: ConnKey) -> bool {
+        match self.way(conn) {
+            None => false,
+            Some(Way::OneSided) => self.deliver_rma(conn),
+            Some(Way::Hello(listener)) => self.deliver_hello(conn, listener),
+            Some(Way::Message(peer)) => self.deliver_message(conn, peer),
+        }
+    }
+
+    fn deliver_message(&mut self, conn: ConnKey, peer: ConnKey) -> bool {
         let Some(receive) = self.receives_at(peer).pop_front() else {
             return false;
         };
@@ -539,6 +581,12 @@ impl State {
         self.finish_send(conn, &sent, None);
         self.receive(peer, receive, &bytes, sent.data);
         true
+    }
+
+    fn receives_of(&self, conn: ConnKey) -> &VecDeque<Receive> {
+        let state = &self.conns[conn];
+        let shared = self.links[state.link].shared.as_ref();
+        shared.unwrap_or(&state.receives)
     }
 
     /// Where a message for this connection is received: at its own receives, or at those of its listener.
@@ -714,10 +762,12 @@ impl State {
 
     /// What was flagged to be followed by another send was followed.
     fn let_go(&mut self, link: usize) {
-        for conn in self.conns.iter_mut().filter(|conn| conn.link == link) {
-            conn.sends
-                .iter_mut()
-                .for_each(|sent| sent.kept_back = false);
+        for &conn in &self.live {
+            let conn = &mut self.conns[conn];
+            if conn.link == link {
+                let sends = conn.sends.iter_mut();
+                sends.for_each(|sent| sent.kept_back = false);
+            }
         }
     }
 
@@ -765,10 +815,8 @@ impl State {
         let Some(receives) = self.links[link].shared.take() else {
             return Ok(());
         };
-        self.catch_up(link);
-        let its: Vec<_> = (0..self.conns.len())
-            .filter(|&conn| self.conns[conn].link == link && !self.conns[conn].by_hand)
-            .collect();
+        let mut its = self.links[link].conns.clone();
+        its.retain(|&conn| !self.conns[conn].by_hand);
         match self.links[link].close {
             CloseMode::Fails => {
                 for &conn in &its {
@@ -794,6 +842,7 @@ impl State {
                 }
             }
         }
+        self.catch_up(link);
         Ok(())
     }
 
@@ -811,9 +860,9 @@ impl State {
 
     fn close(&mut self, conn: ConnKey) -> Result<(), CloseFailed> {
         let link = self.conns[conn].link;
-        self.catch_up(link);
         if self.links[link].shared.is_some() {
             // What is in flight stays in flight.
+            self.catch_up(link);
             self.conns[conn].phase = Phase::Closed;
             return Ok(());
         }
@@ -833,6 +882,7 @@ impl State {
                 self.conns[conn].receives.clear();
             }
         }
+        self.catch_up(link);
         let before = std::mem::replace(&mut self.conns[conn].phase, Phase::Closed);
         lock(&self.ledger).log.push(Step::EpClosed(conn));
         self.links[link]
@@ -957,6 +1007,8 @@ impl Net {
             config,
             links: Vec::new(),
             conns: Vec::new(),
+            live: Vec::new(),
+            lost: 0,
             listener: None,
             turn: 0,
             ledger: Arc::clone(&ledger),
@@ -1034,6 +1086,7 @@ impl Net {
     fn add_link(&self, domain: &Arc<FakeMemory>) -> FakeLink {
         let mut state = self.state();
         state.links.push(LinkState {
+            conns: Vec::new(),
             cm: VecDeque::new(),
             cq: VecDeque::new(),
             cq_error: None,
@@ -1152,7 +1205,7 @@ impl Net {
             registered.desc.addr(),
         );
         std::mem::forget(registered);
-        self.state().conns[conn].sends.push_back(Sent {
+        let sent = Sent {
             body: Body::Live(vec![run]),
             context: None,
             data: None,
@@ -1164,7 +1217,8 @@ impl Net {
                 begun: None,
             }),
             kept_back: false,
-        });
+        };
+        self.state().put(conn, sent);
     }
 
     /// A completion that tells of a peer's write, with these immediate data.
@@ -1257,7 +1311,7 @@ impl Net {
 
     /// How many receives are posted on a connection.
     pub(crate) fn receives_of(&self, conn: ConnKey) -> usize {
-        self.state().receives_at(conn).len()
+        self.state().receives_of(conn).len()
     }
 
     /// The oldest send of a connection fails. False: there is none.
@@ -1286,8 +1340,7 @@ impl Net {
     pub(crate) fn ask(&self, hello: &[u8]) -> (FakeLink, ConnKey) {
         let link = self.link();
         let mut state = self.state();
-        let conn = state.conns.len();
-        state.conns.push(ConnState {
+        let conn = state.add_conn(ConnState {
             link: link.id,
             registrar: self.near.id,
             peer: None,
@@ -1309,13 +1362,14 @@ impl Net {
 
     /// A message from a connection whose sender is not ours.
     pub(crate) fn say(&self, conn: ConnKey, data: Option<u32>, bytes: &[u8]) {
-        self.state().conns[conn].sends.push_back(Sent {
+        let sent = Sent {
             body: Body::Copied(bytes.to_vec()),
             context: None,
             data: data.map(u64::from),
             rma: None,
             kept_back: false,
-        });
+        };
+        self.state().put(conn, sent);
     }
 
     /// What operations of endpoints that did not close do to memory, now: nothing of it may be gone.
@@ -1412,7 +1466,7 @@ impl FakeLink {
         let runs = runs.map(|(v, d)| (v.iov_base.expose_provenance(), v.iov_len, d.addr()));
         let body = Body::Live(runs.collect());
         state.touch_cell(post.context);
-        state.conns[conn.key].sends.push_back(Sent {
+        let sent = Sent {
             body,
             context: Some(post.context),
             data: None,
@@ -1424,7 +1478,8 @@ impl FakeLink {
                 begun: None,
             }),
             kept_back: false,
-        });
+        };
+        state.put(conn.key, sent);
         Ok(())
     }
 
@@ -1439,8 +1494,7 @@ impl FakeLink {
         let shares = state.links[self.id].shared.is_some();
         let own = (state.config.endpoint_scope && !shares)
             .then(|| FakeMemory::new(&self.net.ledger, state.config.device));
-        let key = state.conns.len();
-        state.conns.push(ConnState {
+        let key = state.add_conn(ConnState {
             link: self.id,
             registrar: own.as_ref().map_or(self.domain.id, FakeMemory::id),
             peer,
@@ -1464,11 +1518,11 @@ impl FakeLink {
 impl Drop for FakeLink {
     fn drop(&mut self) {
         let mut state = self.net.state();
-        let open = |conn: &ConnState| {
-            let over = matches!(conn.phase, Phase::Closed | Phase::Stuck);
-            conn.link == self.id && !conn.by_hand && !over
+        let open = |conn: &ConnKey| {
+            let conn = &state.conns[*conn];
+            !conn.by_hand && !matches!(conn.phase, Phase::Closed | Phase::Stuck)
         };
-        if state.conns.iter().any(open) || state.links[self.id].shared.is_some() {
+        if state.links[self.id].conns.iter().any(open) || state.links[self.id].shared.is_some() {
             state.offence(format!("link {} closed before its connections", self.id));
         }
         let unread = std::mem::take(&mut state.links[self.id].cm);
@@ -1723,7 +1777,7 @@ impl Link for FakeLink {
             state.offence("flagged for a provider that does not look".to_owned());
         }
         state.touch_cell(post.context);
-        state.conns[conn.key].sends.push_back(sent);
+        state.put(conn.key, sent);
         if !post.more {
             state.let_go(self.id);
         }
@@ -1850,9 +1904,11 @@ impl Link for FakeLink {
 
     fn poll_completions(&mut self, out: &mut Completions) -> Result<usize, Error> {
         let mut state = self.net.state();
-        let of_ours = |conn: &&ConnState| conn.link == self.id;
-        let kept_back = |conn: &ConnState| conn.sends.iter().any(|sent| sent.kept_back);
-        if state.conns.iter().filter(of_ours).any(kept_back) {
+        let kept_back = |conn: &ConnKey| {
+            let conn = &state.conns[*conn];
+            conn.link == self.id && conn.sends.iter().any(|sent| sent.kept_back)
+        };
+        if state.live.iter().any(kept_back) {
             state.offence("a send that was to be followed by another was not".to_owned());
         }
         let link = &mut state.links[self.id];

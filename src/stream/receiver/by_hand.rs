@@ -8,7 +8,7 @@ use crate::stream::rehearsal::Crew;
 pub(in crate::stream) struct ReceiverByHand {
     /// For what an application asks of it.
     pub(in crate::stream) handle: StreamReceiver,
-    engine: Option<Engine>,
+    engine: Engine,
     /// For blocks, and for what takes long.
     writers: Vec<Crew<WriteJob, WriteDone>>,
 }
@@ -31,23 +31,19 @@ impl ReceiverByHand {
             StreamReceiver::prepare(&[place], config, employ).expect("a receiver");
         Self {
             handle,
-            engine: Some(engine),
+            engine,
             writers,
         }
     }
 
-    fn engine(&mut self) -> &mut Engine {
-        self.engine.as_mut().expect("it has not ended")
-    }
-
     /// Whether it did something.
     pub(in crate::stream) fn turn(&mut self) -> bool {
-        self.engine().turn_all()
+        self.engine.turn_all()
     }
 
     /// When it takes its next turn, whatever happens.
-    pub(in crate::stream) fn due(&mut self) -> Instant {
-        self.engine().due()
+    pub(in crate::stream) fn due(&self) -> Instant {
+        self.engine.due()
     }
 
     /// What its writers do now; each job takes as long as is said of it. Whether one was done.
@@ -70,27 +66,21 @@ impl ReceiverByHand {
     }
 
     /// Connections that it has, and streams that are not over.
-    pub(in crate::stream) fn busy(&mut self) -> usize {
-        self.engine().busy()
+    pub(in crate::stream) fn busy(&self) -> usize {
+        self.engine.busy()
     }
 
     pub(in crate::stream) fn describe(&self) -> String {
-        let engine = self.engine.as_ref();
-        engine.map_or_else(String::new, Engine::in_words)
+        self.engine.in_words()
     }
 
-    /// Tells it to stop at once; whether it will.
-    pub(in crate::stream) fn stop(&mut self) -> bool {
+    /// Tells it to stop at once, and ends it as its thread does: what is written goes on being written. None: it would not have stopped.
+    pub(in crate::stream) fn end(mut self) -> Option<StreamReceiver> {
         self.handle.begin_stop(self.handle.clock.now());
         self.turn();
-        self.engine().has_stopped()
-    }
-
-    /// Its end, as of its thread: what is written goes on being written.
-    pub(in crate::stream) fn end(&mut self) {
+        let stops = self.engine.has_stopped();
         self.writers.iter_mut().for_each(Crew::finish);
-        if let Some(engine) = self.engine.take() {
-            engine.end_now();
-        }
+        self.engine.end_now();
+        stops.then_some(self.handle)
     }
 }

@@ -319,7 +319,9 @@ impl Script {
             Mishap::Late(_, time) => *time * 2 > limit,
             Mishap::Slow(_, each, _) => *each * 2 > limit,
             Mishap::Lose(..) => true,
-            Mishap::Cut(_) | Mishap::Refuse(..) => false,
+            // Nobody hears of it there before the connection was silent for so long.
+            Mishap::Cut(_) => self.net.form == Form::Rdm && self.times.lost * 2 > limit,
+            Mishap::Refuse(..) => false,
         });
         let lost = self.sender.faults.is_some();
         swallows || holds || lost

@@ -34,10 +34,11 @@ impl Shore {
         &self.machine
     }
 
-    /// The links that were opened here.
+    /// The links that are open here, the oldest first.
     pub(super) fn links(&self) -> Vec<usize> {
-        let links = self.links.lock();
-        links.unwrap_or_else(PoisonError::into_inner).clone()
+        let mut links = self.links.lock().unwrap_or_else(PoisonError::into_inner);
+        links.retain(|link| !self.net.is_gone(*link));
+        links.clone()
     }
 
     fn link(&self, listens: bool) -> (DuplexLink, PeerAddr) {

@@ -72,7 +72,11 @@ pub(in crate::stream) struct World {
     /// Of all that happened, and when.
     trace: DefaultHasher,
     pub(in crate::stream) turns: u64,
+    steps: u64,
 }
+
+/// More than any rehearsal takes whose time goes on.
+const STEPS_MAX: u64 = 2_000_000;
 
 fn kind(form: Form) -> EndpointKind {
     match form {
@@ -118,6 +122,7 @@ impl World {
             dark: Vec::new(),
             trace: DefaultHasher::new(),
             turns: 0,
+            steps: 0,
             script,
         };
         let script = this.script.clone();
@@ -273,9 +278,17 @@ impl World {
             if self.dark.contains(&dials) {
                 continue;
             }
+            if self.net.leads_nowhere(conn) {
+                // Its provider finds that out in a while.
+                if self.dice.one_in(16) {
+                    self.net.lose(conn);
+                    any = true;
+                }
+                continue;
+            }
             if self.dice.one_in(4) {
                 // It is still on its way.
-                any = true;
+                any |= self.net.can_deliver(conn);
                 continue;
             }
             let burst = 1 + self.dice.roll(self.script.burst);
@@ -316,7 +329,7 @@ impl World {
     }
 
     /// Whether an engine would wake up now.
-    fn is_awake(&mut self, side: Side) -> bool {
+    fn is_awake(&self, side: Side) -> bool {
         let condition = self.conditions[&side];
         if condition.frozen > 0 {
             return false;
@@ -387,13 +400,13 @@ impl World {
     }
 
     /// When something happens next, if nothing moves before.
-    fn next_moment(&mut self) -> Instant {
+    fn next_moment(&self) -> Instant {
         let act = self.acts.keys().next().map(|(at, _)| self.began + *at);
         let mut all: Vec<_> = act.into_iter().chain(self.sender.next_read()).collect();
         if self.conditions[&Side::Sender].frozen == 0 {
             all.push(self.sender.due());
         }
-        for (number, receiver) in self.receivers.iter_mut().enumerate() {
+        for (number, receiver) in self.receivers.iter().enumerate() {
             all.extend(receiver.next_written());
             if self.conditions[&Side::Receiver(number)].frozen == 0 {
                 all.push(receiver.due());
@@ -417,9 +430,12 @@ impl World {
     /// Goes on until something is so; or says how everything is, when it is not by then.
     fn run_until(&mut self, by: Duration, so: impl Fn(&mut Self) -> bool) -> Result<(), String> {
         while !so(self) {
-            if self.clock.passed() > by {
-                return Err(format!("not so after {by:?}:\n{}", self.describe()));
+            if self.clock.passed() > by || self.steps > STEPS_MAX {
+                let steps = self.steps;
+                let how = self.describe();
+                return Err(format!("not so by {by:?} or {steps} steps:\n{how}"));
             }
+            self.steps += 1;
             let moved = self.step();
             self.pass(moved);
         }
@@ -485,9 +501,21 @@ impl World {
         self.sender.let_go();
         self.receivers.iter_mut().for_each(ReceiverByHand::let_go);
         self.run_until(limit, |this| {
-            let receivers: usize = this.receivers.iter_mut().map(ReceiverByHand::busy).sum();
+            let receivers: usize = this.receivers.iter().map(ReceiverByHand::busy).sum();
             this.sender.busy() == 0 && receivers == 0
         })
+    }
+
+    /// So much time passes, whatever happens. Connections that still have something on its way.
+    pub(in crate::stream) fn rest(&mut self, time: Duration) -> Result<usize, String> {
+        let end = self.clock.passed() + time;
+        self.run_until(Duration::MAX, |this| this.clock.passed() >= end)?;
+        Ok(self.net.laden().len())
+    }
+
+    /// Messages that went to an endpoint which was gone.
+    pub(in crate::stream) fn lost(&self) -> u64 {
+        self.net.lost()
     }
 
     /// What each receiver told of.
@@ -499,38 +527,33 @@ impl World {
     }
 
     /// Ends both sides, and looks whether everything is back: buffers, slots, keys.
-    pub(in crate::stream) fn close(mut self) -> Result<(), String> {
-        for receiver in &mut self.receivers {
-            check(receiver.stop(), "a receiver stops at once")?;
-            receiver.end();
-        }
-        check(self.sender.stop(), "the sender stops at once")?;
-        self.sender.end();
-        let mut pools = vec![self.sender.handle.pool().clone()];
-        for receiver in &self.receivers {
-            pools.extend_from_slice(receiver.handle.pools());
-        }
-        for pool in &pools {
+    pub(in crate::stream) fn close(self) -> Result<(), String> {
+        let Self {
+            net,
+            shores,
+            sender,
+            receivers,
+            shelves,
+            transfers,
+            ..
+        } = self;
+        let receivers = receivers.into_iter().map(ReceiverByHand::end);
+        let receivers: Option<Vec<_>> = receivers.collect();
+        let receivers = receivers.ok_or("a receiver does not stop at once")?;
+        let sender = sender.end().ok_or("the sender does not stop at once")?;
+        let theirs = receivers.iter().flat_map(|receiver| receiver.pools());
+        for pool in theirs.chain([sender.pool()]) {
             let (free, slots) = (pool.free_count(), pool.slots());
             check(
                 free == slots,
                 &format!("{free} of {slots} buffers are back"),
             )?;
         }
-        for shelves in &self.shelves {
+        for shelves in &shelves {
             let offences = shelves.offences();
             check(offences.is_empty(), &format!("{offences:?}"))?;
             check(shelves.in_use() == 0, "each sink was told its end")?;
         }
-        drop(pools);
-        let Self {
-            net,
-            shores,
-            sender,
-            receivers,
-            transfers,
-            ..
-        } = self;
         drop((sender, receivers, transfers));
         net.check();
         for (side, shore) in &shores {

@@ -8,7 +8,7 @@ use crate::stream::rehearsal::Crew;
 pub(in crate::stream) struct SenderByHand {
     /// For what an application asks of it.
     pub(in crate::stream) handle: StreamSender,
-    engine: Option<Engine>,
+    engine: Engine,
     readers: Crew<ReadJob, ReadDone>,
 }
 
@@ -25,23 +25,19 @@ impl SenderByHand {
             StreamSender::prepare(vec![network], config, employ).expect("a sender");
         Self {
             handle,
-            engine: Some(engine),
+            engine,
             readers: readers.expect("they were employed"),
         }
     }
 
-    fn engine(&mut self) -> &mut Engine {
-        self.engine.as_mut().expect("it has not ended")
-    }
-
     /// Whether it did something.
     pub(in crate::stream) fn turn(&mut self) -> bool {
-        self.engine().turn_all()
+        self.engine.turn_all()
     }
 
     /// When it takes its next turn, whatever happens.
-    pub(in crate::stream) fn due(&mut self) -> Instant {
-        self.engine().due()
+    pub(in crate::stream) fn due(&self) -> Instant {
+        self.engine.due()
     }
 
     /// What its readers do now; each job takes as long as is said of it. Whether one was done.
@@ -59,27 +55,21 @@ impl SenderByHand {
     }
 
     /// Connections that it has.
-    pub(in crate::stream) fn busy(&mut self) -> usize {
-        self.engine().connections()
+    pub(in crate::stream) fn busy(&self) -> usize {
+        self.engine.connections()
     }
 
     pub(in crate::stream) fn describe(&self) -> String {
-        let engine = self.engine.as_ref();
-        engine.map_or_else(String::new, Engine::in_words)
+        self.engine.in_words()
     }
 
-    /// Tells it to stop at once; whether it will.
-    pub(in crate::stream) fn stop(&mut self) -> bool {
+    /// Tells it to stop at once, and ends it as its thread does: what is read goes on being read. None: it would not have stopped.
+    pub(in crate::stream) fn end(mut self) -> Option<StreamSender> {
         self.handle.begin_stop(self.handle.clock.now());
         self.turn();
-        self.engine().has_stopped()
-    }
-
-    /// Its end, as of its thread: what is read goes on being read.
-    pub(in crate::stream) fn end(&mut self) {
+        let stops = self.engine.has_stopped();
         self.readers.finish();
-        if let Some(engine) = self.engine.take() {
-            engine.end_now();
-        }
+        self.engine.end_now();
+        stops.then_some(self.handle)
     }
 }

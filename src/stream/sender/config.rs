@@ -218,7 +218,7 @@ impl Default for SlowPeer {
 /// | `read_back` | the receiver reads what it wrote, and checks it | no | off where `crc32c` is |
 /// | `restart` | what the receiver has of an earlier, cut stream is thrown away | no | |
 /// | `slow` | what happens to a peer that is slower than others, and after which time | [`SlowPeer::Wait`] 30 s | 10 ms to 24 h |
-/// | `reconnects` | attempts for each peer, in a row without a block between them | 8 | |
+/// | `reconnects` | attempts for each peer, in a row without more of the content there | 8 | |
 /// | `stalled_after` | time: an attempt at which nothing has moved for so long is over | 60 s | 10 ms to 24 h |
 /// | `deadline` | time: all of it must be done by then | none | 1 ms to 3,650 days, or none |
 /// | `rate` | bytes a second, all peers together | none | |
@@ -312,8 +312,8 @@ impl SendOptions {
         self
     }
 
-    /// Attempts to connect again to a peer that was lost, in a row without a block between them; 0: none. Each waits twice as long as the last,
-    /// from 100 ms to 5 s.
+    /// Attempts to connect again to a peer that was lost, in a row, between which it did not say that it has more of the content than it ever had;
+    /// 0: none. Each waits twice as long as the last, from 100 ms to 5 s.
     #[must_use]
     pub fn reconnects(mut self, attempts: u32) -> Self {
         self.reconnects = attempts;
@@ -321,8 +321,9 @@ impl SendOptions {
     }
 
     /// For how long nothing may move while this side waits for a peer: no block is taken, granted or answered, and the peer does not say that its
-    /// sink works; that word counts for twenty times as long without a movement. The peer is told what is waited for, and a new attempt is made, as after a lost connection; so many times as
-    /// [`reconnects`](Self::reconnects) says, in a row without a byte written between them, then the peer's outcome is [`StreamError::Stalled`].
+    /// sink works; that word counts for twenty times as long without a movement. The peer is told what is waited
+    /// for, and a new attempt is made, as after a lost connection, which is one of those that
+    /// [`reconnects`](Self::reconnects) counts; after the last one, the peer's outcome is [`StreamError::Stalled`].
     ///
     /// A pause, a rate, and other transfers that come first take as long as they do. A source that gives nothing has ten times this time, and so has
     /// a receiver of an older version before it accepts (reading what it has) and at the end (syncing, reading back).

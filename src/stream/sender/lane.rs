@@ -106,8 +106,11 @@ pub(super) struct Lane {
     assigned: HashSet<u64>,
     /// Rails that were dialed in this session.
     dialed: u16,
+    /// Attempts in a row at which the peer got no more than it had ever had.
     failures: u32,
     failed_once: bool,
+    /// The most that the peer said it has of the content, in bytes, in whichever session.
+    most_written: u64,
     last_moved: Instant,
     /// When the peer said last that its sink works, though nothing has moved.
     peer_works: Instant,
@@ -119,8 +122,6 @@ pub(super) struct Lane {
     told_at: Instant,
     /// Why no endpoint will ever take the next block.
     unsendable: Option<String>,
-    /// Stalls in a row with nothing written between them, and what was written at the last one.
-    stalled: (u32, u64),
     /// Since when it has held blocks and taken none.
     stalls: StallClock,
     report: StreamReport,
@@ -144,13 +145,13 @@ impl Lane {
             dialed: 0,
             failures: 0,
             failed_once: false,
+            most_written: 0,
             last_moved: now,
             peer_works: now,
             asked_at: now,
             source_since: None,
             told_at: now,
             unsendable: None,
-            stalled: (0, 0),
             stalls: StallClock::new(now),
             report: StreamReport::default(),
             sent_bytes: 0,
@@ -377,7 +378,6 @@ impl Lane {
         if self.is_over() {
             return;
         }
-        let written = self.written_bytes();
         self.stalls.turn(Stall::None, tools.now);
         self.report.path = tools.path(&*shipment.source);
         self.report.stalls = self.stalls.totals();
@@ -385,7 +385,7 @@ impl Lane {
         self.report.sent_bytes = self.sent_bytes;
         self.report.bytes = match result {
             Ok(()) => shipment.shared.total(),
-            Err(_) => written,
+            Err(_) => self.most_written,
         };
         shipment
             .shared
@@ -422,7 +422,6 @@ impl Lane {
             ReceiveEvent::Completed { key, .. } if key != CONTROL_KEY => {
                 self.rails[rail].in_flight -= 1;
                 self.last_moved = tools.now;
-                self.failures = 0;
             }
             ReceiveEvent::Window { event, .. } => self.on_window_event(rail, event, tools.now),
             ReceiveEvent::Failed { key, .. } if key != CONTROL_KEY => {
@@ -446,7 +445,6 @@ impl Lane {
                 placing.on_written(key);
                 rail.in_flight -= 1;
                 self.last_moved = now;
-                self.failures = 0;
             }
             // The end of the connection follows, and what becomes of the block.
             WindowEvent::WriteFailed { .. } => rail.in_flight -= 1,
@@ -653,6 +651,11 @@ impl Lane {
     fn after_message(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
         let written = self.written_bytes();
         shipment.shared.tell(self.number, written, self.sent_bytes);
+        if written > self.most_written {
+            // Not what was sent: a peer that takes it all and has nothing in the end would be sent it for ever.
+            self.most_written = written;
+            self.failures = 0;
+        }
         let Some(outlay) = &self.outlay else {
             return Ok(());
         };
@@ -812,13 +815,6 @@ impl Lane {
         let waits = self.describe_wait(shipment, tools.now);
         tracing::warn!(peer = %self.peer, ?after, %waits, "a stream stands still");
         let error = StreamError::Stalled { after, waits };
-        let written = self.written_bytes();
-        let (times, before) = self.stalled;
-        let times = if written > before { 1 } else { times + 1 };
-        self.stalled = (times, written.max(before));
-        if times > shipment.options.reconnects {
-            return self.give_up(error, shipment, tools);
-        }
         self.tell_why(&error, shipment, tools);
         self.on_lost(error, shipment, tools);
     }

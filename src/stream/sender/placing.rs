@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use super::lane::Ready;
 use crate::endpoint::duplex::DuplexEndpoint;
-use crate::endpoint::{ConnectionId, RemoteWindow, WindowDescriptor};
+use crate::endpoint::{ConnectionId, RemoteWindow, WindowDescriptor, WindowError};
 use crate::error::SendErrorKind;
 use crate::stream::slots::SlotBook;
 use crate::stream::wire::Window;
@@ -36,16 +36,18 @@ impl Placing {
         block_bytes: u32,
         (endpoint, connection): (&DuplexEndpoint, ConnectionId),
     ) -> Result<(), StreamError> {
-        let remote = WindowDescriptor::parse(window.descriptor)
-            .map_err(|error| error.to_string())
-            .and_then(|descriptor| {
-                let remote = endpoint.open_window(connection, &descriptor);
-                remote.map_err(|error| error.to_string())
-            })
-            .map_err(|error| StreamError::GivenUp {
-                code: RefusalCode::FEATURE,
-                reason: format!("the window of the receiver is of no use: {error}"),
-            })?;
+        let is_of_no_use = |error: &dyn std::fmt::Display| StreamError::GivenUp {
+            code: RefusalCode::FEATURE,
+            reason: format!("the window of the receiver is of no use: {error}"),
+        };
+        let descriptor = WindowDescriptor::parse(window.descriptor);
+        let descriptor = descriptor.map_err(|error| is_of_no_use(&error))?;
+        let remote = match endpoint.open_window(connection, &descriptor) {
+            Ok(remote) => remote,
+            // The connection is over, which its own event says next: that is no reason to give up the transfer.
+            Err(WindowError::NotConnected) => return Ok(()),
+            Err(error) => return Err(is_of_no_use(&error)),
+        };
         self.slots.add(window, remote.len(), block_bytes)?;
         self.windows.push(remote);
         Ok(())

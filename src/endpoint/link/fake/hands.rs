@@ -17,8 +17,7 @@ impl Net {
     pub(crate) fn ask_at(&self, listener: usize, hello: &[u8]) -> (FakeLink, ConnKey) {
         let link = self.link();
         let mut state = self.state();
-        let conn = state.conns.len();
-        state.conns.push(ConnState {
+        let conn = state.add_conn(ConnState {
             link: link.id,
             registrar: self.near.id,
             peer: None,
@@ -58,10 +57,7 @@ impl Net {
             return None;
         }
         let theirs = asking.link;
-        let conn = state.conns.len();
-        let asking = &mut state.conns[initiator];
-        (asking.phase, asking.peer) = (Phase::Connected, Some(conn));
-        state.conns.push(ConnState {
+        let conn = state.add_conn(ConnState {
             link: link.id,
             registrar: self.near.id,
             peer: Some(initiator),
@@ -71,6 +67,8 @@ impl Net {
             sends: VecDeque::new(),
             receives: VecDeque::new(),
         });
+        let asking = &mut state.conns[initiator];
+        (asking.phase, asking.peer) = (Phase::Connected, Some(conn));
         state.links[theirs].cm.push_back(super::Cm::Connected {
             conn: initiator,
             data: hello.to_vec(),

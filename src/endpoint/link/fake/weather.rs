@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{
-    Cm, ConnKey, FakeLink, FakeMemory, Form, LinkCompletion, Net, Phase, State, completion, lock,
+    Cm, ConnKey, ConnState, ControlKind, FakeLink, FakeMemory, Form, LinkCompletion, Net, Phase,
+    State, completion, kind_of, lock,
 };
 
 /// What a link has reported and its endpoint is not told yet.
@@ -39,10 +40,35 @@ impl Net {
 
     /// Connections that have something to deliver.
     pub(crate) fn laden(&self) -> Vec<ConnKey> {
-        let state = self.state();
-        let conns = state.conns.iter().enumerate();
-        let laden = conns.filter(|(_, conn)| !conn.sends.is_empty());
-        laden.map(|(key, _)| key).collect()
+        let mut state = self.state();
+        state.forget();
+        let laden = state.live.iter().copied();
+        let laden = laden.filter(|conn| !state.conns[*conn].sends.is_empty());
+        laden.collect()
+    }
+
+    /// Messages so far that went to an endpoint which was gone.
+    pub(crate) fn lost(&self) -> u64 {
+        self.state().lost
+    }
+
+    /// Whether what a connection has to send goes to an endpoint that is gone.
+    pub(crate) fn leads_nowhere(&self, conn: ConnKey) -> bool {
+        self.state().leads_nowhere(conn)
+    }
+
+    /// Its sender hears that it never arrived, if it is still there.
+    pub(crate) fn lose(&self, conn: ConnKey) {
+        let mut state = self.state();
+        for sent in std::mem::take(&mut state.conns[conn].sends) {
+            state.lost += 1;
+            state.finish_send(conn, &sent, Some(libc::EHOSTUNREACH));
+        }
+    }
+
+    /// Whether [`deliver_one`](Self::deliver_one) would move something.
+    pub(crate) fn can_deliver(&self, conn: ConnKey) -> bool {
+        self.state().way(conn).is_some()
     }
 
     /// Moves the oldest message of a connection. False: it has none, or nobody there takes it now.
@@ -56,6 +82,11 @@ impl Net {
         let link = &state.links[link];
         let is_read = !link.late.is_gone;
         is_read && (!link.cq.is_empty() || !link.cm.is_empty())
+    }
+
+    /// Whether a link is there no more.
+    pub(crate) fn is_gone(&self, link: usize) -> bool {
+        self.state().links[link].late.is_gone
     }
 
     /// The end of a connection that dialed.
@@ -98,12 +129,12 @@ impl Net {
     /// Connections that stand, each by the end that dialed.
     pub(crate) fn standing(&self) -> Vec<ConnKey> {
         let state = self.state();
-        let conns = state.conns.iter().enumerate();
         let open = |conn: ConnKey| state.conns[conn].phase != Phase::Closed;
-        let stands = conns.filter(|(key, conn)| {
+        let stands = |key: &ConnKey| {
+            let conn = &state.conns[*key];
             conn.target.is_some() && open(*key) && conn.peer.is_some_and(open)
-        });
-        stands.map(|(key, _)| key).collect()
+        };
+        state.live.iter().copied().filter(stands).collect()
     }
 
     /// A connection breaks: what was posted on either side fails, and both hear of it. In the RDM form, where nobody hears of an end, what was
@@ -178,6 +209,31 @@ impl Net {
 }
 
 impl State {
+    /// Connections that are closed and have nothing to send are looked at no more.
+    fn forget(&mut self) {
+        let conns = &self.conns;
+        let is_live = |conn: &ConnState| conn.phase != Phase::Closed || !conn.sends.is_empty();
+        self.live.retain(|conn| is_live(&conns[*conn]));
+    }
+
+    fn says_hello(&self, conn: ConnKey) -> bool {
+        let front = self.conns[conn].sends.front();
+        let kind = front.and_then(|sent| sent.data).map(kind_of);
+        kind == Some(ControlKind::HELLO)
+    }
+
+    /// Whether nothing is ever received at the other end.
+    fn leads_nowhere(&self, conn: ConnKey) -> bool {
+        let state = &self.conns[conn];
+        let there = match state.peer {
+            Some(peer) if self.conns[peer].phase != Phase::Closed => return false,
+            Some(peer) => Some(self.conns[peer].link),
+            // A listener that does not know it ignores what is not a hello.
+            None => state.target.filter(|_| self.says_hello(conn)),
+        };
+        there.is_none_or(|link| self.links[link].shared.is_none())
+    }
+
     /// Reports that something was sent, or puts that off.
     pub(super) fn report_sent(&mut self, link: usize, context: usize, errno: Option<i32>) {
         let done = completion(context, 0, None, errno);
@@ -190,7 +246,7 @@ impl State {
         }
     }
 
-    /// What was put off lies in the queue before an endpoint is closed.
+    /// What was put off lies in the queue when an endpoint is closed: there is nothing to hear of it later.
     pub(super) fn catch_up(&mut self, link: usize) {
         let link = &mut self.links[link];
         link.cq.extend(link.late.waiting.drain(..));
