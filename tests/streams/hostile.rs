@@ -13,6 +13,7 @@ use fabricast::stream::{
 };
 use fabricast::{ConnectionlessEndpoint, Domain, PeerAddr, SendEndpointZeroCopy, SendEvent};
 
+use crate::common::patient;
 use crate::world::*;
 
 /// A header, and its payload.
@@ -42,6 +43,7 @@ fn hello(version: u16) -> Said {
 /// Sends these messages over a connection of its own, and waits for its end.
 fn say(domain: &Arc<Domain>, to: PeerAddr, messages: Vec<Said>) {
     let config = SendConfig::default().header_mode(HeaderMode::Fixed(64));
+    let config = config.connect_timeout(patient(PATIENCE));
     let mut end = SendEndpointZeroCopy::connect(domain, to, config).unwrap();
     let pool = SharedBufferManager::allocate_with_headroom(8, 4096, 64).unwrap();
     pool.region().register(domain).unwrap();
@@ -55,7 +57,10 @@ fn say(domain: &Arc<Domain>, to: PeerAddr, messages: Vec<Said>) {
         for event in events.drain(..) {
             match event {
                 SendEvent::Connected(_) => connected = true,
-                SendEvent::Disconnected(_) => return,
+                SendEvent::Disconnected(why) => {
+                    assert!(connected, "it could say nothing: {why:?}");
+                    return;
+                }
                 _ => {}
             }
         }
@@ -229,7 +234,7 @@ fn a_receiver_that_lies_or_stalls_ends_in_a_clear_error() {
         sender.stop(by());
         outcome.result.unwrap_err()
     };
-    let (short, long) = (Duration::from_millis(300), 10 * PATIENCE);
+    let (short, long) = (patient(Duration::from_millis(300)), 10 * PATIENCE);
     // Never answers the hello.
     let error = attempt(liar(&domain, |_| vec![]), short, None);
     assert!(matches!(error, StreamError::Deadline { .. }), "{error:?}");

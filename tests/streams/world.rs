@@ -61,11 +61,15 @@ pub(crate) fn over_both_by_both(test: impl Fn(&Arc<Domain>, Transport)) {
 /// After which a silent peer is lost, where nobody is killed or stopped: longer than a machine stands still.
 const LOST_AFTER: Duration = Duration::from_secs(30);
 
+/// After which a peer that is there is not: the default, on a machine of usual speed.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
 /// Blocks of 64 KiB.
 pub(crate) fn sender_config() -> SenderConfig {
     SenderConfig::default()
         .block_bytes(64 << 10)
         .buffers(16)
+        .connect_timeout(patient(ANSWERS_WITHIN))
         .lost_after(patient(LOST_AFTER))
 }
 
@@ -73,6 +77,7 @@ pub(crate) fn receiver_config(sink: impl SinkFactory) -> ReceiverConfig {
     ReceiverConfig::new(sink)
         .block_bytes(64 << 10)
         .connections(4)
+        .handshake_timeout(patient(ANSWERS_WITHIN))
         .lost_after(patient(LOST_AFTER))
 }
 

@@ -281,7 +281,7 @@ impl World {
             if self.net.leads_nowhere(conn) {
                 // Its provider finds that out in a while.
                 if self.dice.one_in(16) {
-                    self.net.lose(conn);
+                    self.net.fail_sends(conn);
                     any = true;
                 }
                 continue;

@@ -58,7 +58,7 @@ impl Net {
     }
 
     /// Its sender hears that it never arrived, if it is still there.
-    pub(crate) fn lose(&self, conn: ConnKey) {
+    pub(crate) fn fail_sends(&self, conn: ConnKey) {
         let mut state = self.state();
         for sent in std::mem::take(&mut state.conns[conn].sends) {
             state.lost += 1;
