@@ -195,7 +195,7 @@ impl DuplexEndpoint {
     }
 
     /// Over a link that is not the provider's; `local`: where it listens, if it does.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn over(
         link: impl Into<DuplexLink>,
         waiter: Arc<dyn LinkWait>,
