@@ -198,7 +198,7 @@ impl DuplexEndpoint {
     }
 
     /// Over a link that is not the provider's; `local`: where it listens, if it does.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn over(
         link: DuplexLink,
         waiter: Arc<dyn LinkWait>,
