@@ -189,10 +189,11 @@ impl Near {
 
 #[test]
 fn a_far_peer_that_is_gone_gives_every_key_back_in_time() {
-    let _dog = Watchdog::new("far peer gone");
     let Some((far, addr)) = far("a_far_peer_that_is_gone_gives_every_key_back_in_time") else {
         return;
     };
+    // The far one, which lives as long as it is wanted, has none.
+    let _dog = Watchdog::new("far peer gone");
     let mut near = Near::connect(addr, SendConfig::default().lost_after(Some(LOST)));
     near.until("messages arrive", SOON, |near| near.completed.len() > 100);
     far.cut_off();
@@ -219,10 +220,11 @@ fn a_far_peer_that_is_gone_gives_every_key_back_in_time() {
 
 #[test]
 fn a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again() {
-    let _dog = Watchdog::new("far peer cut off");
     let Some((far, addr)) = far("a_far_peer_that_is_cut_off_for_a_while_is_sent_to_again") else {
         return;
     };
+    // The far one, which lives as long as it is wanted, has none.
+    let _dog = Watchdog::new("far peer cut off");
     let config = SendConfig::default()
         .lost_after(Some(Duration::from_secs(300)))
         .reconnect(ReconnectPolicy::fixed(millis(500)));
