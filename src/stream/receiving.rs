@@ -100,7 +100,7 @@ pub(crate) struct IntakeSettings {
 pub(crate) enum Arrival {
     /// Nothing that the engine has to deal with.
     Nothing,
-    /// The manifest is whole: the engine opens the sink, then calls [`Intake::accept`] or [`Intake::refuse`].
+    /// The manifest is whole: the engine opens the sink, then calls [`Intake::accept_counted`] or [`Intake::refuse`].
     Announced,
     /// A block that is not there yet: to be checked and written, and reported by [`Intake::on_written`] or [`Intake::on_damaged`].
     Block(Block),
