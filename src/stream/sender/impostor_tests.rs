@@ -75,14 +75,16 @@ impl Impostor {
     /// Waits for a message of which something is wanted; what comes before goes.
     fn hear<T>(&mut self, mut want: impl FnMut(&Message<'_>) -> Option<T>) -> T {
         let by = by();
+        let mut others = Vec::new();
         loop {
             while let Some((header, payload)) = self.heard.pop_front() {
                 let message = Message::parse(&header, &payload).expect("it keeps to the protocol");
                 if let Some(wanted) = want(&message) {
                     return wanted;
                 }
+                others.push(format!("{message:?}"));
             }
-            assert!(Instant::now() < by, "it says something else");
+            assert!(Instant::now() < by, "it says something else: {others:?}");
             self.turn();
         }
     }
