@@ -261,6 +261,18 @@ fn who_writes_past_the_end_of_a_landing_changes_no_other() {
     });
 }
 
+/// The peer's connection ends, and it is the peer's fault.
+fn closed_for_a_violation(victim: &mut Victim, guest: &mut Guest) {
+    until("it is closed", victim, &mut [guest], |victim, guests| {
+        guests[0].ended(victim).is_some()
+    });
+    let reason = guest.ended(victim);
+    assert!(
+        matches!(reason, Some(CloseReason::Violation(_))),
+        "{reason:?}"
+    );
+}
+
 #[test]
 fn who_is_done_twice_is_closed() {
     over_each("twice", (1, SHORT), |mut scene| {
@@ -269,17 +281,7 @@ fn who_is_done_twice_is_closed() {
         written(&mut scene.victim, &mut guest, target, honest(SHORT));
         handed_out(&mut scene.victim, &mut [&mut guest], 0);
         guest.liar.say(done(0));
-        until(
-            "it is closed",
-            &mut scene.victim,
-            &mut [&mut guest],
-            |victim, guests| guests[0].ended(victim).is_some(),
-        );
-        let reason = guest.ended(&scene.victim);
-        assert!(
-            matches!(reason, Some(CloseReason::Violation(_))),
-            "{reason:?}"
-        );
+        closed_for_a_violation(&mut scene.victim, &mut guest);
         assert_eq!(scene.victim.messages.len(), 1);
         assert_eq!(scene.victim.messages[0].0.payload(), honest(SHORT));
         scene.all_slots_come_back(&mut [&mut guest]);
@@ -317,17 +319,7 @@ fn who_is_done_before_it_was_granted_anything_is_closed() {
         let offer = Control::new(wire::LONG_OFFER).value(SHORT as u64);
         guest.liar.say(offer);
         guest.liar.say(done(0));
-        until(
-            "it is closed",
-            &mut scene.victim,
-            &mut [&mut guest],
-            |victim, guests| guests[0].ended(victim).is_some(),
-        );
-        let reason = guest.ended(&scene.victim);
-        assert!(
-            matches!(reason, Some(CloseReason::Violation(_))),
-            "{reason:?}"
-        );
+        closed_for_a_violation(&mut scene.victim, &mut guest);
         assert!(scene.victim.messages.is_empty());
         drop(taken);
         scene.all_slots_come_back(&mut [&mut guest]);
