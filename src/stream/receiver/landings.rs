@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::guest::Guest;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::landing::Landing;
 use crate::endpoint::{ConnectionId, LocalWindow, WindowError};
 use crate::stream::StreamViolation;
+use crate::stream::outbox::Outbox;
 use crate::stream::slots::SlotGrants;
 use crate::stream::wire::{Freed, Message, Window};
 
@@ -54,24 +54,32 @@ impl Landings {
     ///
     /// # Errors
     ///
-    /// Why it gets no more.
+    /// Why it gets no more. What it does not get is there for its other connections.
     pub(super) fn grant(
         &mut self,
         (rail, stream, slots): (u16, u32, usize),
         (endpoint, connection): (&mut DuplexEndpoint, ConnectionId),
-        guest: &mut Guest,
+        outbox: &mut Outbox,
     ) -> Result<(), WindowError> {
         let grants = self.grants.entry(rail).or_default();
-        let slots = slots.min(self.spare.len());
-        for memory in self.spare.drain(..slots) {
-            let window = endpoint.expose(connection, Arc::clone(&memory))?;
+        for _ in 0..slots {
+            let Some(memory) = self.spare.pop() else {
+                break;
+            };
+            let window = match endpoint.expose(connection, Arc::clone(&memory)) {
+                Ok(window) => window,
+                Err(error) => {
+                    self.spare.push(memory);
+                    return Err(error);
+                }
+            };
             let descriptor = window.descriptor().to_bytes();
             let stride = memory.len() as u64;
             let first_slot = grants.grant(Slot {
                 memory,
                 _window: window,
             });
-            guest.outbox.push(&Message::Window(Window {
+            outbox.push(&Message::Window(Window {
                 stream,
                 first_slot,
                 slots: 1,
@@ -127,5 +135,38 @@ impl Landings {
     pub(super) fn on_rail_gone(&mut self, rail: u16) {
         self.grants.remove(&rail);
         self.taken.retain(|_, (of, _)| *of != rail);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::Fabric;
+    use crate::stream::SenderConfig;
+    use crate::stream::sender::duplex;
+
+    #[test]
+    fn what_one_connection_can_not_have_is_there_for_the_others() {
+        let fabric = Fabric::builder().provider("tcp").node("127.0.0.1").open();
+        let domain = match fabric {
+            Ok(fabric) => fabric.open_domain().expect("a domain"),
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let pool = SharedBufferManager::allocate(4, 4096).expect("a pool");
+        let memory = Landings::take(&pool, 4);
+        let memory = memory.into_iter().map(|it| Arc::new(Landing::new(it)));
+        let mut landings = Landings::new(memory.collect());
+        let config = duplex(&(&domain).into(), &SenderConfig::default(), 1).expect("settings");
+        let mut endpoint = DuplexEndpoint::dialing(&domain, &config).expect("an endpoint");
+        // Nobody answers there, so nothing can be exposed to it.
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
+        let to = nobody.local_addr().expect("an address").into();
+        let connection = endpoint.dial(&to).expect("dialed");
+        let mut outbox = Outbox::default();
+        let granted = landings.grant((0, 1, 2), (&mut endpoint, connection), &mut outbox);
+        assert!(granted.is_err());
+        assert_eq!((landings.spare.len(), outbox.len()), (4, 0));
+        assert!(landings.has_none());
+        assert_eq!(landings.share(2), 4);
     }
 }

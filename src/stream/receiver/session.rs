@@ -433,7 +433,7 @@ impl Session {
         let share = landings.share(guest.rails);
         let endpoint = &mut tools.ports[guest.port].endpoint;
         let grant = (rail, intake.open().stream, share);
-        if let Err(error) = landings.grant(grant, (endpoint, connection), guest) {
+        if let Err(error) = landings.grant(grant, (endpoint, connection), &mut guest.outbox) {
             tracing::warn!(%error, "a stream's sender gets fewer slots to write into");
         }
     }

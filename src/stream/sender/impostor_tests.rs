@@ -22,6 +22,11 @@ fn by() -> Instant {
     Instant::now() + Duration::from_secs(120)
 }
 
+fn drawn() -> [u8; 16] {
+    let number = crate::random::random_u64().to_le_bytes();
+    number.repeat(2).try_into().expect("16")
+}
+
 /// Says what it is told to, over one connection.
 struct Impostor {
     endpoint: DuplexEndpoint,
@@ -103,11 +108,7 @@ impl Impostor {
             rail: 0,
             rails: 1,
             features: Features::all(),
-            session: crate::random::random_u64()
-                .to_le_bytes()
-                .repeat(2)
-                .try_into()
-                .expect("16"),
+            session: drawn(),
             nonce: [1; 32],
         }));
         let features = self.hear(|message| match message {
@@ -123,7 +124,12 @@ impl Impostor {
             manifest_bytes: manifest.encoded_len(),
             bytes: plan.bytes(),
             blocks: plan.blocks(),
-            identity: StreamIdentity::default(),
+            // A key of its own: the sink of the one before may be on its way out, and a stream with
+            // its key is refused as long as that takes.
+            identity: StreamIdentity {
+                key: drawn(),
+                ..StreamIdentity::default()
+            },
         }));
         let (entries, _) = manifest.encode_part(0, BLOCK);
         self.outbox.push(&Message::Manifest(ManifestPart {
