@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream fmt clippy doc clean
+.PHONY: help setup demo readout test rounds test-gpu info models conformance verbs fuzz soak bench bench-file bench-stream count fmt clippy doc clean
 
 FILE ?=
 READOUT ?=
@@ -87,6 +87,9 @@ bench-stream: ## streams beside bare libfabric, sendfile and the disk alone (BEN
 	@scripts/setup.sh run
 	@cargo build --release --example stream_bench
 	@cargo run -q --release --example stream_bench -- --netns reno --runs $(BENCH_RUNS) $(if $(BENCH_DIR),--dir "$(BENCH_DIR)")
+
+count: ## what the shape of the sources is judged by: lines, long functions, names used twice, circles of imports
+	@scripts/count.py
 
 fmt: ## format the code
 	cargo fmt --all
