@@ -1,6 +1,6 @@
 //! `ConnectionlessEndpoint`: one endpoint without connections (FI_EP_RDM), and many peers that it sends to and receives from.
 //!
-//! The connections are ours: hello, credits and goodbye go on behind the scenes, so that nothing is lost without a word. `core::receive`
+//! The connections are ours: hello, credits and goodbye go on behind the scenes, so that nothing is lost without a word. `hub`
 //! makes and serves them; here each of their events becomes one of a peer.
 
 #![allow(unsafe_code)]
@@ -21,13 +21,11 @@ use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::receive::{
-    KEPT, ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings,
-};
 use crate::endpoint::delivery::{Deliveries, receive_pool};
 use crate::endpoint::error::PeerError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, ReceiveEvent};
 use crate::endpoint::header_source::hold;
+use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fd_limit;
 use crate::endpoint::link::provider::ProviderLink;
@@ -101,7 +99,7 @@ pub use event::{ConnectionlessEvent, PeerId, PeerInUse, PeerMessage, RemovePeerE
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct ConnectionlessEndpoint {
-    core: Here<ReceiveCore<ProviderLink>>,
+    core: Here<Hub<ProviderLink>>,
     peers: Peers,
     local: PeerAddr,
     headers: HeaderSlotManager,
@@ -170,7 +168,7 @@ impl ConnectionlessEndpoint {
             ProviderLink::listen(domain, &addr, sizes, &endpoint).map_err(fd_limit::explain)?;
         let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
+        let core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
         Ok(Self {
             core: Here::new(core),
             peers: Peers::new(this.0),
@@ -240,7 +238,7 @@ impl ConnectionlessEndpoint {
 
     /// Whether a peer has answered, and is not lost.
     pub fn is_up(&self, peer: PeerId) -> bool {
-        self.peers.get(peer).is_some_and(peers::Peer::is_up)
+        self.peers.get(peer).is_some_and(peers::AddedPeer::is_up)
     }
 
     /// How many peers are known.
@@ -464,9 +462,10 @@ impl ConnectionlessEndpoint {
                 key,
                 payload,
                 error,
+                kept,
             } => {
                 let peer = self.peers.of(connection)?;
-                if payload.segments().is_empty() && error.provider_message == KEPT {
+                if kept {
                     self.peers.keep(connection);
                 }
                 Told::Failed {
@@ -668,8 +667,8 @@ fn settings(
     windows: WindowSettings,
     headers: &HeaderSlotManager,
     pool: &SharedBufferManager,
-) -> ReceiveSettings {
-    ReceiveSettings {
+) -> HubSettings {
+    HubSettings {
         depth: config.receive_depth,
         max_connections: 2 * config.max_peers,
         max_message: pool.slot_size() as u64,

@@ -1,6 +1,6 @@
 //! `DuplexEndpoint`: connections of either kind, made or accepted, on which both sides send.
 //!
-//! A thin handle over [`ReceiveCore`]: what a stream needs beside a send and a receive endpoint, in one direction each. A side listens, or it
+//! A thin handle over [`Hub`]: what a stream needs beside a send and a receive endpoint, in one direction each. A side listens, or it
 //! does not; either may dial, and from then on there is no difference between the two. Not public: what is sent here is a protocol of ours.
 
 #[cfg(test)]
@@ -13,9 +13,9 @@ use crate::Error;
 use crate::buffer::{HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{self, PATIENCE};
 #[cfg(test)]
@@ -98,10 +98,10 @@ impl DuplexConfig {
         })?)
     }
 
-    fn settings(&self, headers: &HeaderSlotManager, accepts: bool) -> ReceiveSettings {
+    fn settings(&self, headers: &HeaderSlotManager, accepts: bool) -> HubSettings {
         let silence = self.lost_after;
         let unresponsive = PATIENCE.unresponsive.filter(|sooner| *sooner < silence);
-        ReceiveSettings {
+        HubSettings {
             depth: self.depth,
             max_connections: self.max_connections,
             max_message: self.pool.slot_size() as u64,
@@ -147,7 +147,7 @@ fn form(kind: EndpointKind) -> Form {
 /// Connections on which both sides send.
 #[derive(Debug)]
 pub(crate) struct DuplexEndpoint {
-    core: Here<ReceiveCore<DuplexLink>>,
+    core: Here<Hub<DuplexLink>>,
     local: Option<PeerAddr>,
     #[cfg(test)]
     faults: Option<faults::FaultLayer>,
@@ -215,7 +215,7 @@ impl DuplexEndpoint {
         waiter: Arc<dyn LinkWait>,
         local: Option<PeerAddr>,
         config: &DuplexConfig,
-        settings: ReceiveSettings,
+        settings: HubSettings,
     ) -> Result<Self, Error> {
         #[cfg(test)]
         let faults = match &config.faults {
@@ -223,7 +223,7 @@ impl DuplexEndpoint {
             None => None,
         };
         let (clock, pool) = (config.clock.clone(), config.pool.clone());
-        let core = ReceiveCore::listen(link, waiter, clock, pool, settings)?;
+        let core = Hub::listen(link, waiter, clock, pool, settings)?;
         Ok(Self {
             core: Here::new(core),
             local,

@@ -164,6 +164,8 @@ pub enum ReceiveEvent {
         payload: Payload,
         /// Why.
         error: CompletionError,
+        /// The provider still has the payload: [`Released`](Self::Released) follows.
+        kept: bool,
     },
     /// The provider is done with a payload whose send came back [`Failed`](Self::Failed) without it, because its connection ended. The one
     /// thing that is told of a connection after its [`Disconnected`](Self::Disconnected).

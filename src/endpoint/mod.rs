@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  SendEndpointZeroCopy   ReceiveEndpoint      public, no type parameter (buffered: small messages in front of the first)
-//!        core::send         core::receive      what they do, over any link (windows: one-sided operations of both)
+//!        core::send               hub            what they do, over any link (windows: one-sided operations of both)
 //!             └───── protocol ─────┘           who may do what, the bytes, and when it is over; pure
 //!                     link                     the one seam: link::fabric and link::rdm are real, the tests have a fake one
 //! ```
@@ -17,6 +17,7 @@ pub(crate) mod duplex;
 pub(crate) mod error;
 mod event;
 mod header_source;
+pub(crate) mod hub;
 mod id;
 mod limits;
 pub(crate) mod link;

@@ -12,10 +12,10 @@ use crate::buffer::{Payload, SharedBufferManager};
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{
     self, PATIENCE, check_count, check_deadline, check_patience, check_size, check_timeout,
@@ -380,7 +380,7 @@ impl ReceiveConfig {
 /// any thread. See [`SendEndpointZeroCopy`](crate::SendEndpointZeroCopy) for an example of both.
 #[derive(Debug)]
 pub struct ReceiveEndpoint {
-    core: Here<ReceiveCore<ProviderLink>>,
+    core: Here<Hub<ProviderLink>>,
     local: PeerAddr,
     /// Behind the core: nothing arrives any more when it goes.
     deliveries: Option<Box<Deliveries<ReceiveEvent>>>,
@@ -424,7 +424,7 @@ impl ReceiveEndpoint {
             let reason = "over FI_EP_RDM its slots must have 114 bytes, for hellos";
             return Err(limits::config("pool", pool.slot_size().to_string(), reason));
         }
-        let settings = ReceiveSettings {
+        let settings = HubSettings {
             depth: config.depth,
             max_connections: config.max_connections,
             max_message: max_message as u64,
@@ -446,7 +446,7 @@ impl ReceiveEndpoint {
         let local = link.local_addr().unwrap_or(addr);
         let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
-        let mut core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
+        let mut core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
         if let Some(ring) = &config.staging {
             ring.register(domain)?;
             core.stage_in(ring);

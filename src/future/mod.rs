@@ -27,9 +27,9 @@
 
 mod after;
 mod connection_event;
+mod driver;
 mod error;
 mod executor;
-mod hub;
 mod reactor;
 mod receive;
 mod send;
@@ -52,7 +52,7 @@ pub use send_engine::FutureStats;
 /// For the tests of the endpoints over the fake link.
 #[cfg(all(test, not(loom)))]
 pub(crate) mod parts {
-    pub(crate) use super::hub::Hub;
+    pub(crate) use super::driver::Driver;
     pub(crate) use super::send_engine::Sender;
     pub(crate) use super::sending::{
         Handle, SendOn, close, closed, connected, connection_event, drive,

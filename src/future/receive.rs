@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use futures_core::Stream;
 
+use super::driver::{self, POLL_INTERVAL, ROUNDS_MAX, SLEEP_MAX};
 use super::error::{ReadFailed, SendFailed, SendFailure};
-use super::hub::{self, POLL_INTERVAL, ROUNDS_MAX, SLEEP_MAX};
 use super::reactor::{Reactor, Watch};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::{
@@ -62,7 +62,7 @@ impl AsyncReceiveEndpoint {
         let wait = endpoint.wait_handle().upgrade();
         let wait = wait.unwrap_or_else(|| unreachable!("the endpoint lives"));
         let (watch, polled) =
-            hub::watch(&wait, reactor).map_err(|error| Error::os("watching", error))?;
+            driver::watch(&wait, reactor).map_err(|error| Error::os("watching", error))?;
         Ok(Self {
             watch,
             wait,
@@ -168,7 +168,7 @@ impl AsyncReceiveEndpoint {
         } else {
             SLEEP_MAX
         };
-        let until = hub::until(&*self.wait, patience);
+        let until = driver::until(&*self.wait, patience);
         let until = self.close_deadline.map_or(until, |at| at.min(until));
         self.watch.poll_ready(cx, until).is_ready()
     }

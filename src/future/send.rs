@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use super::connection_event::ConnectionEvent;
+use super::driver::Driver;
 use super::error::{ReadFailed, SendFailed};
-use super::hub::Hub;
 use super::reactor::Reactor;
 use super::send_engine::{FutureStats, Sender};
 use super::sending::{self, Handle, ReadOn, SendOn};
@@ -152,10 +152,10 @@ impl AsyncSendEndpoint {
         }
         let wait = endpoint.wait_handle().upgrade();
         let wait = wait.unwrap_or_else(|| unreachable!("the endpoint lives"));
-        let hub =
-            Hub::new(endpoint, wait, reactor).map_err(|error| Error::os("watching", error))?;
+        let driver =
+            Driver::new(endpoint, wait, reactor).map_err(|error| Error::os("watching", error))?;
         Ok(Self {
-            handle: Arc::new(Handle(hub)),
+            handle: Arc::new(Handle(driver)),
         })
     }
 

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use super::after::After;
 use super::connection_event::ConnectionEvent;
+use super::driver::Driver;
 use super::error::{ReadFailed, SendFailed};
-use super::hub::Hub;
 use super::send_engine::{Back, Header, Outcome, SendEngine, Sender, Topic, Unposted, Work};
 use super::waiters::Ticket;
 use crate::Error;
@@ -27,14 +27,14 @@ enum Stage {
 
 /// One operation.
 pub(crate) struct OpOn<S: Sender> {
-    hub: Arc<Hub<S>>,
+    driver: Arc<Driver<S>>,
     stage: Stage,
 }
 
 impl<S: Sender> OpOn<S> {
-    pub(crate) fn new(hub: &Arc<Hub<S>>, work: Work) -> Self {
+    pub(crate) fn new(driver: &Arc<Driver<S>>, work: Work) -> Self {
         Self {
-            hub: Arc::clone(hub),
+            driver: Arc::clone(driver),
             stage: Stage::Unposted(Unposted { work, ticket: None }),
         }
     }
@@ -48,12 +48,12 @@ impl<S: Sender> Future for OpOn<S> {
     type Output = Outcome;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { hub, stage } = self.get_mut();
+        let Self { driver, stage } = self.get_mut();
         assert!(
             !matches!(stage, Stage::Resolved),
             "an operation was polled after it had resolved"
         );
-        let result = hub.poll(cx, |engine, waker, after| match stage {
+        let result = driver.poll(cx, |engine, waker, after| match stage {
             Stage::Unposted(unposted) => match engine.poll_post(unposted, waker, after) {
                 Poll::Ready(Ok(key)) => {
                     *stage = Stage::Posted(key);
@@ -76,10 +76,10 @@ impl<S: Sender> Drop for OpOn<S> {
     fn drop(&mut self) {
         match &mut self.stage {
             Stage::Unposted(Unposted { ticket, .. }) if ticket.is_some() => {
-                self.hub
+                self.driver
                     .with(|engine, after| engine.leave_queue(ticket, after));
             }
-            Stage::Posted(key) => self.hub.with(|engine, after| engine.detach(*key, after)),
+            Stage::Posted(key) => self.driver.with(|engine, after| engine.detach(*key, after)),
             Stage::Unposted(_) | Stage::Resolved => {}
         }
     }
@@ -89,13 +89,13 @@ impl<S: Sender> Drop for OpOn<S> {
 pub(crate) struct SendOn<S: Sender>(OpOn<S>);
 
 impl<S: Sender> SendOn<S> {
-    pub(crate) fn new(hub: &Arc<Hub<S>>, payload: Payload, header: &[u8]) -> Self {
+    pub(crate) fn new(driver: &Arc<Driver<S>>, payload: Payload, header: &[u8]) -> Self {
         let header = Header::from_slice(header);
-        Self(OpOn::new(hub, Work::Send { payload, header }))
+        Self(OpOn::new(driver, Work::Send { payload, header }))
     }
 
     pub(crate) fn write(
-        hub: &Arc<Hub<S>>,
+        driver: &Arc<Driver<S>>,
         payload: Payload,
         place: WindowPlace<'_>,
         data: Option<u32>,
@@ -106,7 +106,7 @@ impl<S: Sender> SendOn<S> {
             offset: place.offset,
             data,
         };
-        Self(OpOn::new(hub, work))
+        Self(OpOn::new(driver, work))
     }
 
     pub(crate) fn is_posted(&self) -> bool {
@@ -135,13 +135,13 @@ impl<S: Sender> Future for SendOn<S> {
 pub(crate) struct ReadOn<S: Sender>(OpOn<S>);
 
 impl<S: Sender> ReadOn<S> {
-    pub(crate) fn new(hub: &Arc<Hub<S>>, into: Destination, place: WindowPlace<'_>) -> Self {
+    pub(crate) fn new(driver: &Arc<Driver<S>>, into: Destination, place: WindowPlace<'_>) -> Self {
         let work = Work::Read {
             into: Some(into),
             window: place.window.clone(),
             offset: place.offset,
         };
-        Self(OpOn::new(hub, work))
+        Self(OpOn::new(driver, work))
     }
 
     pub(crate) fn is_posted(&self) -> bool {
@@ -170,15 +170,15 @@ impl<S: Sender> Future for ReadOn<S> {
 
 /// A place among those that wait for a topic; given up when it is dropped.
 struct Place<S: Sender> {
-    hub: Arc<Hub<S>>,
+    driver: Arc<Driver<S>>,
     topic: Topic,
     ticket: Option<Ticket>,
 }
 
 impl<S: Sender> Place<S> {
-    fn new(hub: &Arc<Hub<S>>, topic: Topic) -> Self {
+    fn new(driver: &Arc<Driver<S>>, topic: Topic) -> Self {
         Self {
-            hub: Arc::clone(hub),
+            driver: Arc::clone(driver),
             topic,
             ticket: None,
         }
@@ -189,9 +189,13 @@ impl<S: Sender> Place<S> {
         mut self,
         mut look: impl FnMut(&mut SendEngine<S>, &mut After) -> Option<R>,
     ) -> R {
-        let Self { hub, topic, ticket } = &mut self;
+        let Self {
+            driver,
+            topic,
+            ticket,
+        } = &mut self;
         std::future::poll_fn(|cx| {
-            hub.poll(cx, |engine, waker, after| match look(engine, after) {
+            driver.poll(cx, |engine, waker, after| match look(engine, after) {
                 Some(found) => Poll::Ready(found),
                 None => {
                     engine.wait(*topic, ticket, waker, after);
@@ -208,16 +212,16 @@ impl<S: Sender> Drop for Place<S> {
         let Some(ticket) = self.ticket.take() else {
             return;
         };
-        self.hub
+        self.driver
             .with(|engine, after| engine.leave(self.topic, ticket, after));
         if self.topic == Topic::Driving {
-            self.hub.driver_left();
+            self.driver.driver_left();
         }
     }
 }
 
-pub(crate) async fn connected<S: Sender>(hub: Arc<Hub<S>>) -> Result<ConnectionInfo, Error> {
-    let place = Place::new(&hub, Topic::Connected);
+pub(crate) async fn connected<S: Sender>(driver: Arc<Driver<S>>) -> Result<ConnectionInfo, Error> {
+    let place = Place::new(&driver, Topic::Connected);
     place
         .until(|engine, _| match (engine.ended(), engine.info()) {
             (Some(reason), _) => Some(Err(Error::Closed(reason))),
@@ -228,8 +232,8 @@ pub(crate) async fn connected<S: Sender>(hub: Arc<Hub<S>>) -> Result<ConnectionI
 }
 
 /// What happens to windows next; `None`: the connection is over, and everything was told.
-pub(crate) async fn window_event<S: Sender>(hub: Arc<Hub<S>>) -> Option<WindowEvent> {
-    let place = Place::new(&hub, Topic::Window);
+pub(crate) async fn window_event<S: Sender>(driver: Arc<Driver<S>>) -> Option<WindowEvent> {
+    let place = Place::new(&driver, Topic::Window);
     place
         .until(|engine, _| match engine.take_window_event() {
             Some(event) => Some(Some(event)),
@@ -239,8 +243,8 @@ pub(crate) async fn window_event<S: Sender>(hub: Arc<Hub<S>>) -> Option<WindowEv
 }
 
 /// What happens to the connection next; `None`: it is over, and everything was told.
-pub(crate) async fn connection_event<S: Sender>(hub: Arc<Hub<S>>) -> Option<ConnectionEvent> {
-    let place = Place::new(&hub, Topic::Connection);
+pub(crate) async fn connection_event<S: Sender>(driver: Arc<Driver<S>>) -> Option<ConnectionEvent> {
+    let place = Place::new(&driver, Topic::Connection);
     place
         .until(|engine, _| match engine.take_connection_event() {
             Some(event) => Some(Some(event)),
@@ -249,23 +253,23 @@ pub(crate) async fn connection_event<S: Sender>(hub: Arc<Hub<S>>) -> Option<Conn
         .await
 }
 
-pub(crate) async fn closed<S: Sender>(hub: Arc<Hub<S>>) -> CloseReason {
-    let place = Place::new(&hub, Topic::Closed);
+pub(crate) async fn closed<S: Sender>(driver: Arc<Driver<S>>) -> CloseReason {
+    let place = Place::new(&driver, Topic::Closed);
     place.until(|engine, _| engine.ended()).await
 }
 
-pub(crate) async fn close<S: Sender>(hub: Arc<Hub<S>>, deadline: Instant) -> CloseReason {
-    hub.with(|engine, after| engine.begin_close(deadline, after));
-    closed(hub).await
+pub(crate) async fn close<S: Sender>(driver: Arc<Driver<S>>, deadline: Instant) -> CloseReason {
+    driver.with(|engine, after| engine.begin_close(deadline, after));
+    closed(driver).await
 }
 
-pub(crate) async fn drive<S: Sender>(hub: Arc<Hub<S>>) -> CloseReason {
-    let place = Place::new(&hub, Topic::Driving);
+pub(crate) async fn drive<S: Sender>(driver: Arc<Driver<S>>) -> CloseReason {
+    let place = Place::new(&driver, Topic::Driving);
     place.until(|engine, _| engine.ended()).await
 }
 
 /// What the user holds; with the last of them the connection ends.
-pub(crate) struct Handle<S: Sender>(pub(crate) Arc<Hub<S>>);
+pub(crate) struct Handle<S: Sender>(pub(crate) Arc<Driver<S>>);
 
 impl<S: Sender> Drop for Handle<S> {
     /// Rude, as an endpoint that is dropped: futures that live are woken, find the connection ended and give their payloads

@@ -22,7 +22,7 @@ pub(super) enum Stage {
 
 /// One peer.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct AddedPeer {
     pub(super) addr: PeerAddr,
     /// Mostly one; two if both sides began at the same time.
     conns: SmallVec<[(ConnectionId, Stage); 2]>,
@@ -37,7 +37,7 @@ pub(super) struct Peer {
     pub(super) held: Arc<()>,
 }
 
-impl Peer {
+impl AddedPeer {
     /// The connection that a message goes by: an established one, else the one that is being made, else one that closes.
     pub(super) fn lane(&mut self) -> Option<(ConnectionId, Stage)> {
         let of = |conn: Option<ConnectionId>| self.conns.iter().find(|(id, _)| Some(*id) == conn);
@@ -82,7 +82,7 @@ struct Of {
 /// All peers.
 #[derive(Debug)]
 pub(super) struct Peers {
-    table: ConnTable<Peer>,
+    table: ConnTable<AddedPeer>,
     by_addr: HashMap<PeerAddr, PeerId>,
     by_conn: HashMap<ConnectionId, Of>,
     limit: u32,
@@ -113,11 +113,11 @@ impl Peers {
         self.limit
     }
 
-    pub(super) fn get(&self, id: PeerId) -> Option<&Peer> {
+    pub(super) fn get(&self, id: PeerId) -> Option<&AddedPeer> {
         self.table.get(id.0)
     }
 
-    pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut Peer> {
+    pub(super) fn get_mut(&mut self, id: PeerId) -> Option<&mut AddedPeer> {
         self.table.get_mut(id.0)
     }
 
@@ -137,7 +137,7 @@ impl Peers {
     /// A peer more; `None` when there is no place, which a check of `is_full` comes before.
     pub(super) fn add(&mut self, addr: PeerAddr, added: bool) -> Option<PeerId> {
         let id = PeerId(self.table.reserve()?);
-        let peer = Peer {
+        let peer = AddedPeer {
             addr,
             conns: SmallVec::new(),
             sends_on: None,
@@ -165,7 +165,7 @@ impl Peers {
         if self.leaving == 0 {
             return Vec::new();
         }
-        let is_gone = |peer: &Peer| peer.leaving && peer.conns.is_empty();
+        let is_gone = |peer: &AddedPeer| peer.leaving && peer.conns.is_empty();
         let gone = self.table.iter().filter(|(_, peer)| is_gone(peer));
         let gone: Vec<_> = gone.map(|(id, _)| PeerId(id)).collect();
         for &id in &gone {

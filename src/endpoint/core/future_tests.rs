@@ -21,7 +21,7 @@ use crate::endpoint::windows::destination::Destination;
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::{FabricErrno, ReadError, SendError, SendErrorKind};
 use crate::future::parts::{
-    Handle, Hub, SendOn, Sender, close, closed, connected, connection_event, drive,
+    Driver, Handle, SendOn, Sender, close, closed, connected, connection_event, drive,
 };
 use crate::future::{
     ConnectionEvent, EndpointFds, FutureStats, Reactor, SendFailed, SendFailure, Watch,
@@ -188,7 +188,7 @@ struct World {
     rig: Rig,
     reactor: ByHand,
     handle: Option<Handle<Core>>,
-    hub: std::sync::Weak<Hub<Core>>,
+    hub: std::sync::Weak<Driver<Core>>,
     sends: Vec<Send>,
     driver: Option<Task<Pin<Box<dyn Future<Output = CloseReason>>>>>,
     next_key: u64,
@@ -202,7 +202,7 @@ impl World {
         let core = rig.sender.take().expect("just made");
         let wait: Arc<crate::endpoint::link::wait::EndpointWait> = Arc::clone(core.wait());
         let reactor = ByHand::default();
-        let hub = Hub::new(core, wait, &reactor).expect("watched");
+        let hub = Driver::new(core, wait, &reactor).expect("watched");
         Self {
             rig,
             reactor,
@@ -226,7 +226,7 @@ impl World {
         world
     }
 
-    fn arc(&self) -> Arc<Hub<Core>> {
+    fn arc(&self) -> Arc<Driver<Core>> {
         self.hub.upgrade().expect("the hub lives")
     }
 
@@ -945,7 +945,7 @@ proptest! {
 #[test]
 fn wakers_may_call_back() {
     // A waker that looks at the endpoint when it is called, as an executor that polls at once would.
-    struct Nosy(std::sync::Weak<Hub<Core>>, AtomicBool);
+    struct Nosy(std::sync::Weak<Driver<Core>>, AtomicBool);
     impl Wake for Nosy {
         fn wake(self: Arc<Self>) {
             if let Some(hub) = self.0.upgrade() {

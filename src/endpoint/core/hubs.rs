@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, panics, pool_with_room, receive_settings,
 };
 use crate::endpoint::event::{DeadlinePolicy, Level, ReceiveEvent};
+use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, addr_of};
 use crate::endpoint::protocol::connection::{CloseReason, Form};
@@ -62,7 +62,7 @@ impl HubSetup {
         }
     }
 
-    fn settings(&self, headers: &HeaderSlotManager, heard: &Abandoned) -> ReceiveSettings {
+    fn settings(&self, headers: &HeaderSlotManager, heard: &Abandoned) -> HubSettings {
         let heard = Arc::clone(heard);
         let on_abandoned = move |conn, key| {
             heard.lock().unwrap().push((conn, key));
@@ -73,7 +73,7 @@ impl HubSetup {
             max_connections: self.max_connections,
             ..Setup::default()
         };
-        ReceiveSettings {
+        HubSettings {
             sends: Some(SendsSettings {
                 headers: headers.clone(),
                 header_mode: HeaderMode::Prefixed,
@@ -94,8 +94,8 @@ impl HubSetup {
 type Abandoned = Arc<Mutex<Vec<(ConnectionId, u64)>>>;
 
 /// One of them, with its application.
-pub(crate) struct Hub {
-    pub(crate) core: Option<ReceiveCore<FakeLink>>,
+pub(crate) struct HubRig {
+    pub(crate) core: Option<Hub<FakeLink>>,
     /// The number of its link.
     pub(crate) link: usize,
     pub(crate) payloads: SharedBufferManager,
@@ -116,7 +116,7 @@ pub(crate) struct Hub {
     last_heard: HashMap<ConnectionId, u64>,
 }
 
-impl Hub {
+impl HubRig {
     fn new(net: &Net, setup: &HubSetup) -> Self {
         let link = net.hub();
         let number = link.id();
@@ -131,7 +131,7 @@ impl Hub {
         let headers = HeaderSlotManager::new(config).unwrap();
         let abandoned = Abandoned::default();
         let settings = setup.settings(&headers, &abandoned);
-        let core = ReceiveCore::listen(
+        let core = Hub::listen(
             link,
             Arc::new(FakeWait),
             setup.clock.clone(),
@@ -159,7 +159,7 @@ impl Hub {
         }
     }
 
-    pub(crate) fn core(&mut self) -> &mut ReceiveCore<FakeLink> {
+    pub(crate) fn core(&mut self) -> &mut Hub<FakeLink> {
         self.core.as_mut().expect("not dropped yet")
     }
 
@@ -353,17 +353,17 @@ fn came_back(key: u64, index: u32, payload: Payload) {
 /// Hubs on one net.
 pub(crate) struct Hubs {
     pub(crate) net: Net,
-    pub(crate) hubs: Vec<Hub>,
+    pub(crate) hubs: Vec<HubRig>,
 }
 
 impl Hubs {
     pub(crate) fn new(setup: &HubSetup, count: usize) -> Self {
         let net = Net::new(setup.net);
-        let hubs = (0..count).map(|_| Hub::new(&net, setup)).collect();
+        let hubs = (0..count).map(|_| HubRig::new(&net, setup)).collect();
         Self { net, hubs }
     }
 
-    /// Hub 0 connected to each of the others, with the ids at its end.
+    /// HubRig 0 connected to each of the others, with the ids at its end.
     pub(crate) fn star(setup: &HubSetup, count: usize) -> (Self, Vec<ConnectionId>) {
         let mut hubs = Self::new(setup, count);
         let ids: Vec<_> = (1..count).map(|to| hubs.dial(0, to)).collect();
@@ -379,7 +379,7 @@ impl Hubs {
     }
 
     pub(crate) fn poll_all(&mut self) {
-        self.hubs.iter_mut().for_each(Hub::poll);
+        self.hubs.iter_mut().for_each(HubRig::poll);
         self.net.check();
     }
 
@@ -399,7 +399,7 @@ impl Hubs {
     }
 
     fn progress(&self) -> Vec<[usize; 6]> {
-        let of = |hub: &Hub| {
+        let of = |hub: &HubRig| {
             [
                 hub.completed.len(),
                 hub.failed.len(),

@@ -1,8 +1,8 @@
 //! `InFlightMax`: what an endpoint may have in flight, and so how long its queues are. Nobody else counts it.
 
 use crate::endpoint::core::control::{CONTROL_RECEIVES, CONTROL_SENDS};
-use crate::endpoint::core::receive::{CONTROLS_PER_CONNECTION, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::send::SendSettings;
+use crate::endpoint::hub::{CONTROLS_PER_CONNECTION, HubSettings, WindowSettings};
 use crate::endpoint::link::queue_sizes::QueueSizes;
 use crate::endpoint::protocol::connection::Form;
 use crate::endpoint::windows::line::PIECES_IN_FLIGHT;
@@ -44,7 +44,7 @@ impl InFlightMax {
     }
 
     /// Of an endpoint with many connections, whose pool has so many buffers.
-    pub(crate) fn of_receiver(settings: &ReceiveSettings, form: Form, buffers: usize) -> Self {
+    pub(crate) fn of_receiver(settings: &HubSettings, form: Form, buffers: usize) -> Self {
         let WindowSettings {
             operations, long, ..
         } = settings.windows;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::endpoint::core::rig::{Setup, receive_settings, send_settings};
 
-fn of_receiver(settings: &ReceiveSettings, buffers: usize) -> QueueSizes {
+fn of_receiver(settings: &HubSettings, buffers: usize) -> QueueSizes {
     InFlightMax::of_receiver(settings, Form::Msg, buffers).queue_sizes()
 }
 
@@ -20,7 +20,7 @@ fn a_listener_has_room_for_peers_that_send_in_two_messages() {
     assert_eq!(sizes.each.1 as u32, once.with(2).max);
     assert_eq!(sizes.each.1 as u32, once.reserve + 32);
     // Nobody publishes in two messages.
-    let subscriber = ReceiveSettings {
+    let subscriber = HubSettings {
         publishing: true,
         ..settings
     };

@@ -18,8 +18,8 @@ use crowd::{Crowd, Input, Liar, control, kinds, mark, remember};
 
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::event::{DeadlinePolicy, ReceiveEvent};
+use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::RemoteRange;
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig};
@@ -65,7 +65,7 @@ pub(crate) struct Reached {
 
 /// An application's endpoint.
 struct Owner {
-    core: Option<ReceiveCore<FakeLink>>,
+    core: Option<Hub<FakeLink>>,
     /// Its number at the net.
     link: usize,
     connections: Vec<ConnectionId>,
@@ -117,8 +117,8 @@ fn slots_of(pool: &SharedBufferManager) -> Vec<usize> {
         .collect()
 }
 
-fn settings(long: &SharedBufferManager) -> ReceiveSettings {
-    ReceiveSettings {
+fn settings(long: &SharedBufferManager) -> HubSettings {
+    HubSettings {
         depth: DEPTH,
         max_connections: 3,
         max_message: SLOT as u64,
@@ -153,7 +153,7 @@ impl Owner {
         let slots = slots_of(&long);
         let pool = SharedBufferManager::allocate(64, 128).expect("memory");
         let settings = settings(&long);
-        let core = ReceiveCore::listen(link, Arc::new(FakeWait), Clock::system(), pool, settings);
+        let core = Hub::listen(link, Arc::new(FakeWait), Clock::system(), pool, settings);
         Self {
             core: Some(core.expect("listens")),
             link: id,

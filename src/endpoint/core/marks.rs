@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 /// What waits, in the order in which it came.
 #[derive(Debug)]
-pub(super) struct Marks<T> {
+pub(crate) struct Marks<T> {
     /// Operations whose completions were read so far.
     read: u64,
     /// Most operations that are in flight at once.
@@ -21,7 +21,7 @@ pub(super) struct Marks<T> {
 
 impl<T> Marks<T> {
     /// For a queue of so many operations at most.
-    pub(super) fn new(in_flight_max: u64) -> Self {
+    pub(crate) fn new(in_flight_max: u64) -> Self {
         Self {
             read: 0,
             in_flight_max,
@@ -31,24 +31,24 @@ impl<T> Marks<T> {
     }
 
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
     /// What waits for its mark.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.waiting.iter().map(|(_, what)| what)
     }
 
     /// Leaves a mark behind what is in the queue now.
-    pub(super) fn leave(&mut self, what: T) {
+    pub(crate) fn leave(&mut self, what: T) {
         self.waiting
             .push_back((self.read + self.in_flight_max, what));
     }
 
     /// So many completions were read; none: the queue was at its end.
     #[inline]
-    pub(super) fn on_read(&mut self, found: usize) {
+    pub(crate) fn on_read(&mut self, found: usize) {
         self.read += found as u64;
         if found == 0 {
             self.due = self.waiting.len();
@@ -56,12 +56,12 @@ impl<T> Marks<T> {
     }
 
     /// One of those was of no operation of this side, so there can be any number of them.
-    pub(super) fn on_strange(&mut self) {
+    pub(crate) fn on_strange(&mut self) {
         self.read = self.read.saturating_sub(1);
     }
 
     /// The next one whose mark was passed.
-    pub(super) fn take_passed(&mut self) -> Option<T> {
+    pub(crate) fn take_passed(&mut self) -> Option<T> {
         let read = self.read;
         let reached = self.waiting.front().is_some_and(|(at, _)| *at <= read);
         if self.due == 0 && !reached {
@@ -72,7 +72,7 @@ impl<T> Marks<T> {
     }
 
     /// All of them, passed or not.
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.due = 0;
         std::mem::take(&mut self.waiting)
             .into_iter()

@@ -1,4 +1,4 @@
-//! What endpoints do, over any link: `send` for one connection that this side makes, `receive` for many that it accepts.
+//! What an endpoint does that makes one connection and sends over it (`send`), over any link, and what it shares with [`hub`](super::hub).
 
 #[cfg(all(test, not(loom)))]
 mod bounds_tests;
@@ -24,10 +24,9 @@ pub(crate) mod jiffies;
 pub(crate) mod liars;
 #[cfg(all(test, not(loom)))]
 mod long_tests;
-mod marks;
+pub(crate) mod marks;
 pub(crate) mod outgoing;
 pub(crate) mod pair;
-pub(crate) mod receive;
 #[cfg(all(test, not(loom)))]
 mod receive_scale_tests;
 #[cfg(all(test, not(loom)))]

@@ -1,8 +1,8 @@
 //! What a poll costs does not grow with the number of connections: counted, as looks at connections.
 
-use crate::endpoint::core::receive::RESERVE;
 use crate::endpoint::core::rig::{Rig, Setup};
 use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::RESERVE;
 use crate::endpoint::link::fake::FakeLink;
 use crate::endpoint::protocol::wire::{self, HeaderMode, Hello, HelloKind};
 

@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::Error;
-use crate::endpoint::core::receive::RESERVE;
 use crate::endpoint::core::rig::{Rig, SLOT_BYTES, Setup, far_future, send_settings};
 use crate::endpoint::core::send::SendCore;
 use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::RESERVE;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, NetConfig, Step, some_addr};
 use crate::endpoint::link::{CmEvent, ConnKey, Link, PostRefused};

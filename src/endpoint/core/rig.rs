@@ -13,10 +13,10 @@ use crate::buffer::{
 };
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::{ReconnectPolicy, Reconnector};
 use crate::endpoint::core::send::{SendCore, SendSettings};
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent, SendEvent};
+use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::link::fake::{FakeLink, FakeWait, Net, NetConfig, some_addr};
 use crate::endpoint::link::socket::TcpWatch;
 use crate::endpoint::link::{ConnKey, LinkConn};
@@ -137,7 +137,7 @@ pub(crate) struct Rig {
     pub(crate) setup: Setup,
     pub(crate) sender: Option<SendCore<FakeLink>>,
     pub(crate) reconnect: Option<Reconnector>,
-    pub(crate) receiver: Option<ReceiveCore<FakeLink>>,
+    pub(crate) receiver: Option<Hub<FakeLink>>,
     /// Numbers of their links.
     pub(crate) near: usize,
     pub(crate) far: usize,
@@ -184,7 +184,7 @@ impl Rig {
         if form == Form::Msg {
             net.fix_queues(far, most.queue_sizes().each);
         }
-        let receiver = ReceiveCore::listen(
+        let receiver = Hub::listen(
             listener,
             Arc::new(FakeWait),
             setup.clock.clone(),
@@ -261,7 +261,7 @@ impl Rig {
         self.sender.as_mut().expect("not dropped yet")
     }
 
-    pub(crate) fn receiver(&mut self) -> &mut ReceiveCore<FakeLink> {
+    pub(crate) fn receiver(&mut self) -> &mut Hub<FakeLink> {
         self.receiver.as_mut().expect("not dropped yet")
     }
 
@@ -656,8 +656,8 @@ pub(crate) fn send_settings(setup: &Setup, abandoned: &Arc<Mutex<Vec<u64>>>) -> 
     }
 }
 
-pub(crate) fn receive_settings(setup: &Setup) -> ReceiveSettings {
-    ReceiveSettings {
+pub(crate) fn receive_settings(setup: &Setup) -> HubSettings {
+    HubSettings {
         depth: setup.receive_depth,
         max_connections: setup.max_connections,
         max_message: SLOT_BYTES as u64 * 2,

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::{DuplexLink, ReceiveCore};
+use super::{DuplexLink, Hub};
 use crate::buffer::{Payload, SharedBufferManager};
 use crate::endpoint::ConnectionId;
 use crate::endpoint::event::ReceiveEvent;
@@ -94,7 +94,7 @@ pub(super) struct FaultLayer {
     lost: Vec<ReceiveEvent>,
 }
 
-type Core = ReceiveCore<DuplexLink>;
+type Core = Hub<DuplexLink>;
 
 impl FaultLayer {
     pub(super) fn new(config: FaultConfig, registrar: &dyn Registrar) -> Result<Self, Error> {

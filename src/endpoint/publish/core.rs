@@ -1,4 +1,4 @@
-//! `PublishCore`: what a publisher does, over any link. A layer above [`ReceiveCore`], which accepts the subscribers and posts.
+//! `PublishCore`: what a publisher does, over any link. A layer above [`Hub`], which accepts the subscribers and posts.
 //!
 //! One publication is one header slot, filled once, and one payload, of which every send has a handle. Each subscriber has a
 //! [`Lane`]: what it has no room for waits there, or is dropped, as its policy says.
@@ -18,8 +18,8 @@ use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload};
 use crate::contain::contain;
 use crate::endpoint::core::outgoing::PreparedHeader;
-use crate::endpoint::core::receive::{ReceiveCore, SubscriptionNews};
 use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::CloseReason;
@@ -49,7 +49,7 @@ struct Held {
 
 /// A publisher.
 pub(crate) struct PublishCore<L: Link> {
-    core: ReceiveCore<L>,
+    core: Hub<L>,
     settings: PublishSettings,
     table: SubscriptionTable,
     account: Publications<Held>,
@@ -72,7 +72,7 @@ pub(crate) struct PublishCore<L: Link> {
 
 impl<L: Link> PublishCore<L> {
     /// Over a core that listens, sends, and speaks of subscriptions.
-    pub(crate) fn new(core: ReceiveCore<L>, settings: PublishSettings) -> Self {
+    pub(crate) fn new(core: Hub<L>, settings: PublishSettings) -> Self {
         Self {
             now: core.clock().now(),
             core,
@@ -92,7 +92,7 @@ impl<L: Link> PublishCore<L> {
         }
     }
 
-    pub(crate) fn core(&self) -> &ReceiveCore<L> {
+    pub(crate) fn core(&self) -> &Hub<L> {
         &self.core
     }
 

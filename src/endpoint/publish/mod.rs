@@ -1,7 +1,7 @@
 //! Publish and subscribe: one buffer to all that asked for a tag.
 //!
 //! ```text
-//!  PublishEndpoint ── core ── ReceiveCore          SubscribeEndpoint ── subscribe_core ── ReceiveCore (dials)
+//!  PublishEndpoint ── core ── Hub          SubscribeEndpoint ── subscribe_core ── Hub (dials)
 //!                      ├ table     tag ─► subscribers                   └ wanted   what it asked of one publisher
 //!                      ├ account   what is not over for everybody
 //!                      └ lane      what waits for one subscriber, by its policy

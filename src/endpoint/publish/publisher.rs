@@ -14,9 +14,9 @@ use crate::buffer::{
 use crate::clock::Clock;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings, WindowSettings};
 use crate::endpoint::event::{ConnectionRequest, DeadlinePolicy, Level};
 use crate::endpoint::header_source::{HeaderSource, hold};
+use crate::endpoint::hub::{Hub, HubSettings, SendsSettings, WindowSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::limits::{
     PATIENCE, check_count, check_deadline, check_patience, check_timeout, config, moment_in,
@@ -348,8 +348,8 @@ impl PublishConfig {
         Ok(headers)
     }
 
-    fn settings(&mut self, headers: HeaderSlotManager) -> Result<ReceiveSettings, Error> {
-        Ok(ReceiveSettings {
+    fn settings(&mut self, headers: HeaderSlotManager) -> Result<HubSettings, Error> {
+        Ok(HubSettings {
             depth: 0,
             max_connections: self.max_connections,
             max_message: 0,
@@ -495,7 +495,7 @@ impl PublishEndpoint {
         let link = ProviderLink::listen(domain, &addr, sizes, &config.endpoint)?;
         let local = link.local_addr().unwrap_or(addr);
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
+        let core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
         let settings = PublishSettings {
             publications: config.publications,
             limits: config.limits,

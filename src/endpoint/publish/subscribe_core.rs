@@ -1,4 +1,4 @@
-//! `SubscribeCore`: what a subscriber does, over any link. A layer above [`ReceiveCore`], which connects and receives.
+//! `SubscribeCore`: what a subscriber does, over any link. A layer above [`Hub`], which connects and receives.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::subscribe_event::{PublisherId, SubscribeEvent};
 use super::wanted::{SubscribeError, TagEvent, Wanted};
 use crate::Error;
-use crate::endpoint::core::receive::{ReceiveCore, SubscriptionNews};
 use crate::endpoint::core::reconnect::{self, ReconnectPolicy, Schedule};
 use crate::endpoint::event::ReceiveEvent;
+use crate::endpoint::hub::{Hub, SubscriptionNews};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
 use crate::endpoint::message::Message;
@@ -46,7 +46,7 @@ struct Publisher {
 
 /// A subscriber.
 pub(crate) struct SubscribeCore<L: Link> {
-    core: ReceiveCore<L>,
+    core: Hub<L>,
     settings: SubscribeSettings,
     publishers: HashMap<PublisherId, Publisher>,
     by_connection: HashMap<ConnectionId, PublisherId>,
@@ -63,7 +63,7 @@ pub(crate) struct SubscribeCore<L: Link> {
 
 impl<L: Link> SubscribeCore<L> {
     /// Over a core that connects, receives, and speaks of subscriptions.
-    pub(crate) fn new(core: ReceiveCore<L>, settings: SubscribeSettings) -> Self {
+    pub(crate) fn new(core: Hub<L>, settings: SubscribeSettings) -> Self {
         Self {
             core,
             settings,
@@ -79,7 +79,7 @@ impl<L: Link> SubscribeCore<L> {
         }
     }
 
-    pub(crate) fn core(&self) -> &ReceiveCore<L> {
+    pub(crate) fn core(&self) -> &Hub<L> {
         &self.core
     }
 

@@ -10,9 +10,9 @@ use crate::Error;
 use crate::buffer::SharedBufferManager;
 use crate::clock::Clock;
 use crate::endpoint::core::in_flight_max::InFlightMax;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, WindowSettings};
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::delivery::{Deliveries, DeviceDelivery, receive_pool};
+use crate::endpoint::hub::{Hub, HubSettings, WindowSettings};
 use crate::endpoint::limits::{
     self, PATIENCE, check_count, check_patience, check_size, check_timeout, config,
 };
@@ -219,8 +219,8 @@ impl SubscribeConfig {
         check_timeout("close_timeout", self.close_timeout)
     }
 
-    fn settings(&self, max_message: usize) -> ReceiveSettings {
-        ReceiveSettings {
+    fn settings(&self, max_message: usize) -> HubSettings {
+        HubSettings {
             depth: self.depth,
             max_connections: self.max_publishers,
             max_message: max_message as u64,
@@ -291,7 +291,7 @@ impl SubscribeEndpoint {
         let link = ProviderLink::dial(domain, sizes, &config.endpoint)?;
         let deliveries = config.delivery.map(Deliveries::new).transpose()?;
         let waiter = link.waiter();
-        let core = ReceiveCore::listen(link, waiter, Clock::system(), pool, settings)?;
+        let core = Hub::listen(link, waiter, Clock::system(), pool, settings)?;
         let settings = SubscribeSettings {
             publishers: config.max_publishers,
             subscriptions: config.subscriptions,

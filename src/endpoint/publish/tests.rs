@@ -15,12 +15,12 @@ use super::table::SubscriptionLimits;
 use super::wanted::SubscribeError;
 use crate::buffer::{Buffer, HeaderSlotConfig, HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
-use crate::endpoint::core::receive::{ReceiveCore, ReceiveSettings, SendsSettings};
 use crate::endpoint::core::reconnect::ReconnectPolicy;
 use crate::endpoint::core::rig::{
     FakeGate, LONG, SLOT_BYTES, Setup, far_future, panics, payload_pool, receive_settings,
 };
 use crate::endpoint::event::{DeadlinePolicy, Level};
+use crate::endpoint::hub::{Hub, HubSettings, SendsSettings};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::{CloseMode, FakeLink, FakeWait, Net, NetConfig, addr_of};
@@ -80,13 +80,13 @@ impl Stage {
         }
     }
 
-    fn publisher_settings(&self, headers: &HeaderSlotManager) -> ReceiveSettings {
+    fn publisher_settings(&self, headers: &HeaderSlotManager) -> HubSettings {
         let setup = Setup {
             receive_depth: 0,
             max_connections: 4,
             ..Setup::default()
         };
-        ReceiveSettings {
+        HubSettings {
             max_message: 0,
             header_mode: None,
             sends: Some(SendsSettings {
@@ -106,13 +106,13 @@ impl Stage {
         }
     }
 
-    fn subscriber_settings(&self) -> ReceiveSettings {
+    fn subscriber_settings(&self) -> HubSettings {
         let setup = Setup {
             receive_depth: self.receive_depth,
             max_connections: 1,
             ..Setup::default()
         };
-        ReceiveSettings {
+        HubSettings {
             accepts: false,
             publishing: true,
             close_timeout: LONG,
@@ -246,7 +246,7 @@ impl Play {
         let headers = HeaderSlotManager::new(config).unwrap();
         let pool = SharedBufferManager::allocate(128, 128).unwrap();
         let settings = stage.publisher_settings(&headers);
-        let core = ReceiveCore::listen(
+        let core = Hub::listen(
             link,
             Arc::new(FakeWait),
             stage.clock.clone(),
@@ -519,7 +519,7 @@ impl Play {
 fn subscriber(net: &Net, stage: &Stage, publisher: usize) -> Subscriber {
     let pool = SharedBufferManager::allocate(stage.receive_slots, SLOT_BYTES * 2).unwrap();
     let settings = stage.subscriber_settings();
-    let core = ReceiveCore::listen(
+    let core = Hub::listen(
         net.hub(),
         Arc::new(FakeWait),
         stage.clock.clone(),

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use crate::buffer::{Payload, RegionSlice, SharedBufferManager};
-use crate::endpoint::core::receive::WindowSettings;
 use crate::endpoint::core::rig::{FakeGate, LONG, Rig, Setup, far_future};
 use crate::endpoint::error::WindowError;
 use crate::endpoint::event::{Level, ReceiveEvent};
+use crate::endpoint::hub::WindowSettings;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::fake::{CloseMode, NetConfig, Step};
 use crate::endpoint::link::{PostRefused, RmaLimits};

@@ -2,15 +2,15 @@
 
 #![allow(unsafe_code)]
 
-use super::conn::Conn;
-use super::{Op, Posted, ReceiveCore};
+use super::peer::Peer;
+use super::{Hub, Op, Posted};
 use crate::buffer::BufferMut;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::State;
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     pub(super) fn arm_pool(&mut self) {
         self.pool.arm(self.pool_waker);
         if self.pool.free_count() > 0 {
@@ -27,13 +27,13 @@ impl<L: Link> ReceiveCore<L> {
             let Some(id) = self.hungry.pop_front() else {
                 return;
             };
-            let Some(mut conn) = self.conns.take(id) else {
+            let Some(mut peer) = self.peers.take(id) else {
                 continue;
             };
-            let last = self.feed_conn(&mut conn, id);
-            conn.hungry = last != Posted::Yes;
-            conn.starved &= last == Posted::PoolEmpty;
-            self.conns.put(id, conn);
+            let last = self.feed_conn(&mut peer, id);
+            peer.hungry = last != Posted::Yes;
+            peer.starved &= last == Posted::PoolEmpty;
+            self.peers.put(id, peer);
             match last {
                 Posted::Yes => {}
                 // Offered again: the peer may have no credit left to wake us with.
@@ -49,14 +49,14 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    pub(super) fn feed_conn(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
-        let before = conn.posted;
+    pub(super) fn feed_conn(&mut self, peer: &mut Peer<L::Conn>, id: ConnectionId) -> Posted {
+        let before = peer.posted;
         let mut last = Posted::Yes;
-        while conn.posted < conn.target && last == Posted::Yes {
-            last = self.give_receive(conn, id);
+        while peer.posted < peer.target && last == Posted::Yes {
+            last = self.give_receive(peer, id);
         }
-        if conn.posted > before {
-            conn.count_reposted();
+        if peer.posted > before {
+            peer.count_reposted();
             self.touch(id);
         }
         last
@@ -68,9 +68,9 @@ impl<L: Link> ReceiveCore<L> {
         self.arm_pool();
         let first = self.hungry.front().copied();
         for &id in first.iter().chain(self.hungry.iter().skip(1).rev()) {
-            match self.conns.get_mut(id) {
-                Some(conn) if !conn.starved => {
-                    conn.starved = true;
+            match self.peers.get_mut(id) {
+                Some(peer) if !peer.starved => {
+                    peer.starved = true;
                     self.stats.starved += 1;
                     events.push(ReceiveEvent::Starved { connection: id });
                 }
@@ -80,9 +80,9 @@ impl<L: Link> ReceiveCore<L> {
         }
     }
 
-    pub(super) fn post_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
+    pub(super) fn post_receive(&mut self, peer: &mut Peer<L::Conn>, id: ConnectionId) -> Posted {
         match self.pool.try_acquire() {
-            Some(buffer) => self.post_buffer(conn, id, buffer),
+            Some(buffer) => self.post_buffer(peer, id, buffer),
             None => Posted::PoolEmpty,
         }
     }
@@ -91,38 +91,41 @@ impl<L: Link> ReceiveCore<L> {
     /// starves, or this peer's next word would find no room.
     #[cold]
     pub(super) fn post_again(&mut self, id: ConnectionId, buffer: BufferMut) {
-        let Some(mut conn) = self.conns.take(id) else {
+        let Some(mut peer) = self.peers.take(id) else {
             return;
         };
-        if conn.machine.state() != State::Closed {
+        if peer.machine.state() != State::Closed {
             if self.shared.is_some() {
-                self.post_shared_again(&mut conn, buffer);
+                self.post_shared_again(&mut peer, buffer);
             } else {
-                self.post_buffer(&mut conn, id, buffer);
+                self.post_buffer(&mut peer, id, buffer);
             }
         }
-        self.conns.put(id, conn);
+        self.peers.put(id, peer);
     }
 
     pub(super) fn post_buffer(
         &mut self,
-        conn: &mut Conn<L::Conn>,
+        peer: &mut Peer<L::Conn>,
         id: ConnectionId,
         mut buffer: BufferMut,
     ) -> Posted {
         let (base, len, desc) = (
             buffer.as_mut_ptr(),
             buffer.len(),
-            conn.descriptors.pool.desc(),
+            peer.descriptors.pool.desc(),
         );
-        let Ok(context) = self.in_flight.begin(Op::Receive { conn: id, buffer }) else {
+        let Ok(context) = self.in_flight.begin(Op::Receive {
+            connection: id,
+            buffer,
+        }) else {
             return Posted::No;
         };
         // SAFETY: the slab owns the buffer, which keeps the memory alive and registered and gives nobody else access,
         // until its completion was read or the endpoint was closed.
-        match unsafe { self.link.post_receive(&conn.link, base, len, desc, context) } {
+        match unsafe { self.link.post_receive(&peer.link, base, len, desc, context) } {
             Ok(()) => {
-                conn.posted += 1;
+                peer.posted += 1;
                 Posted::Yes
             }
             Err(_) => {

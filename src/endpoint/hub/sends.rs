@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Operation, ReceiveCore};
+use super::{Hub, Operation};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, WakerId};
 use crate::clock::Clock;
@@ -34,9 +34,6 @@ use crate::stats::{self, SendStats};
 /// RDM form: receives of each connection for the peer's grants, out of the 8 that may be unread: the others find one of those that
 /// connections share, or wait at the provider.
 const SHARED_GRANTS: u32 = 1;
-
-/// Why a payload does not come back with its key.
-pub(crate) const KEPT: &str = "the connection is over; the provider still has the payload";
 
 /// What an endpoint with many connections needs to know in order to send.
 pub(crate) struct SendsSettings {
@@ -307,7 +304,7 @@ impl Sends {
     }
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     // ---- posting -------------------------------------------------------------------------------------------------
 
     /// Posts one message, or gives everything back.
@@ -376,12 +373,12 @@ impl<L: Link> ReceiveCore<L> {
 
     /// The same, of one that waits for nothing.
     fn may_post(&self, id: ConnectionId) -> Result<(), SendErrorKind> {
-        let conn = self.conns.get(id).ok_or(SendErrorKind::NoConnection)?;
-        let (Some(sends), Some(own)) = (&self.sends, &conn.sends) else {
+        let peer = self.peers.get(id).ok_or(SendErrorKind::NoConnection)?;
+        let (Some(sends), Some(own)) = (&self.sends, &peer.sends) else {
             return Err(SendErrorKind::NoConnection);
         };
-        let reason = conn.machine.close_reason();
-        let may = conn.machine.may_send();
+        let reason = peer.machine.close_reason();
+        let may = peer.machine.may_send();
         may.map_err(|blocked| outgoing::refusal(blocked, reason))?;
         if own.in_flight >= own.limit || sends.held >= sends.settings.total {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
@@ -397,11 +394,11 @@ impl<L: Link> ReceiveCore<L> {
         header_len: usize,
     ) -> Result<u64, SendErrorKind> {
         let may = self.may_post(id);
-        match (&self.sends, self.conns.get(id)) {
-            (Some(sends), Some(conn)) => {
+        match (&self.sends, self.peers.get(id)) {
+            (Some(sends), Some(peer)) => {
                 // What can never be is said first: who is blocked tries again. Before the peer has said what it takes, nothing can be.
                 if may.is_ok() || may == Err(SendErrorKind::WouldBlock(Blocked::Depth)) {
-                    let peer_max = conn.machine.peer_receive_size();
+                    let peer_max = peer.machine.peer_receive_size();
                     let len = sends.outgoing.measure(payload, header_len, peer_max)?;
                     return may.map(|()| len);
                 }
@@ -440,28 +437,28 @@ impl<L: Link> ReceiveCore<L> {
         key: u64,
         len: u64,
     ) -> Result<(), (SendErrorKind, Payload)> {
-        let (Some(sends), Some(conn)) = (&mut self.sends, self.conns.get_mut(id)) else {
+        let (Some(sends), Some(peer)) = (&mut self.sends, self.peers.get_mut(id)) else {
             return Err((SendErrorKind::NoConnection, payload));
         };
-        let Some(own) = &mut conn.sends else {
+        let Some(own) = &mut peer.sends else {
             return Err((SendErrorKind::NoConnection, payload));
         };
         let mut iov = IovList::new();
         let lane = Lane {
-            conn: Some(&conn.link),
-            scoped: &mut conn.scoped,
+            conn: Some(&peer.link),
+            scoped: &mut peer.scoped,
             header_desc: own.header_desc.desc(),
-            sequence: conn.machine.sent(),
+            sequence: peer.machine.sent(),
             posted: sends.posted_at(&self.clock),
             iov: &mut iov,
         };
         let wrap = |op| (id, Operation::Data { told: false, op });
         let slab = (&mut self.operations, wrap);
         let context = sends.outgoing.load(slab, payload, header, key, lane)?;
-        let (link, peer) = (&mut self.link, Some(&conn.link));
+        let (link, to) = (&mut self.link, Some(&peer.link));
         let posted = sends
             .outgoing
-            .post(link, peer, &mut conn.machine, context, &iov);
+            .post(link, to, &mut peer.machine, context, &iov);
         if let Err(refused) = posted {
             return Err(self.undo_send(context, refused));
         }
@@ -495,7 +492,7 @@ impl<L: Link> ReceiveCore<L> {
         let &SendErrorKind::WouldBlock(blocked) = kind else {
             return;
         };
-        if let Some(own) = self.conns.get_mut(id).and_then(|conn| conn.sends.as_mut()) {
+        if let Some(own) = self.peers.get_mut(id).and_then(|peer| peer.sends.as_mut()) {
             own.blocked = Some(blocked);
             let shared = match blocked {
                 Blocked::Credits | Blocked::Connecting => false,
@@ -551,17 +548,17 @@ impl<L: Link> ReceiveCore<L> {
             });
             return self.on_orphan(id);
         }
-        if let Some(conn) = self.conns.get_mut(id) {
-            if let Some(own) = &mut conn.sends {
+        if let Some(peer) = self.peers.get_mut(id) {
+            if let Some(own) = &mut peer.sends {
                 own.in_flight -= 1;
             }
-            conn.machine.on_data_done();
+            peer.machine.on_data_done();
             if let Some(error) = &error {
-                conn.machine.on_lost(Some(error.errno));
+                peer.machine.on_lost(Some(error.errno));
             }
             self.touch(id);
         }
-        self.tell_sent(id, key, payload, error, events);
+        self.tell_sent(id, key, payload, error.map(|error| (error, false)), events);
     }
 
     /// The same of one that was accepted, and that the connection knows nothing of.
@@ -575,19 +572,20 @@ impl<L: Link> ReceiveCore<L> {
         let Some(sends) = &mut self.sends else { return };
         let (key, payload) = sends.outgoing.end(&mut op);
         sends.held -= 1;
-        if let Some(own) = self.conns.get_mut(id).and_then(|conn| conn.sends.as_mut()) {
+        if let Some(own) = self.peers.get_mut(id).and_then(|peer| peer.sends.as_mut()) {
             own.in_flight -= 1;
         }
         self.touch(id);
-        self.tell_sent(id, key, payload, Some(error), events);
+        self.tell_sent(id, key, payload, Some((error, false)), events);
     }
 
+    /// The outcome of a send. With an error: whether the provider still has its payload.
     fn tell_sent(
         &mut self,
         connection: ConnectionId,
         key: u64,
         payload: Payload,
-        error: Option<CompletionError>,
+        error: Option<(CompletionError, bool)>,
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(sends) = &mut self.sends else { return };
@@ -601,13 +599,14 @@ impl<L: Link> ReceiveCore<L> {
                     payload,
                 }
             }
-            Some(error) => {
+            Some((error, kept)) => {
                 sends.stats.failed += 1;
                 ReceiveEvent::Failed {
                     connection,
                     key,
                     payload,
                     error,
+                    kept,
                 }
             }
         });
@@ -633,13 +632,13 @@ impl<L: Link> ReceiveCore<L> {
     fn tell_kept(
         &mut self,
         id: ConnectionId,
-        error: impl Fn() -> CompletionError,
+        error: impl Fn() -> (CompletionError, bool),
         events: &mut Vec<ReceiveEvent>,
     ) -> u64 {
         let mut keys = Vec::new();
-        for (conn, op) in self.operations.iter_mut() {
+        for (peer, op) in self.operations.iter_mut() {
             if let Operation::Data { told, op } = op
-                && *conn == id
+                && *peer == id
                 && !std::mem::replace(told, true)
             {
                 keys.push((op.sequence, op.key));
@@ -655,9 +654,13 @@ impl<L: Link> ReceiveCore<L> {
 
     /// RDM form: the endpoint goes on, with the sends of a connection that is over in flight.
     pub(super) fn orphan_sends(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let error = || CompletionError {
-            provider_message: KEPT.to_owned(),
-            ..CompletionError::new(libc::ECANCELED)
+        let error = || {
+            let message = "the connection is over; the provider still has the payload";
+            let error = CompletionError {
+                provider_message: message.to_owned(),
+                ..CompletionError::new(libc::ECANCELED)
+            };
+            (error, true)
         };
         self.tell_kept(id, error, events);
     }
@@ -669,9 +672,12 @@ impl<L: Link> ReceiveCore<L> {
         errno: FabricErrno,
         events: &mut Vec<ReceiveEvent>,
     ) -> u64 {
-        let error = || CompletionError {
-            provider_message: "fi_close refused; the payload is leaked".to_owned(),
-            ..CompletionError::new(errno.get())
+        let error = || {
+            let error = CompletionError {
+                provider_message: "fi_close refused; the payload is leaked".to_owned(),
+                ..CompletionError::new(errno.get())
+            };
+            (error, false)
         };
         let leaked = self.tell_kept(id, error, events);
         if let Some(sends) = &mut self.sends {
@@ -693,7 +699,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut earliest = None;
         let mut late = Vec::new();
-        for (conn, op) in self.operations.iter_mut() {
+        for (peer, op) in self.operations.iter_mut() {
             let Operation::Data { told: false, op } = op else {
                 continue;
             };
@@ -704,7 +710,7 @@ impl<L: Link> ReceiveCore<L> {
                 earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
             } else {
                 op.posted = None;
-                late.push((*conn, op.sequence, op.key));
+                late.push((*peer, op.sequence, op.key));
             }
         }
         // With none in flight that is not late yet, the next post sets the time.
@@ -715,8 +721,8 @@ impl<L: Link> ReceiveCore<L> {
         for (connection, _, key) in late {
             if notify {
                 events.push(ReceiveEvent::Late { connection, key });
-            } else if let Some(conn) = self.conns.get_mut(connection) {
-                conn.machine.abort(CloseReason::SendDeadline { deadline });
+            } else if let Some(peer) = self.peers.get_mut(connection) {
+                peer.machine.abort(CloseReason::SendDeadline { deadline });
                 self.touch(connection);
             }
         }
@@ -724,7 +730,7 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Something happened on a connection: what blocked its sends may have passed.
     pub(super) fn tell_send_writable(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let own = self.conns.get(id).and_then(|conn| conn.sends.as_ref());
+        let own = self.peers.get(id).and_then(|peer| peer.sends.as_ref());
         let waits = own.is_some_and(|own| own.blocked.is_some() && !own.listed);
         if waits
             && self.judge_blocked(id, true, events)
@@ -760,7 +766,7 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) -> bool {
         let may = self.may_send(id);
-        let own = self.conns.get_mut(id).and_then(|conn| conn.sends.as_mut());
+        let own = self.peers.get_mut(id).and_then(|peer| peer.sends.as_mut());
         let (Some(own), Some(sends)) = (own, &self.sends) else {
             return false;
         };
@@ -807,14 +813,14 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Sends on a connection that have no outcome yet.
     pub(crate) fn sends_in_flight(&self, id: ConnectionId) -> u32 {
-        let conn = self.conns.get(id).and_then(|conn| conn.sends.as_ref());
-        conn.map_or(0, |sends| sends.in_flight)
+        let peer = self.peers.get(id).and_then(|peer| peer.sends.as_ref());
+        peer.map_or(0, |sends| sends.in_flight)
     }
 
     /// Keys of sends that have no outcome yet.
     pub(crate) fn pending_sends(&self) -> Vec<(ConnectionId, u64)> {
-        let owed = self.operations.iter().filter_map(|(conn, op)| match op {
-            Operation::Data { told: false, op } => Some((*conn, op.key)),
+        let owed = self.operations.iter().filter_map(|(peer, op)| match op {
+            Operation::Data { told: false, op } => Some((*peer, op.key)),
             _ => None,
         });
         owed.collect()
@@ -826,7 +832,7 @@ impl<L: Link> ReceiveCore<L> {
     pub(super) fn abandon_ops(&mut self, ops: Vec<(ConnectionId, Operation)>) {
         let rma = self.link.limits().rma;
         let mut abandoned = 0;
-        for (conn, op) in ops {
+        for (peer, op) in ops {
             match (op, &mut self.sends) {
                 // Given up, too, where the provider goes on reading after the close.
                 (Operation::OneSided(op), _) => drop(op.give_back(rma.as_ref())),
@@ -835,7 +841,7 @@ impl<L: Link> ReceiveCore<L> {
                     if !told {
                         abandoned += 1;
                         if let Some(hear) = &mut sends.settings.on_abandoned {
-                            contain("on_abandoned", || hear(conn, key));
+                            contain("on_abandoned", || hear(peer, key));
                         }
                     }
                 }
@@ -850,14 +856,14 @@ impl<L: Link> ReceiveCore<L> {
         let Some(sends) = &mut self.sends else { return };
         sends.leak();
         let mut abandoned = 0;
-        for (conn, op) in self.operations.iter_mut() {
+        for (peer, op) in self.operations.iter_mut() {
             if let Operation::Data { told, op } = op
-                && only.is_none_or(|only| only == *conn)
+                && only.is_none_or(|only| only == *peer)
                 && !std::mem::replace(told, true)
             {
                 abandoned += 1;
                 if let Some(hear) = &mut sends.settings.on_abandoned {
-                    contain("on_abandoned", || hear(*conn, op.key));
+                    contain("on_abandoned", || hear(*peer, op.key));
                 }
             }
         }

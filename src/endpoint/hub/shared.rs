@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use super::{Conn, Due, Op, Operation, Posted, ReceiveCore};
+use super::{Due, Hub, Op, Operation, Peer, Posted};
 use crate::Error;
 use crate::buffer::{BufferMut, SharedBufferManager};
 use crate::endpoint::core::conn_table::NOBODY;
@@ -156,7 +156,7 @@ struct LateBye {
     until: Instant,
 }
 
-impl<C> Conn<C> {
+impl<C> Peer<C> {
     /// What was sent before the goodbye has not come in time: then it never will.
     pub(super) fn give_up_on_early(&mut self, now: Instant) {
         let early = self.early.as_mut();
@@ -177,7 +177,7 @@ impl<C> Conn<C> {
     }
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     /// True when a hello came since the last look.
     pub(super) fn take_asked(&mut self) -> bool {
         let asked = |shared: &mut Shared<_>| std::mem::take(&mut shared.asked);
@@ -216,7 +216,7 @@ impl<L: Link> ReceiveCore<L> {
         }
         let key = index as ConnKey;
         let (last_key, last) = shared.last;
-        let id = if last_key == key && self.conns.get(last).is_some() {
+        let id = if last_key == key && self.peers.get(last).is_some() {
             last
         } else if let Some(&id) = self.by_key.get(&key) {
             shared.last = (key, id);
@@ -243,15 +243,15 @@ impl<L: Link> ReceiveCore<L> {
 
     /// A connection has used one of the receives that it was promised.
     fn use_promise(&mut self, id: ConnectionId) {
-        let (Some(conn), Some(shared)) = (self.conns.get_mut(id), &mut self.shared) else {
+        let (Some(peer), Some(shared)) = (self.peers.get_mut(id), &mut self.shared) else {
             return;
         };
         // A peer that sends what it may not uses others' receives; they are replaced.
-        let promised = conn.posted.min(1);
-        conn.posted -= promised;
+        let promised = peer.posted.min(1);
+        peer.posted -= promised;
         shared.receives.release(promised);
-        if !conn.hungry {
-            conn.hungry = true;
+        if !peer.hungry {
+            peer.hungry = true;
             self.hungry.push_back(id);
         }
         self.touch(id);
@@ -265,11 +265,11 @@ impl<L: Link> ReceiveCore<L> {
         message: Due<Early>,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(Conn {
+        let Some(Peer {
             machine,
             early: Some(early),
             ..
-        }) = self.conns.get_mut(id)
+        }) = self.peers.get_mut(id)
         else {
             return;
         };
@@ -305,7 +305,7 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn next_in_turn(&mut self, id: ConnectionId) -> Option<Due<Early>> {
-        let early = self.conns.get_mut(id)?.early.as_mut()?;
+        let early = self.peers.get_mut(id)?.early.as_mut()?;
         let next = early.messages.take_next();
         if next.is_none() && (early.owed.is_some() || early.is_owed()) {
             early.expect(self.clock.now(), self.settings.patience.lost);
@@ -315,11 +315,11 @@ impl<L: Link> ReceiveCore<L> {
 
     /// The peer says how much it has sent.
     fn on_said(&mut self, id: ConnectionId, counts: Option<Counts>) {
-        let Some(Conn {
+        let Some(Peer {
             machine,
             early: Some(early),
             ..
-        }) = self.conns.get_mut(id)
+        }) = self.peers.get_mut(id)
         else {
             return;
         };
@@ -336,11 +336,11 @@ impl<L: Link> ReceiveCore<L> {
 
     /// The goodbye that waited, if everything is here now that was sent before it.
     pub(super) fn take_late_bye(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let Some(Conn {
+        let Some(Peer {
             machine,
             early: Some(early),
             ..
-        }) = self.conns.get_mut(id)
+        }) = self.peers.get_mut(id)
         else {
             return;
         };
@@ -358,11 +358,11 @@ impl<L: Link> ReceiveCore<L> {
         (buffer, len, mark): Early,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(Conn {
+        let Some(Peer {
             machine,
             early: Some(early),
             ..
-        }) = self.conns.get_mut(id)
+        }) = self.peers.get_mut(id)
         else {
             return;
         };
@@ -445,7 +445,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), shared.pool_desc.desc());
         let op = Op::Receive {
-            conn: NOBODY,
+            connection: NOBODY,
             buffer,
         };
         let Ok(context) = self.in_flight.begin(op) else {
@@ -462,9 +462,9 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// One receive more for a connection: posted on it, or promised to it.
-    pub(super) fn give_receive(&mut self, conn: &mut Conn<L::Conn>, id: ConnectionId) -> Posted {
+    pub(super) fn give_receive(&mut self, peer: &mut Peer<L::Conn>, id: ConnectionId) -> Posted {
         let Some(shared) = &self.shared else {
-            return self.post_receive(conn, id);
+            return self.post_receive(peer, id);
         };
         if shared.receives.surplus() == 0 {
             let posted = self.post_shared();
@@ -474,27 +474,27 @@ impl<L: Link> ReceiveCore<L> {
         }
         if let Some(shared) = &mut self.shared {
             shared.receives.promise();
-            conn.posted += 1;
+            peer.posted += 1;
         }
         Posted::Yes
     }
 
     /// The buffer of a control message, posted again for its connection.
-    pub(super) fn post_shared_again(&mut self, conn: &mut Conn<L::Conn>, buffer: BufferMut) {
+    pub(super) fn post_shared_again(&mut self, peer: &mut Peer<L::Conn>, buffer: BufferMut) {
         if self.post_shared_buffer(buffer) == Posted::Yes
             && let Some(shared) = &mut self.shared
         {
             shared.receives.promise();
-            conn.posted += 1;
+            peer.posted += 1;
         }
     }
 
     /// RDM form: no transport tells the peers that this side is gone, so last messages do, if they are taken at once.
     pub(super) fn tell_peers(&mut self, ids: &[ConnectionId]) {
         for &id in ids {
-            let refusal = self.conns.get_mut(id).and_then(|conn| {
-                conn.machine.abort(CloseReason::ClosedLocally);
-                conn.next_action()
+            let refusal = self.peers.get_mut(id).and_then(|peer| {
+                peer.machine.abort(CloseReason::ClosedLocally);
+                peer.next_action()
             });
             if let Some(Action::SendControl { cq_data, body }) = refusal {
                 let _ = self.try_send_control(id, cq_data, &body);

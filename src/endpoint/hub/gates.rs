@@ -6,7 +6,7 @@
 use std::num::NonZeroUsize;
 
 use super::sends::Sends;
-use super::{Conn, Operation, ReceiveCore};
+use super::{Hub, Operation, Peer};
 use crate::buffer::{GateError, Payload};
 use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane};
 use crate::endpoint::core::pair::Stalled;
@@ -32,13 +32,13 @@ fn data(operations: &mut Operations, context: usize) -> Option<&mut DataOp> {
     }
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     // ---- accepting -----------------------------------------------------------------------------------------------
 
     /// Whether a message that has to wait for others would be taken.
     #[cold]
     pub(super) fn may_queue(&self, id: ConnectionId) -> Result<(), SendErrorKind> {
-        let own = self.conns.get(id).and_then(|conn| conn.sends.as_ref());
+        let own = self.peers.get(id).and_then(|peer| peer.sends.as_ref());
         match (own, &self.sends) {
             (Some(own), Some(sends)) if sends.may_queue(own) => Ok(()),
             _ => Err(SendErrorKind::WouldBlock(Blocked::Depth)),
@@ -92,13 +92,13 @@ impl<L: Link> ReceiveCore<L> {
         if let Err(kind) = self.may_send(id) {
             return Err((kind, payload));
         }
-        let (Some(sends), Some(conn)) = (&mut self.sends, self.conns.get_mut(id)) else {
+        let (Some(sends), Some(peer)) = (&mut self.sends, self.peers.get_mut(id)) else {
             return Err((kind, payload));
         };
-        let Some(own) = &mut conn.sends else {
+        let Some(own) = &mut peer.sends else {
             return Err((kind, payload));
         };
-        let peer_max = conn.machine.peer_receive_size();
+        let peer_max = peer.machine.peer_receive_size();
         let payload = sends.outgoing().stage(payload, scope)?;
         let len = match sends.outgoing().measure(&payload, header.len(), peer_max) {
             Ok(len) => len,
@@ -107,10 +107,10 @@ impl<L: Link> ReceiveCore<L> {
         let mut iov = IovList::new();
         let gated = payload.is_gated();
         let lane = Lane {
-            conn: Some(&conn.link),
-            scoped: &mut conn.scoped,
+            conn: Some(&peer.link),
+            scoped: &mut peer.scoped,
             header_desc: own.header_desc(),
-            sequence: conn.machine.sent(),
+            sequence: peer.machine.sent(),
             posted: sends.posted_at(&self.clock),
             iov: &mut iov,
         };
@@ -120,11 +120,11 @@ impl<L: Link> ReceiveCore<L> {
         let context = sends
             .load_gated(slab, payload, header, key, lane)
             .map_err(|(kind, payload)| (kind, payload.unstaged()))?;
-        let number = conn.machine.on_data_posted();
+        let number = peer.machine.on_data_posted();
         debug_assert!(number.is_ok(), "`may_send` asked the same");
         let message = Stalled {
             context,
-            data: outgoing::data_of(&conn.machine, number.unwrap_or(0)),
+            data: outgoing::data_of(&peer.machine, number.unwrap_or(0)),
             iov,
             gate: NonZeroUsize::new(context).filter(|_| gated),
         };
@@ -144,9 +144,9 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Whether sends wait on a connection, and where it has its registrations.
     fn queue_of(&self, id: ConnectionId) -> Option<(bool, Scope)> {
-        let conn = self.conns.get(id)?;
-        let own = conn.sends.as_ref()?;
-        Some((own.has_queue(), conn.scoped.scope()))
+        let peer = self.peers.get(id)?;
+        let own = peer.sends.as_ref()?;
+        Some((own.has_queue(), peer.scoped.scope()))
     }
 
     // ---- waiting -------------------------------------------------------------------------------------------------
@@ -167,28 +167,28 @@ impl<L: Link> ReceiveCore<L> {
     /// Posts what one connection has waiting; whether something still waits.
     fn post_queue(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) -> bool {
         self.poll_gates(id, events);
-        let (Some(sends), Some(conn)) = (&mut self.sends, self.conns.get_mut(id)) else {
+        let (Some(sends), Some(peer)) = (&mut self.sends, self.peers.get_mut(id)) else {
             return false;
         };
-        let Some(own) = &mut conn.sends else {
+        let Some(own) = &mut peer.sends else {
             return false;
         };
-        if conn.machine.state() == State::Closed {
+        if peer.machine.state() == State::Closed {
             // Its end is on the way, and gives them their outcomes.
             return false;
         }
         while let Some(message) = own.next_open() {
-            let (link, peer) = (&mut self.link, Some(&conn.link));
+            let (link, to) = (&mut self.link, Some(&peer.link));
             let of = (message.context, message.data);
             let outgoing = sends.outgoing();
-            match outgoing.hand_over(link, peer, of, &message.iov, false) {
+            match outgoing.hand_over(link, to, of, &message.iov, false) {
                 Ok(()) => own.pop_queue(),
                 Err(PostRefused::Again) => {
                     sends.count_again();
                     return true;
                 }
                 Err(PostRefused::Errno(errno)) => {
-                    conn.machine.on_lost(Some(errno));
+                    peer.machine.on_lost(Some(errno));
                     self.touch(id);
                     return false;
                 }
@@ -205,7 +205,7 @@ impl<L: Link> ReceiveCore<L> {
     fn poll_gates(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
         let (mut at, mut asked, mut closed) = (0, 0, false);
         while asked < GATES_AHEAD {
-            let own = self.conns.get_mut(id).and_then(|conn| conn.sends.as_mut());
+            let own = self.peers.get_mut(id).and_then(|peer| peer.sends.as_mut());
             let Some(message) = own.and_then(|own| own.queued(at)) else {
                 return;
             };
@@ -243,14 +243,14 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         let numbered = self.link.form() == Form::Rdm;
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let Some(message) = conn.sends.as_mut().and_then(|own| own.remove_queued(at)) else {
+        let Some(message) = peer.sends.as_mut().and_then(|own| own.remove_queued(at)) else {
             return;
         };
-        conn.machine.on_post_undone();
-        let behind = conn.sends.iter_mut().flat_map(|own| own.queued_from(at));
+        peer.machine.on_post_undone();
+        let behind = peer.sends.iter_mut().flat_map(|own| own.queued_from(at));
         for message in behind {
             if numbered {
                 message.data = message.data.map(|data| wire::renumbered(data, 1));
@@ -267,8 +267,8 @@ impl<L: Link> ReceiveCore<L> {
     // ---- the end -------------------------------------------------------------------------------------------------
 
     /// The connection is over: what it had waiting was never posted, and is nobody's but ours.
-    pub(super) fn take_queued(&mut self, conn: &mut Conn<L::Conn>) -> Vec<DataOp> {
-        let Some(own) = &mut conn.sends else {
+    pub(super) fn take_queued(&mut self, peer: &mut Peer<L::Conn>) -> Vec<DataOp> {
+        let Some(own) = &mut peer.sends else {
             return Vec::new();
         };
         let mut ops = Vec::new();

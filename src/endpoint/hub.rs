@@ -1,4 +1,4 @@
-//! `ReceiveCore`: what a listening endpoint does, over any link: one queue, one pool, one slab, many connections.
+//! `Hub`: a link, a clock, and the peers that are connected by it, over any link: one queue, one pool, one slab, many connections.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -39,22 +39,22 @@ use crate::stats::ReceiveStats;
 
 mod accepting;
 mod closing;
-mod conn;
 mod dialing;
 mod feeding;
 mod gates;
 mod later;
 mod long;
+mod peer;
 mod sends;
 mod shared;
 mod subscriptions;
 mod windows;
 
 use closing::Mark;
-use conn::{Conn, Descriptors};
 use long::{Due, LongPool};
+use peer::{Descriptors, Peer};
 use sends::Sends;
-pub(crate) use sends::{KEPT, SendsSettings};
+pub(crate) use sends::SendsSettings;
 use shared::{ORPHANS_MAX, Shared, share};
 pub(crate) use subscriptions::SubscriptionNews;
 use windows::Account;
@@ -93,8 +93,8 @@ const CLOCK_INTERVAL: u32 = 64;
 
 const EVENT_QUEUE_BROKE: &str = "the event queue broke";
 
-/// What the core needs to know; checked by the public configuration.
-pub(crate) struct ReceiveSettings {
+/// What a hub needs to know; checked by the public configuration.
+pub(crate) struct HubSettings {
     pub(crate) depth: u32,
     pub(crate) max_connections: u32,
     pub(crate) max_message: u64,
@@ -138,7 +138,7 @@ impl Receives {
     }
 }
 
-impl ReceiveSettings {
+impl HubSettings {
     /// How many receives a connection has.
     pub(crate) fn receives(&self, form: Form) -> Receives {
         let grants = self
@@ -161,11 +161,11 @@ impl ReceiveSettings {
 /// An operation in flight, with what must stay alive until it is over.
 enum Op {
     Receive {
-        conn: ConnectionId,
+        connection: ConnectionId,
         buffer: BufferMut,
     },
     ControlSend {
-        conn: ConnectionId,
+        connection: ConnectionId,
         kind: ControlKind,
         _buffer: BufferMut,
     },
@@ -188,10 +188,10 @@ struct Waiting<R> {
     deadline: Instant,
 }
 
-/// A listener and every connection that it accepted.
-pub(crate) struct ReceiveCore<L: Link> {
-    settings: ReceiveSettings,
-    conns: ConnTable<Conn<L::Conn>>,
+/// A link, and every peer that it is connected to: by connections that it accepted, or made.
+pub(crate) struct Hub<L: Link> {
+    settings: HubSettings,
+    peers: ConnTable<Peer<L::Conn>>,
     by_key: HashMap<ConnKey, ConnectionId>,
     waiting: HashMap<ConnectionId, Waiting<L::Request>>,
     /// Whoever came first is served first; those behind the first that starves were told, but for the last ones.
@@ -255,13 +255,13 @@ pub(crate) struct ReceiveCore<L: Link> {
     link: L,
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     pub(crate) fn listen(
         link: L,
         waiter: Arc<dyn LinkWait>,
         clock: Clock,
         pool: SharedBufferManager,
-        mut settings: ReceiveSettings,
+        mut settings: HubSettings,
     ) -> Result<Self, Error> {
         let wait = Arc::new(EndpointWait::new(waiter, clock.clone())?);
         let waker = Arc::clone(&wait);
@@ -304,8 +304,8 @@ impl<L: Link> ReceiveCore<L> {
         let copies = rma.is_some_and(|rma| rma.access_ends == AccessEnds::WithEndpoint);
         let long = long.map(|long| LongPool::new(long, copies, &wait));
         let long = long.transpose()?;
-        let mut core = Self {
-            conns: ConnTable::new(),
+        let mut hub = Self {
+            peers: ConnTable::new(),
             by_key: HashMap::new(),
             waiting: HashMap::new(),
             hungry: VecDeque::new(),
@@ -349,9 +349,9 @@ impl<L: Link> ReceiveCore<L> {
             link,
             settings,
         };
-        core.feed_shared();
-        core.arm_timer();
-        Ok(core)
+        hub.feed_shared();
+        hub.arm_timer();
+        Ok(hub)
     }
 
     pub(crate) fn stats(&self) -> ReceiveStats {
@@ -377,17 +377,17 @@ impl<L: Link> ReceiveCore<L> {
 
     /// How many there are, those included whose end is not told yet.
     pub(crate) fn connections(&self) -> usize {
-        self.conns.len() + self.ending()
+        self.peers.len() + self.ending()
     }
 
     /// How often a connection was looked at.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn looks(&self) -> u64 {
-        self.conns.looks()
+        self.peers.looks()
     }
 
     pub(crate) fn conn(&self, id: ConnectionId) -> Option<&L::Conn> {
-        self.conns.get(id).map(|conn| &conn.link)
+        self.peers.get(id).map(|peer| &peer.link)
     }
 
     // ---- polling -------------------------------------------------------------------------------------------------
@@ -520,30 +520,37 @@ impl<L: Link> ReceiveCore<L> {
         match self.in_flight.finish(context) {
             // RDM form: those that all connections share.
             Ok(Op::Receive {
-                conn: NOBODY,
+                connection: NOBODY,
                 buffer,
             }) => self.on_shared(buffer, len, data, error, events),
-            Ok(Op::Receive { conn, buffer }) => match error {
-                None => self.on_received(conn, buffer, len, data, events),
-                Some(error) => self.on_receive_failed(conn, error.errno),
+            Ok(Op::Receive {
+                connection: id,
+                buffer,
+            }) => match error {
+                None => self.on_received(id, buffer, len, data, events),
+                Some(error) => self.on_receive_failed(id, error.errno),
             },
-            Ok(Op::ControlSend { conn, kind, .. }) => {
-                let Some(state) = self.conns.get_mut(conn) else {
-                    return self.on_orphan(conn);
+            Ok(Op::ControlSend {
+                connection: id,
+                kind,
+                ..
+            }) => {
+                let Some(peer) = self.peers.get_mut(id) else {
+                    return self.on_orphan(id);
                 };
-                state.controls -= 1;
+                peer.controls -= 1;
                 match error {
-                    None => state.machine.on_control_done(kind),
-                    Some(error) => state.machine.on_lost(Some(error.errno)),
+                    None => peer.machine.on_control_done(kind),
+                    Some(error) => peer.machine.on_lost(Some(error.errno)),
                 }
-                self.touch(conn);
+                self.touch(id);
             }
             Err(reason) => match self.operations.finish(context) {
-                Ok((conn, Operation::OneSided(op))) => {
-                    self.on_one_sided(conn, op, error.map(|error| *error), events);
+                Ok((id, Operation::OneSided(op))) => {
+                    self.on_one_sided(id, op, error.map(|error| *error), events);
                 }
-                Ok((conn, Operation::Data { told, op })) => {
-                    self.on_sent(conn, op, told, error.map(|error| *error), events);
+                Ok((id, Operation::Data { told, op })) => {
+                    self.on_sent(id, op, told, error.map(|error| *error), events);
                 }
                 Err(_) if context == PEER_WROTE && data.is_some() => {
                     self.marks.on_strange();
@@ -582,17 +589,17 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn on_receive_failed(&mut self, id: ConnectionId, errno: FabricErrno) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        conn.posted -= 1;
+        peer.posted -= 1;
         self.touch(id);
         // The event queue knows more of one that is being made: the reason, with the refusal. libfabric 2.x cancels the receives of a
         // refused endpoint. The timeout of the handshake bounds the wait for the event.
         if !self.still_connecting(id)
-            && let Some(conn) = self.conns.get_mut(id)
+            && let Some(peer) = self.peers.get_mut(id)
         {
-            conn.machine.on_lost(Some(errno));
+            peer.machine.on_lost(Some(errno));
         }
     }
 
@@ -606,43 +613,43 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         // A connection that is closed: what was still in its queue is dropped, the slot goes back to the pool.
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
         // Shared ones were counted when they were seen to be this connection's.
         if self.shared.is_none() {
-            conn.posted -= 1;
-            if !conn.hungry {
-                conn.hungry = true;
+            peer.posted -= 1;
+            if !peer.hungry {
+                peer.hungry = true;
                 self.hungry.push_back(id);
             }
         }
-        if !conn.heard {
-            conn.heard = true;
+        if !peer.heard {
+            peer.heard = true;
             self.heard.push(id);
         }
         let len = len.min(buffer.len());
-        let mut conn = conn;
-        if conn.machine.state() == State::Connecting && self.shared.is_none() {
+        let mut peer = peer;
+        if peer.machine.state() == State::Connecting && self.shared.is_none() {
             // The answer came before this message, but by the other queue.
             self.read_answers();
-            match self.conns.get_mut(id) {
-                Some(same) => conn = same,
+            match self.peers.get_mut(id) {
+                Some(same) => peer = same,
                 None => return,
             }
         }
-        if !conn.established {
+        if !peer.established {
             // The answer may be as new as this message, and not told of yet.
-            conn.learn_header_mode();
+            peer.learn_header_mode();
         }
-        match conn.machine.on_message(data) {
+        match peer.machine.on_message(data) {
             Some(arrival @ (Arrival::Data | Arrival::Payload)) => {
                 let alone = arrival == Arrival::Payload;
-                let lone_header = conn.lone_header.as_mut().and_then(|header| header.take());
+                let lone_header = peer.lone_header.as_mut().and_then(|header| header.take());
                 let received = if alone {
-                    conn.machine.on_payload(len as u64)
+                    peer.machine.on_payload(len as u64)
                 } else {
-                    conn.machine.on_data(len as u64)
+                    peer.machine.on_data(len as u64)
                 };
                 if let Ok(sequence) = received {
                     let lone = alone.then_some(lone_header);
@@ -651,14 +658,14 @@ impl<L: Link> ReceiveCore<L> {
             }
             Some(Arrival::Header) => {
                 // Kept for its payload: two receives stand for a credit of such a peer.
-                let taken = conn.machine.on_header(len as u64);
-                **conn.lone_header.get_or_insert_default() =
+                let taken = peer.machine.on_header(len as u64);
+                **peer.lone_header.get_or_insert_default() =
                     taken.ok().map(|()| buffer.freeze(len));
             }
             Some(Arrival::Control(cq_data)) => {
                 let body = &buffer[..len.min(wire::CONTROL_LEN_MAX)];
-                conn.machine.on_control(cq_data, body, self.clock.now());
-                let whole = conn.machine.take_whole_long();
+                peer.machine.on_control(cq_data, body, self.clock.now());
+                let whole = peer.machine.take_whole_long();
                 self.post_again(id, buffer);
                 if let Some(number) = whole {
                     self.on_long_whole(id, number, events);
@@ -683,11 +690,11 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Does what one connection asks for.
     fn act(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let unsent = self.conns.get_mut(id).and_then(Conn::take_unsent);
+        let unsent = self.peers.get_mut(id).and_then(Peer::take_unsent);
         if let Some((cq_data, body)) = unsent.map(|unsent| *unsent) {
             self.send_control(id, cq_data, &body);
         }
-        while let Some(action) = self.conns.get_mut(id).and_then(|conn| conn.next_action()) {
+        while let Some(action) = self.peers.get_mut(id).and_then(|peer| peer.next_action()) {
             match action {
                 Action::Accept { data } => self.accept_link(id, &data),
                 Action::SendControl { cq_data, body } => self.send_control(id, cq_data, &body),
@@ -717,12 +724,12 @@ impl<L: Link> ReceiveCore<L> {
                 }
             }
         }
-        if let Some(conn) = self.conns.get_mut(id) {
-            let deadline = conn.next_deadline();
+        if let Some(peer) = self.peers.get_mut(id) {
+            let deadline = peer.next_deadline();
             // A later one is found when the timer runs out.
             self.timer_stale |=
                 deadline.is_some_and(|at| self.armed.is_none_or(|armed| at < armed));
-            conn.timed = deadline.is_some();
+            peer.timed = deadline.is_some();
             self.tell_send_writable(id, events);
         }
     }
@@ -767,8 +774,8 @@ impl<L: Link> ReceiveCore<L> {
         let Some(&id) = self.by_key.get(&key) else {
             return;
         };
-        if let Some(conn) = self.conns.get_mut(id) {
-            f(&mut conn.machine);
+        if let Some(peer) = self.peers.get_mut(id) {
+            f(&mut peer.machine);
             self.touch(id);
         }
     }
@@ -776,26 +783,26 @@ impl<L: Link> ReceiveCore<L> {
     // ---- control messages ----------------------------------------------------------------------------------------
 
     fn send_control(&mut self, id: ConnectionId, cq_data: u32, body: &ControlBody) {
-        if let Some(conn) = self.conns.get_mut(id)
-            && conn.controls >= CONTROLS_AT_ONCE
-            && conn.machine.state() != State::Closed
+        if let Some(peer) = self.peers.get_mut(id)
+            && peer.controls >= CONTROLS_AT_ONCE
+            && peer.machine.state() != State::Closed
         {
             // Offered again when that is sent (`on_completion`).
-            conn.unsent = Some(Box::new((cq_data, *body)));
+            peer.unsent = Some(Box::new((cq_data, *body)));
             return;
         }
         let sent = self.try_send_control(id, cq_data, body);
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
         match sent {
-            Err(PostRefused::Again) if conn.machine.state() != State::Closed => {
-                conn.unsent = Some(Box::new((cq_data, *body)));
+            Err(PostRefused::Again) if peer.machine.state() != State::Closed => {
+                peer.unsent = Some(Box::new((cq_data, *body)));
                 self.unsent.push(id);
                 self.retry = true;
             }
-            Err(PostRefused::Errno(errno)) => conn.machine.on_lost(Some(errno)),
-            Ok(()) => conn.controls += 1,
+            Err(PostRefused::Errno(errno)) => peer.machine.on_lost(Some(errno)),
+            Ok(()) => peer.controls += 1,
             Err(PostRefused::Again) => {}
         }
     }
@@ -806,17 +813,17 @@ impl<L: Link> ReceiveCore<L> {
         cq_data: u32,
         body: &ControlBody,
     ) -> Result<(), PostRefused> {
-        let Some(conn) = self.conns.get(id) else {
+        let Some(peer) = self.peers.get(id) else {
             return Err(PostRefused::Errno(FabricErrno::new(libc::ENOTCONN)));
         };
         post_control(
             &mut self.link,
-            &conn.link,
+            &peer.link,
             &mut self.in_flight,
-            (&self.control, &conn.descriptors.control),
+            (&self.control, &peer.descriptors.control),
             (cq_data, body),
             |kind, _buffer| Op::ControlSend {
-                conn: id,
+                connection: id,
                 kind,
                 _buffer,
             },
@@ -829,9 +836,9 @@ impl<L: Link> ReceiveCore<L> {
         self.polls_without_clock = 0;
         let now = self.clock.now();
         while let Some(id) = self.heard.pop() {
-            if let Some(conn) = self.conns.get_mut(id) {
-                conn.heard = false;
-                conn.machine.tick(now);
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.heard = false;
+                peer.machine.tick(now);
                 self.touched.push(id);
             }
         }
@@ -839,16 +846,16 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         self.timer_stale = true;
-        for (id, conn) in self.conns.iter_mut() {
-            if conn.next_deadline().is_some_and(|at| at <= now) {
-                conn.ask_kernel(&mut self.link);
+        for (id, peer) in self.peers.iter_mut() {
+            if peer.next_deadline().is_some_and(|at| at <= now) {
+                peer.ask_kernel(&mut self.link);
                 if !self.backlog.is_read() {
-                    conn.machine.postpone(now);
+                    peer.machine.postpone(now);
                 }
-                conn.machine.tick(now);
-                conn.give_up_on_early(now);
+                peer.machine.tick(now);
+                peer.give_up_on_early(now);
                 let limit = self.settings.patience.lost;
-                conn.give_up_on_owed(now, limit, self.backlog.is_read());
+                peer.give_up_on_owed(now, limit, self.backlog.is_read());
                 self.touched.push(id);
             }
         }
@@ -877,9 +884,9 @@ impl<L: Link> ReceiveCore<L> {
 
     fn arm_timer(&mut self) {
         let machines = self
-            .conns
+            .peers
             .iter()
-            .filter_map(|(_, conn)| conn.next_deadline());
+            .filter_map(|(_, peer)| peer.next_deadline());
         let waiting = self.waiting.values().map(|waiting| waiting.deadline);
         let all = machines.chain(waiting).chain([self.next_reap]);
         let sends = self.sends.as_ref().and_then(Sends::next_late);
@@ -912,17 +919,17 @@ enum Posted {
 }
 
 impl Op {
-    fn conn(&self) -> ConnectionId {
+    fn connection(&self) -> ConnectionId {
         match self {
-            Self::Receive { conn, .. } | Self::ControlSend { conn, .. } => *conn,
+            Self::Receive { connection, .. } | Self::ControlSend { connection, .. } => *connection,
         }
     }
 }
 
-impl<L: Link> fmt::Debug for ReceiveCore<L> {
+impl<L: Link> fmt::Debug for Hub<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ReceiveCore")
-            .field("connections", &self.conns.len())
+        f.debug_struct("Hub")
+            .field("connections", &self.peers.len())
             .field("in_flight", &self.in_flight.len())
             .finish_non_exhaustive()
     }

@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::{Conn, ReceiveCore};
+use super::{Hub, Peer};
 use crate::Error;
 use crate::buffer::{
     Buffer, BufferMut, DEVICE_ALIGNMENT, DeviceBuffer, DeviceBufferManager, SharedBufferManager,
@@ -260,7 +260,7 @@ enum Unread {
     Cuda(CudaError),
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     /// The longest message that is taken, where long ones are.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn long_limit(&self) -> Option<u64> {
@@ -284,8 +284,8 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn refuse_long(&mut self, id: ConnectionId, limit: u64) {
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.machine.refuse_long(limit);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.machine.refuse_long(limit);
             self.touch(id);
         }
     }
@@ -314,19 +314,19 @@ impl<L: Link> ReceiveCore<L> {
     fn grant_long(&mut self, id: ConnectionId, mut landing: LongBuffer, len: usize) {
         let rma = self.link.limits().rma;
         let virt = rma.is_some_and(|rma| rma.virtual_addresses);
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let registrar = conn
+        let registrar = peer
             .link
             .registrar()
             .unwrap_or_else(|| self.link.registrar());
         let (registration, address, key) = match &mut self.long {
-            Some(long) if long.copies => match open_own(&mut conn.own_landing, long, registrar) {
+            Some(long) if long.copies => match open_own(&mut peer.own_landing, long, registrar) {
                 Some((address, key)) => (None, address, key),
                 None => return self.refuse_long(id, 0),
             },
-            _ => match landing.open(registrar, len, conn.header_mode) {
+            _ => match landing.open(registrar, len, peer.header_mode) {
                 Ok((registration, address)) => {
                     let key = registration.key;
                     (Some(registration), address, key)
@@ -334,12 +334,12 @@ impl<L: Link> ReceiveCore<L> {
                 Err(error) => return self.cannot_open(id, landing, len, &error),
             },
         };
-        conn.machine.grant_long(if virt { address } else { 0 }, key);
+        peer.machine.grant_long(if virt { address } else { 0 }, key);
         if let Some(long) = &self.long {
             let whole_by = long.settings.whole_by(self.clock.now(), len as u64);
-            conn.machine.bound_long(whole_by);
+            peer.machine.bound_long(whole_by);
         }
-        conn.long = Some(Box::new(LongReceive {
+        peer.long = Some(Box::new(LongReceive {
             registration,
             landing,
             len,
@@ -374,10 +374,10 @@ impl<L: Link> ReceiveCore<L> {
         number: u64,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let Some(long) = conn.long.take() else {
+        let Some(long) = peer.long.take() else {
             return;
         };
         let LongReceive {
@@ -386,31 +386,31 @@ impl<L: Link> ReceiveCore<L> {
             len,
         } = *long;
         drop(registration);
-        if let (Some(own), LongBuffer::Host(buffer)) = (&conn.own_landing, &mut landing) {
+        if let (Some(own), LongBuffer::Host(buffer)) = (&peer.own_landing, &mut landing) {
             own.memory.copy_out(0, &mut buffer[..len]);
             self.stats.long_copied += len as u64;
         }
         if self.shared.is_some() {
             return self.put_due(id, number as u32, Due::Long(landing, len), events);
         }
-        let Ok(sequence) = conn.machine.on_long_data() else {
+        let Ok(sequence) = peer.machine.on_long_data() else {
             self.exposed.keep(id, None, landing.into());
             return self.touch(id);
         };
         // It took no receive: its credit is free again.
-        conn.count_reposted();
+        peer.count_reposted();
         // The peer says that it writes no more. That nothing of what it has begun goes on, on this connection or on another one, the fence says.
         match self.exposed.begin() {
             None => self.finish_long(id, sequence, (landing, len), events),
             Some(epoch) => {
-                let held = conn.held.get_or_insert_default();
+                let held = peer.held.get_or_insert_default();
                 held.push_back(Held::Long {
                     epoch,
                     sequence,
                     landing,
                     len,
                 });
-                conn.machine.hold_goodbye(true);
+                peer.machine.hold_goodbye(true);
                 self.fencing.push_back((epoch, id));
             }
         }
@@ -420,7 +420,7 @@ impl<L: Link> ReceiveCore<L> {
     /// Something for the application that came behind a long message, which comes first.
     #[cold]
     pub(super) fn hold(&mut self, id: ConnectionId, event: ReceiveEvent) {
-        let held = self.conns.get_mut(id).and_then(|conn| conn.held.as_mut());
+        let held = self.peers.get_mut(id).and_then(|peer| peer.held.as_mut());
         if let Some(held) = held {
             held.push_back(Held::Event(event));
         }
@@ -428,8 +428,8 @@ impl<L: Link> ReceiveCore<L> {
 
     /// An epoch was passed that a long message of a connection waited for: it and what is behind it are handed out, up to the next one.
     pub(super) fn hand_out_held(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let conn = self.conns.get_mut(id);
-        let Some(mut held) = conn.and_then(|conn| conn.held.take()) else {
+        let peer = self.peers.get_mut(id);
+        let Some(mut held) = peer.and_then(|peer| peer.held.take()) else {
             return;
         };
         while let Some(next) = self.take_passed(&mut held) {
@@ -443,9 +443,9 @@ impl<L: Link> ReceiveCore<L> {
                 } => self.finish_long(id, sequence, (landing, len), events),
             }
         }
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.machine.hold_goodbye(!held.is_empty());
-            conn.held = Some(held).filter(|held| !held.is_empty());
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.machine.hold_goodbye(!held.is_empty());
+            peer.held = Some(held).filter(|held| !held.is_empty());
         }
         self.touch(id);
     }
@@ -500,12 +500,12 @@ impl<L: Link> ReceiveCore<L> {
         len: usize,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        if let Ok(sequence) = conn.machine.on_long_data() {
+        if let Ok(sequence) = peer.machine.on_long_data() {
             // It took no receive: its credit is free again.
-            conn.count_reposted();
+            peer.count_reposted();
             self.finish_long(id, sequence, (landing, len), events);
         }
         self.touch(id);
@@ -519,10 +519,10 @@ impl<L: Link> ReceiveCore<L> {
         landed: (LongBuffer, usize),
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(conn) = self.conns.get(id) else {
+        let Some(peer) = self.peers.get(id) else {
             return;
         };
-        let (mode, established) = (conn.header_mode, conn.established);
+        let (mode, established) = (peer.header_mode, peer.established);
         match self.long_event(id, mode, sequence, landed) {
             Ok(event) => {
                 if !established {
@@ -531,14 +531,14 @@ impl<L: Link> ReceiveCore<L> {
                 events.push(event);
             }
             Err(unread) => {
-                let Some(conn) = self.conns.get_mut(id) else {
+                let Some(peer) = self.peers.get_mut(id) else {
                     return;
                 };
                 match unread {
-                    Unread::Header(error) => conn.machine.violate(error),
+                    Unread::Header(error) => peer.machine.violate(error),
                     Unread::Cuda(error) => {
                         tracing::error!(%error, "a message in a device's memory can't be read");
-                        conn.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
+                        peer.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
                     }
                 }
             }
@@ -585,19 +585,19 @@ impl<L: Link> ReceiveCore<L> {
         lone: Option<Option<Buffer>>,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let held = conn.held.is_some();
+        let held = peer.held.is_some();
         let header = match &lone {
             Some(_) => 0..0,
-            None => match wire::split(conn.header_mode, &buffer[..len]) {
+            None => match wire::split(peer.header_mode, &buffer[..len]) {
                 Ok((header, _)) => header,
-                Err(error) => return conn.machine.violate(error),
+                Err(error) => return peer.machine.violate(error),
             },
         };
         // The first message may come before the event queue says that the connection stands.
-        if !conn.established {
+        if !peer.established {
             self.tell_established(id, events);
         }
         let lone_header = lone.flatten();
@@ -615,17 +615,17 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// The connection ends: nobody waits any more, and a destination that its peer may still write goes into limbo.
-    pub(super) fn leave_long(&mut self, id: ConnectionId, conn: &mut Conn<L::Conn>) {
+    pub(super) fn leave_long(&mut self, id: ConnectionId, peer: &mut Peer<L::Conn>) {
         if let Some(long) = &mut self.long {
             long.waiting.retain(|(waiting, _)| *waiting != id);
         }
-        if let Some(own) = conn.own_landing.take() {
+        if let Some(own) = peer.own_landing.take() {
             // Of what was granted, the rest is nobody's but this side's.
-            drop(conn.long.take());
+            drop(peer.long.take());
             self.exposed
                 .keep(id, Some(own.registration), own.memory.into());
         }
-        if let Some(long) = conn.long.take() {
+        if let Some(long) = peer.long.take() {
             let LongReceive {
                 registration,
                 landing,

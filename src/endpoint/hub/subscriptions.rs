@@ -1,8 +1,8 @@
-//! What a layer of publishers and subscribers asks of the core below it.
+//! What a layer of publishers and subscribers asks of the hub below it.
 
 use std::time::Instant;
 
-use super::ReceiveCore;
+use super::Hub;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::Link;
@@ -20,7 +20,7 @@ pub(crate) enum SubscriptionNews {
     Answered(SubscriptionRequest, SubscriptionAnswer),
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     /// Moves what came since the last time behind what is in `into`. At most one of each connection came meanwhile, but the
     /// connection may be over.
     pub(crate) fn take_subscription_news(
@@ -38,16 +38,16 @@ impl<L: Link> ReceiveCore<L> {
         next: u64,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.machine.answer_subscription(outcome, next);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.machine.answer_subscription(outcome, next);
             self.act(id, events);
         }
     }
 
     /// Subscriber: whether a request would be taken now.
     pub(crate) fn may_ask_subscription(&self, id: ConnectionId) -> bool {
-        let conn = self.conns.get(id);
-        conn.is_some_and(|conn| conn.machine.may_ask_subscription())
+        let peer = self.peers.get(id);
+        peer.is_some_and(|peer| peer.machine.may_ask_subscription())
     }
 
     /// Subscriber: sends a request, at once.
@@ -57,8 +57,8 @@ impl<L: Link> ReceiveCore<L> {
         request: SubscriptionRequest,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        if let Some(conn) = self.conns.get_mut(id) {
-            let asked = conn.machine.ask_subscription(request);
+        if let Some(peer) = self.peers.get_mut(id) {
+            let asked = peer.machine.ask_subscription(request);
             debug_assert!(asked, "asked before whether it may");
             self.act(id, events);
         }
@@ -66,14 +66,14 @@ impl<L: Link> ReceiveCore<L> {
 
     /// Whether there is such a connection that is not over.
     pub(crate) fn is_open(&self, id: ConnectionId) -> bool {
-        let conn = self.conns.get(id);
-        conn.is_some_and(|conn| conn.machine.state() != State::Closed)
+        let peer = self.peers.get(id);
+        peer.is_some_and(|peer| peer.machine.state() != State::Closed)
     }
 
     /// The rude end of a connection, carried out by the next poll.
     pub(crate) fn abort_connection(&mut self, id: ConnectionId, reason: CloseReason) {
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.machine.abort(reason);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.machine.abort(reason);
             self.touch(id);
             self.wait.wake();
         }

@@ -1,4 +1,4 @@
-//! `Conn`: what a core keeps of one connection.
+//! `Peer`: what a hub keeps of one connection.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::endpoint::protocol::connection::{Action, Connection, State};
 use crate::endpoint::protocol::liveness::KernelBytes;
 use crate::endpoint::protocol::wire::{ControlBody, HeaderMode};
 
-/// One connection.
-pub(super) struct Conn<C> {
+/// The other end of one connection, and what this end keeps of it.
+pub(super) struct Peer<C> {
     pub(super) machine: Connection,
     pub(super) link: C,
     /// Receives beyond the credits.
@@ -64,7 +64,7 @@ pub(super) struct Descriptors {
     pub(super) control: HeldDescriptor,
 }
 
-impl<C> Conn<C> {
+impl<C> Peer<C> {
     /// While one control message waits there is no next one.
     pub(super) fn next_action(&mut self) -> Option<Action> {
         match self.unsent {
@@ -109,7 +109,7 @@ impl<C> Conn<C> {
     }
 }
 
-impl<C: LinkConn> Conn<C> {
+impl<C: LinkConn> Peer<C> {
     /// Before a silent peer is judged: part of a message may have come.
     pub(super) fn ask_kernel<L: Link<Conn = C>>(&mut self, link: &mut L) {
         if let Some(since) = self.machine.silent_since()

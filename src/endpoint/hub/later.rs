@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::windows::{may_use, told};
-use super::{Operation, ReceiveCore};
+use super::{Hub, Operation};
 use crate::buffer::{Leases, Payload, WakerId};
 use crate::endpoint::core::control::HeldDescriptor;
 use crate::endpoint::core::outgoing;
@@ -101,7 +101,7 @@ impl HoldsOneSided for (ConnectionId, Operation) {
     }
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     /// The ring that one-sided operations are staged in.
     pub(crate) fn stage_in(&mut self, ring: &StagingRing) {
         let waker = Arc::clone(&self.wait);
@@ -197,17 +197,17 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn drive_line(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let (later, conn) = (&mut self.account.later, self.conns.get_mut(id));
-        let (Some(line), Some(conn)) = (later.lines.get_mut(&id), conn) else {
+        let (later, peer) = (&mut self.account.later, self.peers.get_mut(id));
+        let (Some(line), Some(peer)) = (later.lines.get_mut(&id), peer) else {
             return;
         };
-        if conn.machine.state() == State::Closed {
+        if peer.machine.state() == State::Closed {
             // Its end is on the way, and gives them their outcomes.
             return;
         }
         let over = line.drive(Posting {
             link: &mut self.link,
-            conn: &conn.link,
+            conn: &peer.link,
             connection: id,
             slab: &mut self.operations,
             pieces: &mut later.pieces,
@@ -233,12 +233,12 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) {
         let id = piece.connection;
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             // Its operation had its outcome when the connection ended.
             return self.on_orphan(id);
         };
         if let Some(error) = &error {
-            conn.machine.on_lost(Some(error.errno));
+            peer.machine.on_lost(Some(error.errno));
             self.touch(id);
         }
         if let Some(line) = self.account.later.lines.get_mut(&id) {
@@ -257,11 +257,11 @@ impl<L: Link> ReceiveCore<L> {
     ) {
         for Over { op, error, untold } in over {
             self.account.in_flight -= 1;
-            if let Some(conn) = self.conns.get_mut(id) {
+            if let Some(peer) = self.peers.get_mut(id) {
                 if untold {
-                    conn.machine.on_immediate_undone();
+                    peer.machine.on_immediate_undone();
                 }
-                conn.machine.on_window_done(op.window);
+                peer.machine.on_window_done(op.window);
                 self.touch(id);
             }
             match &error {
@@ -292,7 +292,7 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         for id in std::mem::take(&mut later.starved) {
-            if self.conns.get(id).is_some() {
+            if self.peers.get(id).is_some() {
                 events.push(ReceiveEvent::Writable { connection: id });
             }
         }
@@ -346,21 +346,21 @@ impl<L: Link> ReceiveCore<L> {
     }
 }
 
-impl<L: Link> TakesLater for ReceiveCore<L> {
+impl<L: Link> TakesLater for Hub<L> {
     fn rma_limits(&self) -> Option<RmaLimits> {
         self.link.limits().rma
     }
 
     fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
         let id = wanted.place.window.connection();
-        let conn = self
-            .conns
+        let peer = self
+            .peers
             .get(id)
             .ok_or(SendErrorKind::Window(WindowError::WrongConnection))?;
         let rma = self.link.limits().rma.as_ref();
         // What can never be is said first: who is blocked tries again.
-        let remote = one_sided::check_in_pieces(&conn.machine, id, rma, wanted)?;
-        may_use(conn, wanted.immediate)?;
+        let remote = one_sided::check_in_pieces(&peer.machine, id, rma, wanted)?;
+        may_use(peer, wanted.immediate)?;
         match self.account.is_full(self.settings.windows.operations) {
             true => Err(SendErrorKind::WouldBlock(Blocked::Depth)),
             false => Ok(remote),
@@ -373,9 +373,9 @@ impl<L: Link> TakesLater for ReceiveCore<L> {
         payload: &Payload,
         iov: &mut IovList,
     ) -> Result<(Leases, bool), SendErrorKind> {
-        let conn = self.conns.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
-        let link = Some(&conn.link);
-        let leases = outgoing::lease_each(payload.wire(), link, &mut conn.scoped, iov);
+        let peer = self.peers.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
+        let link = Some(&peer.link);
+        let leases = outgoing::lease_each(payload.wire(), link, &mut peer.scoped, iov);
         leases.map(|leases| (leases, false))
     }
 
@@ -389,8 +389,8 @@ impl<L: Link> TakesLater for ReceiveCore<L> {
     }
 
     fn hold(&mut self, id: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind> {
-        let conn = self.conns.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
-        later::hold_slots(slots, Some(&conn.link), &mut conn.scoped)
+        let peer = self.peers.get_mut(id).ok_or(SendErrorKind::NoConnection)?;
+        later::hold_slots(slots, Some(&peer.link), &mut peer.scoped)
     }
 
     fn push_line(
@@ -402,8 +402,8 @@ impl<L: Link> TakesLater for ReceiveCore<L> {
         how: How,
     ) {
         let op = self.one_sided_op(key, window, local);
-        if let Some(conn) = self.conns.get_mut(id) {
-            let counted = conn.machine.on_window_posted(how.immediate.is_some());
+        if let Some(peer) = self.peers.get_mut(id) {
+            let counted = peer.machine.on_window_posted(how.immediate.is_some());
             debug_assert!(counted.is_ok(), "`admit_later` asked the same");
         }
         let line = self.account.later.lines.entry(id).or_default();

@@ -1,4 +1,4 @@
-//! `Hub`: what all futures of one sending endpoint share. Whichever of them is polled drives the endpoint for all.
+//! `Driver`: what all futures of one sending endpoint share. Whichever of them is polled drives the endpoint for all.
 //!
 //! A round, without the lock where it says so:
 //!
@@ -35,7 +35,7 @@ pub(crate) const SLEEP_MAX: Duration = Duration::from_secs(1);
 pub(crate) const ROUNDS_MAX: usize = 8;
 
 /// What all futures of one endpoint share.
-pub(crate) struct Hub<S: Sender> {
+pub(crate) struct Driver<S: Sender> {
     core: Mutex<Core<S>>,
     /// What the reactor calls.
     bell: Waker,
@@ -56,8 +56,8 @@ struct Core<S> {
     polled: bool,
 }
 
-/// Rings at whichever hub is still there: a reactor keeps it, and must not keep the hub.
-struct Bell<S: Sender>(Weak<Hub<S>>);
+/// Rings at whichever driver is still there: a reactor keeps it, and must not keep the driver.
+struct Bell<S: Sender>(Weak<Driver<S>>);
 
 impl<S: Sender> Wake for Bell<S> {
     fn wake(self: Arc<Self>) {
@@ -65,8 +65,8 @@ impl<S: Sender> Wake for Bell<S> {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(hub) = self.0.upgrade() {
-            hub.ring();
+        if let Some(driver) = self.0.upgrade() {
+            driver.ring();
         }
     }
 }
@@ -85,7 +85,7 @@ enum Next {
     },
 }
 
-impl<S: Sender> Hub<S> {
+impl<S: Sender> Driver<S> {
     pub(crate) fn new(
         sender: S,
         wait: Arc<dyn WaitSource>,
@@ -100,9 +100,9 @@ impl<S: Sender> Hub<S> {
             turns: 0,
             polled,
         };
-        Ok(Arc::new_cyclic(|hub| Self {
+        Ok(Arc::new_cyclic(|driver| Self {
             core: Mutex::new(core),
-            bell: Waker::from(Arc::new(Bell(Weak::clone(hub)))),
+            bell: Waker::from(Arc::new(Bell(Weak::clone(driver)))),
             wait,
         }))
     }
@@ -286,11 +286,11 @@ pub(crate) fn watch(
 }
 
 #[cfg(all(test, loom))]
-#[path = "hub_model.rs"]
+#[path = "driver_model.rs"]
 mod model;
 
-impl<S: Sender> fmt::Debug for Hub<S> {
+impl<S: Sender> fmt::Debug for Driver<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hub").finish_non_exhaustive()
+        f.debug_struct("Driver").finish_non_exhaustive()
     }
 }

@@ -191,14 +191,14 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-fn hub(net: &LoomArc<Net>) -> Arc<Hub<One>> {
+fn driver(net: &LoomArc<Net>) -> Arc<Driver<One>> {
     let sender = One {
         net: LoomArc::clone(net),
         connected: false,
         posted: None,
     };
     let on = On(LoomArc::clone(net));
-    Hub::new(sender, Arc::new(on.clone()), &on).expect("watched")
+    Driver::new(sender, Arc::new(on.clone()), &on).expect("watched")
 }
 
 fn model(check: impl Fn() + Sync + Send + 'static) {
@@ -212,7 +212,7 @@ fn reactor(net: &LoomArc<Net>) -> thread::JoinHandle<()> {
     thread::spawn(move || net.happen())
 }
 
-/// Breaks the circle of hub, watch and bell in the net, which loom would call a leak.
+/// Breaks the circle of driver, watch and bell in the net, which loom would call a leak.
 fn end(net: &Net) {
     let waker = net.armed.lock().unwrap().take();
     drop(waker);
@@ -222,9 +222,9 @@ fn end(net: &Net) {
 fn loom_hub_wakes_a_send_when_it_is_done() {
     model(|| {
         let net = Net::new();
-        let hub = hub(&net);
+        let driver = driver(&net);
         let reactor = reactor(&net);
-        assert!(block_on(SendOn::new(&hub, Payload::empty(), b"")).is_ok());
+        assert!(block_on(SendOn::new(&driver, Payload::empty(), b"")).is_ok());
         reactor.join().unwrap();
         end(&net);
     });
@@ -234,13 +234,13 @@ fn loom_hub_wakes_a_send_when_it_is_done() {
 fn loom_hub_wakes_everybody_whoever_turns() {
     model(|| {
         let net = Net::new();
-        let hub = hub(&net);
+        let driver = driver(&net);
         let reactor = reactor(&net);
         let other = {
-            let hub = Arc::clone(&hub);
-            thread::spawn(move || assert!(block_on(connected(hub)).is_ok()))
+            let driver = Arc::clone(&driver);
+            thread::spawn(move || assert!(block_on(connected(driver)).is_ok()))
         };
-        assert!(block_on(SendOn::new(&hub, Payload::empty(), b"")).is_ok());
+        assert!(block_on(SendOn::new(&driver, Payload::empty(), b"")).is_ok());
         reactor.join().unwrap();
         other.join().unwrap();
         end(&net);
@@ -251,14 +251,14 @@ fn loom_hub_wakes_everybody_whoever_turns() {
 fn loom_hub_wakes_the_others_when_one_is_dropped() {
     model(|| {
         let net = Net::new();
-        let hub = hub(&net);
+        let driver = driver(&net);
         let reactor = reactor(&net);
         let other = {
-            let hub = Arc::clone(&hub);
-            thread::spawn(move || assert!(block_on(connected(hub)).is_ok()))
+            let driver = Arc::clone(&driver);
+            thread::spawn(move || assert!(block_on(connected(driver)).is_ok()))
         };
         // Polled once, maybe the one that arms the watch or is woken to turn, and gone.
-        let mut send = SendOn::new(&hub, Payload::empty(), b"");
+        let mut send = SendOn::new(&driver, Payload::empty(), b"");
         let _ = Pin::new(&mut send).poll(&mut Context::from_waker(Waker::noop()));
         drop(send);
         reactor.join().unwrap();

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use super::later::LaterOps;
-use super::{Conn, Operation, RESERVE, ReceiveCore};
+use super::{Hub, Operation, Peer, RESERVE};
 use crate::buffer::{LeaseError, LeasedPayload, Payload};
 use crate::endpoint::core::outgoing;
 use crate::endpoint::error::WindowError;
@@ -97,7 +97,7 @@ impl Account {
     }
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     // ---- windows of this side ------------------------------------------------------------------------------------
 
     pub(crate) fn expose(
@@ -106,15 +106,15 @@ impl<L: Link> ReceiveCore<L> {
         memory: WindowMemory,
         access: Access,
     ) -> Result<LocalWindow, ExposeError> {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             let kind = WindowError::NotConnected;
             return Err(ExposeError { kind, memory });
         };
-        let own = conn.link.registrar();
+        let own = peer.link.registrar();
         let registrar = own.unwrap_or_else(|| self.link.registrar());
         let rma = self.link.limits().rma.as_ref();
         self.exposed
-            .expose(id, &mut conn.machine, registrar, rma, memory, access)
+            .expose(id, &mut peer.machine, registrar, rma, memory, access)
     }
 
     /// Begins to take a window back; false: there is nothing to take back any more.
@@ -135,8 +135,8 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     fn begin_revoke(&mut self, id: ConnectionId, window: WindowId, deadline: Option<Instant>) {
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.machine.revoke_window(window, deadline);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.machine.revoke_window(window, deadline);
             self.touch(id);
         }
     }
@@ -179,18 +179,18 @@ impl<L: Link> ReceiveCore<L> {
         }
         self.fence_asked = epoch;
         let now = self.clock.now();
-        for (id, conn) in self.conns.iter_mut() {
-            if let Some(epoch) = conn.link.participant().and_then(Participant::lags) {
+        for (id, peer) in self.peers.iter_mut() {
+            if let Some(epoch) = peer.link.participant().and_then(Participant::lags) {
                 let nonce = crate::random::random_u64();
-                conn.machine.fence(epoch, nonce, now);
+                peer.machine.fence(epoch, nonce, now);
                 self.touched.push(id);
             }
         }
     }
 
     pub(super) fn on_fence_passed(&mut self, id: ConnectionId, epoch: u64) {
-        let conn = self.conns.get(id);
-        if let Some(participant) = conn.and_then(|conn| conn.link.participant()) {
+        let peer = self.peers.get(id);
+        if let Some(participant) = peer.and_then(|peer| peer.link.participant()) {
             participant.pass(epoch);
         }
     }
@@ -236,14 +236,14 @@ impl<L: Link> ReceiveCore<L> {
         let (Named::Window(id, window), Some((_, data))) = (found, named) else {
             return self.on_stray_write(found);
         };
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let held = conn.held.is_some();
-        if conn.machine.on_peer_wrote().is_ok() {
+        let held = peer.held.is_some();
+        if peer.machine.on_peer_wrote().is_ok() {
             self.stats.peer_writes += 1;
             // It took no receive: its credit is free again.
-            conn.count_reposted();
+            peer.count_reposted();
             match self.exposed.see_writes(id, window) {
                 Ok(()) => {
                     let event = told(id, WindowEvent::PeerWrote { window, data });
@@ -254,7 +254,7 @@ impl<L: Link> ReceiveCore<L> {
                 }
                 Err(error) => {
                     tracing::error!(%error, "what a peer wrote can't be made visible");
-                    conn.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
+                    peer.machine.on_lost(Some(FabricErrno::new(libc::EIO)));
                 }
             }
         }
@@ -270,8 +270,8 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         for id in self.exposed.on_stray() {
-            if let Some(conn) = self.conns.get_mut(id) {
-                conn.machine.violate(Violation::OutOfTurn(STRAY_WRITES));
+            if let Some(peer) = self.peers.get_mut(id) {
+                peer.machine.violate(Violation::OutOfTurn(STRAY_WRITES));
                 self.touch(id);
             }
         }
@@ -289,9 +289,9 @@ impl<L: Link> ReceiveCore<L> {
         id: ConnectionId,
         descriptor: &WindowDescriptor,
     ) -> Result<RemoteWindow, WindowError> {
-        let conn = self.conns.get(id).ok_or(WindowError::NotConnected)?;
+        let peer = self.peers.get(id).ok_or(WindowError::NotConnected)?;
         let rma = self.link.limits().rma.as_ref();
-        one_sided::open_window(&conn.machine, id, rma, descriptor)
+        one_sided::open_window(&peer.machine, id, rma, descriptor)
     }
 
     /// Bytes that one write may have; none: there are no windows.
@@ -413,23 +413,23 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(super) fn scope_of(&self, id: ConnectionId) -> Option<crate::memory::Scope> {
-        self.conns.get(id).map(|conn| conn.scoped.scope())
+        self.peers.get(id).map(|peer| peer.scoped.scope())
     }
 
     /// Everything that can be said of an operation before anything is taken for it.
     fn admit_one_sided(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
         let id = wanted.place.window.connection();
-        let conn = self
-            .conns
+        let peer = self
+            .peers
             .get(id)
             .ok_or(SendErrorKind::Window(WindowError::WrongConnection))?;
         let rma = self.link.limits().rma.as_ref();
-        let blocked = may_use(conn, wanted.immediate);
+        let blocked = may_use(peer, wanted.immediate);
         if let Err(refused @ (SendErrorKind::Closed(_) | SendErrorKind::Closing)) = blocked {
             return Err(refused);
         }
         // What can never be is said first: who is blocked tries again.
-        let remote = one_sided::check(&conn.machine, id, rma, wanted)?;
+        let remote = one_sided::check(&peer.machine, id, rma, wanted)?;
         blocked?;
         if self.account.is_full(self.account.limit) {
             return Err(SendErrorKind::WouldBlock(Blocked::Depth));
@@ -458,13 +458,13 @@ impl<L: Link> ReceiveCore<L> {
         how: &How,
     ) -> Result<(), (SendErrorKind, OneSided)> {
         let op = self.one_sided_op(key, window, local);
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return Err((WindowError::NotConnected.into(), op));
         };
         let sent = one_sided::post(
             &mut self.link,
-            &conn.link,
-            &mut conn.machine,
+            &peer.link,
+            &mut peer.machine,
             &mut self.operations,
             (id, Operation::OneSided(op)),
             iov,
@@ -526,10 +526,10 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         self.account.in_flight -= 1;
-        if let Some(conn) = self.conns.get_mut(id) {
-            conn.machine.on_window_done(op.window);
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.machine.on_window_done(op.window);
             if let Some(error) = &error {
-                conn.machine.on_lost(Some(error.errno));
+                peer.machine.on_lost(Some(error.errno));
             }
             self.touch(id);
         }
@@ -547,15 +547,15 @@ impl<L: Link> ReceiveCore<L> {
         window: WindowId,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let uses = |(conn, op): &&(_, Operation)| matches!(op, Operation::OneSided(op) if *conn == id && op.window == window);
+        let uses = |(peer, op): &&(_, Operation)| matches!(op, Operation::OneSided(op) if *peer == id && op.window == window);
         let posted = self.operations.iter().filter(uses).count();
         let (over, passing) = self.account.later.revoke(id, window);
         events.push(told(id, WindowEvent::Revoked { window }));
         // Which are none of its users any more.
         self.on_line_over(id, over, events);
-        if let Some(conn) = self.conns.get_mut(id) {
+        if let Some(peer) = self.peers.get_mut(id) {
             let users = posted + passing;
-            conn.machine.window_in_use(window, users as u32);
+            peer.machine.window_in_use(window, users as u32);
         }
     }
 
@@ -615,9 +615,9 @@ impl<L: Link> ReceiveCore<L> {
         events: &mut Vec<ReceiveEvent>,
     ) -> u32 {
         let mut keys = Vec::new();
-        for (conn, op) in self.operations.iter_mut() {
+        for (peer, op) in self.operations.iter_mut() {
             if let Operation::OneSided(op) = op
-                && *conn == id
+                && *peer == id
                 && !std::mem::replace(&mut op.told, true)
             {
                 op.posted = None;
@@ -682,11 +682,11 @@ impl<L: Link> ReceiveCore<L> {
         let mut earliest = None;
         let mut late = Vec::new();
         let posted = self.operations.iter_mut();
-        let posted = posted.filter_map(|(conn, op)| match op {
-            Operation::OneSided(op) => Some((*conn, op)),
+        let posted = posted.filter_map(|(peer, op)| match op {
+            Operation::OneSided(op) => Some((*peer, op)),
             Operation::Data { .. } => None,
         });
-        for (conn, op) in posted.chain(self.account.later.ops_mut()) {
+        for (peer, op) in posted.chain(self.account.later.ops_mut()) {
             let Some(due) = op.posted.map(|posted| posted + deadline) else {
                 continue;
             };
@@ -694,7 +694,7 @@ impl<L: Link> ReceiveCore<L> {
                 earliest = Some(earliest.map_or(due, |at: Instant| at.min(due)));
             } else {
                 op.posted = None;
-                late.push((conn, op.key));
+                late.push((peer, op.key));
             }
         }
         self.account.next_late = earliest;
@@ -705,8 +705,8 @@ impl<L: Link> ReceiveCore<L> {
                     connection: id,
                     key,
                 });
-            } else if let Some(conn) = self.conns.get_mut(id) {
-                conn.machine.abort(CloseReason::SendDeadline { deadline });
+            } else if let Some(peer) = self.peers.get_mut(id) {
+                peer.machine.abort(CloseReason::SendDeadline { deadline });
                 self.touch(id);
             }
         }
@@ -721,10 +721,10 @@ impl<L: Link> ReceiveCore<L> {
         }
         let mut blocked = std::mem::take(&mut self.account.blocked);
         blocked.retain(|id| {
-            let Some(conn) = self.conns.get(*id) else {
+            let Some(peer) = self.peers.get(*id) else {
                 return false;
             };
-            if may_use(conn, false).is_err() {
+            if may_use(peer, false).is_err() {
                 return true;
             }
             events.push(ReceiveEvent::Writable { connection: *id });
@@ -742,11 +742,11 @@ pub(super) fn told(connection: ConnectionId, event: WindowEvent) -> ReceiveEvent
     ReceiveEvent::Window { connection, event }
 }
 
-pub(super) fn may_use<C>(conn: &Conn<C>, immediate: bool) -> Result<(), SendErrorKind> {
+pub(super) fn may_use<C>(peer: &Peer<C>, immediate: bool) -> Result<(), SendErrorKind> {
     let may = if immediate {
-        conn.machine.may_send()
+        peer.machine.may_send()
     } else {
-        conn.machine.may_use_window()
+        peer.machine.may_use_window()
     };
-    may.map_err(|blocked| outgoing::refusal(blocked, conn.machine.close_reason()))
+    may.map_err(|blocked| outgoing::refusal(blocked, peer.machine.close_reason()))
 }

@@ -2,7 +2,7 @@
 //!
 //! From the hello-ack on there is no difference between the two.
 
-use super::{CM_LATER_MAX, Conn, Posted, ReceiveCore};
+use super::{CM_LATER_MAX, Hub, Peer, Posted};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::event::ReceiveEvent;
@@ -13,7 +13,7 @@ use crate::endpoint::protocol::wire::{self, Hello};
 use crate::error::FabricErrno;
 use crate::fabric::PeerAddr;
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     /// Starts to connect to a peer; `Connected` or `Disconnected` of this connection follows.
     ///
     /// In the RDM form a peer takes a second connection from here for a new life of this endpoint, and gives the first one up.
@@ -21,17 +21,17 @@ impl<L: Link> ReceiveCore<L> {
     /// # Errors
     ///
     /// Nothing was begun: the endpoint closes or failed, has as many connections as it may have, or no receives for one more.
-    pub(crate) fn dial(&mut self, peer: &PeerAddr) -> Result<ConnectionId, Error> {
+    pub(crate) fn dial(&mut self, addr: &PeerAddr) -> Result<ConnectionId, Error> {
         self.may_dial()?;
         let limit = CONNECTIONS_MAX;
         let id = self
-            .conns
+            .peers
             .reserve()
             .ok_or(Error::TooManyConnections { limit })?;
-        let made = self.make_dialed(id, peer);
-        let conn = made.inspect_err(|_| drop(self.conns.remove(id)))?;
-        self.by_key.insert(conn.link.key(), id);
-        self.conns.put(id, conn);
+        let made = self.make_dialed(id, addr);
+        let peer = made.inspect_err(|_| drop(self.peers.remove(id)))?;
+        self.by_key.insert(peer.link.key(), id);
+        self.peers.put(id, peer);
         self.dialed += 1;
         self.touch(id);
         // Its deadline comes before those that the timer knows; the next poll sends the hello.
@@ -48,7 +48,7 @@ impl<L: Link> ReceiveCore<L> {
             return Err(Error::Closed(CloseReason::ClosedLocally));
         }
         let limit = self.settings.max_connections;
-        if self.conns.len() + self.waiting.len() >= limit as usize {
+        if self.peers.len() + self.waiting.len() >= limit as usize {
             return Err(Error::TooManyConnections { limit });
         }
         let free = self.free_receives();
@@ -64,25 +64,25 @@ impl<L: Link> ReceiveCore<L> {
     fn make_dialed(
         &mut self,
         id: ConnectionId,
-        peer: &PeerAddr,
-    ) -> Result<Box<Conn<L::Conn>>, Error> {
-        let link = self.link.prepare_connect(peer)?;
+        addr: &PeerAddr,
+    ) -> Result<Box<Peer<L::Conn>>, Error> {
+        let link = self.link.prepare_connect(addr)?;
         let form = self.link.form();
         let params = self.dialing_params(0, link.key());
         let machine = Connection::initiate(form, params, self.clock.now());
-        let mut conn = Box::new(self.make_conn(link, machine)?);
+        let mut peer = Box::new(self.make_conn(link, machine)?);
         let want = self.first_target(self.receives);
-        while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < self.receives.min {
-            return Err(self.give_up_dialed(id, conn));
+        while peer.posted < want && self.give_receive(&mut peer, id) == Posted::Yes {}
+        if peer.posted < self.receives.min {
+            return Err(self.give_up_dialed(id, peer));
         }
-        conn.dialed = true;
-        conn.target = conn.posted;
-        let credits = conn.posted - conn.reserve;
-        conn.covered = u64::from(credits);
-        let params = self.dialing_params(credits, conn.link.key());
-        conn.machine = Connection::initiate(form, params, self.clock.now());
-        Ok(conn)
+        peer.dialed = true;
+        peer.target = peer.posted;
+        let credits = peer.posted - peer.reserve;
+        peer.covered = u64::from(credits);
+        let params = self.dialing_params(credits, peer.link.key());
+        peer.machine = Connection::initiate(form, params, self.clock.now());
+        Ok(peer)
     }
 
     /// Headers do not travel alone on these: before the peer has answered, nobody could say how many receives a credit stands for.
@@ -96,13 +96,13 @@ impl<L: Link> ReceiveCore<L> {
 
     /// The provider takes no receives: the connection closes before it was begun.
     #[cold]
-    fn give_up_dialed(&mut self, id: ConnectionId, mut conn: Box<Conn<L::Conn>>) -> Error {
+    fn give_up_dialed(&mut self, id: ConnectionId, mut peer: Box<Peer<L::Conn>>) -> Error {
         let error = Error::NoReceiveBuffers {
-            free: conn.posted as usize,
+            free: peer.posted as usize,
             needed: self.receives.min as usize,
         };
-        conn.machine.abort(CloseReason::ClosedLocally);
-        self.conns.put(id, conn);
+        peer.machine.abort(CloseReason::ClosedLocally);
+        self.peers.put(id, peer);
         // It was never told of, so nothing is said of its end; the next poll has its receives back.
         self.close_conn(id, CloseReason::ClosedLocally, &mut Vec::new());
         self.wait.wake();
@@ -110,16 +110,16 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(super) fn start_connecting(&mut self, id: ConnectionId, data: &[u8]) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        let Some(peer) = conn.link.peer() else { return };
-        if let Err(error) = self.link.connect(&conn.link, &peer, data) {
+        let Some(addr) = peer.link.peer() else { return };
+        if let Err(error) = self.link.connect(&peer.link, &addr, data) {
             let errno = match error {
                 Error::Fabric { errno, .. } => errno,
                 _ => FabricErrno::new(libc::EIO),
             };
-            conn.machine.on_refused(errno, &[]);
+            peer.machine.on_refused(errno, &[]);
         }
     }
 
@@ -151,8 +151,8 @@ impl<L: Link> ReceiveCore<L> {
     #[cold]
     pub(super) fn still_connecting(&mut self, id: ConnectionId) -> bool {
         let connecting = |this: &Self| {
-            let conn = this.conns.get(id);
-            conn.is_some_and(|conn| conn.machine.state() == State::Connecting)
+            let peer = this.peers.get(id);
+            peer.is_some_and(|peer| peer.machine.state() == State::Connecting)
         };
         if !connecting(self) {
             return false;
@@ -162,20 +162,20 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     /// RDM form: a peer says hello that another process had the address of, when this side connected there. That one is gone.
-    pub(super) fn end_former_lives(&mut self, peer: Option<PeerAddr>, hello: &CmData) {
-        let (true, Some(peer)) = (self.shared.is_some() && self.dialed > 0, peer) else {
+    pub(super) fn end_former_lives(&mut self, addr: Option<PeerAddr>, hello: &CmData) {
+        let (true, Some(addr)) = (self.shared.is_some() && self.dialed > 0, addr) else {
             return;
         };
         let Ok(hello) = Hello::parse(hello.as_slice()) else {
             return;
         };
-        for (id, conn) in self.conns.iter_mut() {
+        for (id, peer) in self.peers.iter_mut() {
             let former = |known: &Hello| known.incarnation != hello.incarnation;
-            if conn.dialed
-                && conn.link.peer() == Some(peer)
-                && conn.machine.peer().is_some_and(former)
+            if peer.dialed
+                && peer.link.peer() == Some(addr)
+                && peer.machine.peer().is_some_and(former)
             {
-                conn.machine.on_lost(None);
+                peer.machine.on_lost(None);
                 self.touched.push(id);
             }
         }

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::conn::Descriptors;
 use super::long::Held;
+use super::peer::Descriptors;
 use super::sends::ConnSends;
-use super::{MARK_READS_MAX, Operation, ReceiveCore};
+use super::{Hub, MARK_READS_MAX, Operation};
 use crate::Error;
 use crate::contain::say;
 use crate::endpoint::core::scoped::ScopedRegistrations;
@@ -43,13 +43,13 @@ pub(super) struct Closed {
     _sends: Option<Box<ConnSends>>,
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     /// Begins the polite close of one connection: true if there is such a connection.
     pub(crate) fn begin_close(&mut self, id: ConnectionId, deadline: Instant) -> bool {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return false;
         };
-        conn.machine.close(ByeReason::CLOSING, deadline);
+        peer.machine.close(ByeReason::CLOSING, deadline);
         // It may be over before the timer runs out.
         self.armed = None;
         self.touch(id);
@@ -66,7 +66,7 @@ impl<L: Link> ReceiveCore<L> {
             // A refusal has no event.
             self.answer(id, Some(refusal), &mut Vec::new());
         }
-        let ids = self.conns.ids();
+        let ids = self.peers.ids();
         for id in ids {
             self.begin_close(id, deadline);
         }
@@ -94,22 +94,22 @@ impl<L: Link> ReceiveCore<L> {
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let Some(mut conn) = self.conns.remove(id) else {
+        let Some(mut peer) = self.peers.remove(id) else {
             return;
         };
-        self.by_key.remove(&conn.link.key());
-        if conn.hungry {
+        self.by_key.remove(&peer.link.key());
+        if peer.hungry {
             self.hungry.retain(|hungry| *hungry != id);
         }
-        self.timer_stale |= conn.timed;
+        self.timer_stale |= peer.timed;
         let orderly = matches!(reason, CloseReason::Finished | CloseReason::ClosedLocally);
-        self.stats.lost += u64::from(!orderly && conn.established);
-        self.stats.closed += u64::from(conn.established);
-        self.close_scoped_windows(id, &conn.link);
-        self.leave_long(id, &mut conn);
+        self.stats.lost += u64::from(!orderly && peer.established);
+        self.stats.closed += u64::from(peer.established);
+        self.close_scoped_windows(id, &peer.link);
+        self.leave_long(id, &mut peer);
         if self.shared.is_some() {
-            let never_posted = self.take_queued(&mut conn);
-            let sends = conn.sends.map_or(0, |sends| sends.in_flight);
+            let never_posted = self.take_queued(&mut peer);
+            let sends = peer.sends.map_or(0, |sends| sends.in_flight);
             if sends > 0 {
                 self.orphan_sends(id, events);
             }
@@ -117,35 +117,35 @@ impl<L: Link> ReceiveCore<L> {
             let operations = sends + self.give_up_one_sided(id, events) + self.orphan_pieces(id);
             self.fail_line(id, reason, events);
             self.retire_windows(id, events);
-            self.leave_shared(id, conn.posted, conn.controls + operations, conn.link);
+            self.leave_shared(id, peer.posted, peer.controls + operations, peer.link);
         } else {
-            match self.link.close(conn.link) {
+            match self.link.close(peer.link) {
                 Ok(()) => {
                     return self.marks.leave(Mark::Closed(Box::new(Closed {
                         id,
                         reason,
-                        established: conn.established,
-                        dialed: conn.dialed,
-                        header_mode: conn.header_mode,
-                        held: conn.held,
-                        _descriptors: conn.descriptors,
-                        _scoped: conn.scoped,
-                        _sends: conn.sends,
+                        established: peer.established,
+                        dialed: peer.dialed,
+                        header_mode: peer.header_mode,
+                        held: peer.held,
+                        _descriptors: peer.descriptors,
+                        _scoped: peer.scoped,
+                        _sends: peer.sends,
                     })));
                 }
                 Err(CloseFailed(errno)) => {
                     // Before code of others can be called, which may panic: the slabs are never freed.
                     self.leaked = true;
-                    std::mem::forget(conn.descriptors);
-                    conn.scoped.leak();
-                    self.abandon_held(id, conn.held);
-                    conn.sends.iter_mut().for_each(|sends| sends.leak());
+                    std::mem::forget(peer.descriptors);
+                    peer.scoped.leak();
+                    self.abandon_held(id, peer.held);
+                    peer.sends.iter_mut().for_each(|sends| sends.leak());
                     self.leak_ops_of(id, errno, events);
                     self.fail_line(id, reason, events);
                 }
             }
         }
-        self.tell_end(id, reason, (conn.established, conn.dialed), events);
+        self.tell_end(id, reason, (peer.established, peer.dialed), events);
     }
 
     fn tell_end(
@@ -193,8 +193,8 @@ impl<L: Link> ReceiveCore<L> {
     fn on_mark(&mut self, mark: Mark, events: &mut Vec<ReceiveEvent>) {
         match mark {
             Mark::Gone(id) => {
-                if let Some(conn) = self.conns.get_mut(id) {
-                    conn.machine.on_lost(None);
+                if let Some(peer) = self.peers.get_mut(id) {
+                    peer.machine.on_lost(None);
                     self.touch(id);
                 }
             }
@@ -223,10 +223,10 @@ impl<L: Link> ReceiveCore<L> {
         reason: CloseReason,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        drop(self.in_flight.take_where(|op| op.conn() == id));
+        drop(self.in_flight.take_where(|op| op.connection() == id));
         self.drop_pieces(Some(id));
         let (mut data, mut one_sided) = (Vec::new(), Vec::new());
-        for (_, op) in self.operations.take_where(|(conn, _)| *conn == id) {
+        for (_, op) in self.operations.take_where(|(peer, _)| *peer == id) {
             match op {
                 Operation::Data { op, .. } => data.push(op),
                 Operation::OneSided(op) => one_sided.push(op),
@@ -244,7 +244,11 @@ impl<L: Link> ReceiveCore<L> {
         errno: FabricErrno,
         events: &mut Vec<ReceiveEvent>,
     ) {
-        let leaked = self.in_flight.iter().filter(|op| op.conn() == id).count() as u64;
+        let leaked = self
+            .in_flight
+            .iter()
+            .filter(|op| op.connection() == id)
+            .count() as u64;
         let leaked = leaked + self.leak_sends(id, errno, events);
         let leaked = leaked + self.leak_one_sided(id, errno, events);
         self.stats.leaked += leaked;
@@ -257,43 +261,43 @@ impl<L: Link> ReceiveCore<L> {
             return;
         }
         self.failed = Some(reason);
-        for (id, conn) in self.conns.iter_mut() {
-            conn.machine.abort(CloseReason::EndpointFailed(reason));
+        for (id, peer) in self.peers.iter_mut() {
+            peer.machine.abort(CloseReason::EndpointFailed(reason));
             self.touched.push(id);
         }
         self.wait.wake();
     }
 }
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     /// The provider's endpoint is closed, and nobody hears what became of its operations.
     fn abandon_ops_of(&mut self, id: ConnectionId) {
-        drop(self.in_flight.take_where(|op| op.conn() == id));
+        drop(self.in_flight.take_where(|op| op.connection() == id));
         self.drop_pieces(Some(id));
-        let ops = self.operations.take_where(|(conn, _)| *conn == id);
+        let ops = self.operations.take_where(|(peer, _)| *peer == id);
         self.abandon_ops(ops);
     }
 
     fn close_one(&mut self, id: ConnectionId) {
-        let Some(mut conn) = self.conns.remove(id) else {
+        let Some(mut peer) = self.peers.remove(id) else {
             return;
         };
-        self.close_scoped_windows(id, &conn.link);
-        self.leave_long(id, &mut conn);
-        match self.link.close(conn.link) {
+        self.close_scoped_windows(id, &peer.link);
+        self.leave_long(id, &mut peer);
+        match self.link.close(peer.link) {
             // What is in flight on an endpoint that all share is over when that is closed.
             _ if self.shared.is_some() => {}
             Ok(()) => {
-                self.abandon_held(id, conn.held);
+                self.abandon_held(id, peer.held);
                 self.abandon_ops_of(id);
             }
             Err(CloseFailed(errno)) => {
                 // As in `close_conn`.
                 self.leaked = true;
-                std::mem::forget(conn.descriptors);
-                conn.scoped.leak();
-                self.abandon_held(id, conn.held);
-                conn.sends.iter_mut().for_each(|sends| sends.leak());
+                std::mem::forget(peer.descriptors);
+                peer.scoped.leak();
+                self.abandon_held(id, peer.held);
+                peer.sends.iter_mut().for_each(|sends| sends.leak());
                 self.abandon_leaked(Some(id));
                 self.leak_ops_of(id, errno, &mut Vec::new());
             }
@@ -301,13 +305,13 @@ impl<L: Link> ReceiveCore<L> {
     }
 }
 
-impl<L: Link> Drop for ReceiveCore<L> {
+impl<L: Link> Drop for Hub<L> {
     /// The rude end: every endpoint is closed, buffers go back to the pool.
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
         self.stop_sends();
         self.leave_staging();
-        let ids = self.conns.ids();
+        let ids = self.peers.ids();
         if self.shared.is_some() {
             self.tell_peers(&ids);
         }

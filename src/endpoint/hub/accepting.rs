@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::conn::{Conn, Descriptors};
+use super::peer::{Descriptors, Peer};
 use super::sends::Sends;
 use super::shared::{EarlyMessages, ORPHANS_MAX, Shared};
-use super::{Posted, ReceiveCore, Receives, Waiting};
+use super::{Hub, Posted, Receives, Waiting};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::scoped::ScopedRegistrations;
@@ -17,7 +17,7 @@ use crate::endpoint::protocol::liveness::KernelBytes;
 use crate::endpoint::protocol::wire::{self, HeaderMode, Refusal, RefusalCode};
 use crate::fabric::Shape;
 
-impl<L: Link> ReceiveCore<L> {
+impl<L: Link> Hub<L> {
     pub(super) fn on_request(
         &mut self,
         request: L::Request,
@@ -28,7 +28,7 @@ impl<L: Link> ReceiveCore<L> {
         if let Err(refusal) = self.judge(&data) {
             return self.refuse(request, refusal);
         }
-        let Some(id) = self.conns.reserve() else {
+        let Some(id) = self.peers.reserve() else {
             let details = [CONNECTIONS_MAX.into(), 0];
             return self.refuse(
                 request,
@@ -60,7 +60,7 @@ impl<L: Link> ReceiveCore<L> {
     /// Everything that can be said of a request before anything is made for it.
     pub(super) fn judge(&self, data: &CmData) -> Result<(), Refusal> {
         let limit = self.settings.max_connections;
-        let open = (self.conns.len() + self.waiting.len()) as u64;
+        let open = (self.peers.len() + self.waiting.len()) as u64;
         if self.closing || self.failed.is_some() || !self.settings.accepts {
             return Err(Refusal::new(RefusalCode::CLOSING, [0, 0]));
         }
@@ -99,7 +99,7 @@ impl<L: Link> ReceiveCore<L> {
         let link = match self.link.prepare_accept(request) {
             Ok(link) => link,
             Err((request, error)) => {
-                self.conns.remove(id);
+                self.peers.remove(id);
                 tracing::warn!(%error, "a connection could not be made");
                 return self.refuse(request, Refusal::new(RefusalCode::ABORTED, [0, 0]));
             }
@@ -110,35 +110,35 @@ impl<L: Link> ReceiveCore<L> {
             data.as_slice(),
             self.clock.now(),
         );
-        let mut conn = match self.make_conn(link, machine) {
-            Ok(conn) => Box::new(conn),
+        let mut peer = match self.make_conn(link, machine) {
+            Ok(peer) => Box::new(peer),
             Err(error) => {
-                self.conns.remove(id);
+                self.peers.remove(id);
                 self.stats.refused += 1;
                 return tracing::warn!(%error, "a connection could not be made");
             }
         };
-        let receives = self.receives.with(conn.machine.receives_per_credit());
+        let receives = self.receives.with(peer.machine.receives_per_credit());
         let want = self.first_target(receives);
-        while conn.posted < want && self.give_receive(&mut conn, id) == Posted::Yes {}
-        if conn.posted < receives.min {
+        while peer.posted < want && self.give_receive(&mut peer, id) == Posted::Yes {}
+        if peer.posted < receives.min {
             tracing::warn!("a connection could not be made: the provider takes no receives");
-            conn.machine.abort(CloseReason::ClosedLocally);
-            self.conns.put(id, conn);
+            peer.machine.abort(CloseReason::ClosedLocally);
+            self.peers.put(id, peer);
             return self.act(id, events);
         }
         // The credits promised are receives that are posted, less the reserve.
-        conn.target = conn.posted;
-        let credits = conn.credits();
-        conn.covered = u64::from(credits);
-        conn.machine = Connection::accept(
+        peer.target = peer.posted;
+        let credits = peer.credits();
+        peer.covered = u64::from(credits);
+        peer.machine = Connection::accept(
             self.link.form(),
-            self.params(credits, conn.link.key()),
+            self.params(credits, peer.link.key()),
             data.as_slice(),
             self.clock.now(),
         );
-        self.by_key.insert(conn.link.key(), id);
-        self.conns.put(id, conn);
+        self.by_key.insert(peer.link.key(), id);
+        self.peers.put(id, peer);
         self.act(id, events);
     }
 
@@ -146,7 +146,7 @@ impl<L: Link> ReceiveCore<L> {
         &mut self,
         link: L::Conn,
         machine: Connection,
-    ) -> Result<Conn<L::Conn>, Error> {
+    ) -> Result<Peer<L::Conn>, Error> {
         let mut scoped = ScopedRegistrations::new(&link, self.link.registrar());
         let registrar = link.registrar().unwrap_or_else(|| self.link.registrar());
         let known = match link.registrar() {
@@ -168,7 +168,7 @@ impl<L: Link> ReceiveCore<L> {
             Some(sends) => Some(Box::new(sends.join(&mut scoped, registrar)?)),
             None => None,
         };
-        Ok(Conn {
+        Ok(Peer {
             machine,
             link,
             reserve: self.receives.reserve,
@@ -210,7 +210,7 @@ impl<L: Link> ReceiveCore<L> {
     pub(super) fn first_target(&self, receives: Receives) -> u32 {
         let others = self.settings.max_connections
             - 1
-            - (self.conns.len() as u32).min(self.settings.max_connections - 1);
+            - (self.peers.len() as u32).min(self.settings.max_connections - 1);
         let kept = (others * self.receives.min) as usize;
         let share = self
             .free_receives()
@@ -275,49 +275,49 @@ impl<L: Link> ReceiveCore<L> {
     }
 
     pub(super) fn accept_link(&mut self, id: ConnectionId, data: &[u8]) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        if let Err(error) = self.link.accept(&mut conn.link, data) {
+        if let Err(error) = self.link.accept(&mut peer.link, data) {
             tracing::debug!(%error, "the peer went before it was accepted");
-            conn.machine.on_lost(None);
+            peer.machine.on_lost(None);
         }
     }
 
     /// Once in a connection's life.
     #[inline]
     pub(super) fn tell_established(&mut self, id: ConnectionId, events: &mut Vec<ReceiveEvent>) {
-        let Some(conn) = self.conns.get_mut(id) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
-        if std::mem::replace(&mut conn.established, true) {
+        if std::mem::replace(&mut peer.established, true) {
             return;
         }
         self.stats.connections += 1;
-        let kernel_watch = self.link.watch(&conn.link, &self.settings.watch);
-        conn.learn_header_mode();
-        let peer = conn.machine.peer();
+        let kernel_watch = self.link.watch(&peer.link, &self.settings.watch);
+        peer.learn_header_mode();
+        let hello = peer.machine.peer();
         // Of an endpoint that also sends, what its peer takes is told.
         let (max_message, credits) = match &self.sends {
-            None => (self.settings.max_message, conn.credits()),
+            None => (self.settings.max_message, peer.credits()),
             Some(sends) => (
                 sends
                     .outgoing()
-                    .max_message(conn.machine.peer_receive_size()),
-                peer.map_or(0, |hello| hello.credits),
+                    .max_message(peer.machine.peer_receive_size()),
+                hello.map_or(0, |hello| hello.credits),
             ),
         };
         // What one run of memory was to the peer, nobody sees here.
-        let taken = match conn.machine.has_two_messages() {
+        let taken = match peer.machine.has_two_messages() {
             true => Shape::TwoMessages,
             false => Shape::Iov,
         };
         let info = ConnectionInfo {
-            peer: conn.link.peer(),
-            peer_incarnation: peer.map_or(0, |hello| hello.incarnation),
+            peer: peer.link.peer(),
+            peer_incarnation: hello.map_or(0, |hello| hello.incarnation),
             max_message,
             credits,
-            header_mode: conn.header_mode,
+            header_mode: peer.header_mode,
             shape: self.sends.as_ref().map_or(taken, |s| s.outgoing().shape()),
             inject: self.sends.as_ref().map_or(0, |s| s.outgoing().inject()),
             kernel_watch,
@@ -341,7 +341,7 @@ impl<L: Link> ReceiveCore<L> {
         };
         match refusal {
             Some(refusal) => {
-                self.conns.remove(id);
+                self.peers.remove(id);
                 self.refuse(request, refusal);
             }
             None => self.admit(id, request, &data, events),
