@@ -41,9 +41,9 @@ pub(crate) const ALIGNMENT: usize = 256;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct DeviceBufferManager(Arc<Inner>);
+pub struct DeviceBufferManager(Arc<DeviceSlots>);
 
-struct Inner {
+struct DeviceSlots {
     table: SlotTable,
     stride: usize,
     slot_size: usize,
@@ -87,7 +87,7 @@ impl DeviceBufferManager {
         // The last mark of an index is not an index.
         let slots = u32::try_from(behind_first / stride + 1).unwrap_or(u32::MAX);
         let slots = slots.min(u32::MAX - 1);
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(DeviceSlots {
             table: SlotTable::new(slots),
             stride,
             slot_size,
@@ -179,7 +179,7 @@ impl fmt::Debug for DeviceBufferManager {
 ///
 /// It gives addresses and no bytes: kernels get its [`address`](Self::address), and copies to and from the host are calls.
 pub struct DeviceBuffer {
-    pool: Arc<Inner>,
+    pool: Arc<DeviceSlots>,
     index: u32,
     /// Where in the slot it begins: behind the header of a message that came there.
     start: usize,

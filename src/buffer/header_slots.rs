@@ -59,7 +59,7 @@ pub enum HeaderError {
     NoSlot,
 }
 
-struct Inner {
+struct HeaderSlots {
     table: SlotTable,
     /// The key of each slot; meaningful while the slot has an owner.
     keys: Box<[AtomicU64]>,
@@ -72,7 +72,7 @@ struct Inner {
     claim: Claim,
 }
 
-impl Inner {
+impl HeaderSlots {
     fn start(&self, taken: &TakenSlot) -> *const u8 {
         let region = self.claim.region();
         region.at(taken.index as usize * self.stride).as_ptr()
@@ -126,7 +126,7 @@ impl TakenSlot {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct HeaderSlotManager(Arc<Inner>);
+pub struct HeaderSlotManager(Arc<HeaderSlots>);
 
 impl HeaderSlotManager {
     /// Allocates the slots in one region of host memory; register that ([`region`](Self::region)) with the domain that sends.
@@ -152,7 +152,7 @@ impl HeaderSlotManager {
         }
         let stride = round_up(config.slot_size, STRIDE_BYTES).expect("at most 4,096");
         let region = Region::host(config.slots as usize * stride).build()?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(HeaderSlots {
             table: SlotTable::new(config.slots),
             keys: (0..config.slots).map(|_| AtomicU64::new(0)).collect(),
             owners: (0..config.slots).map(|_| AtomicU64::new(NOBODY)).collect(),
@@ -342,7 +342,7 @@ impl fmt::Debug for HeaderSlotManager {
 
 /// One header in its slot. Dropping it gives the slot back.
 pub struct HeaderSlot {
-    inner: Arc<Inner>,
+    inner: Arc<HeaderSlots>,
     taken: TakenSlot,
     key: u64,
 }

@@ -79,7 +79,7 @@ pub enum AcquireError {
     },
 }
 
-struct Inner {
+struct SharedSlots {
     table: SlotTable,
     /// Where the first slot's bytes start, in the region.
     first: usize,
@@ -93,7 +93,7 @@ struct Inner {
     claim: Claim,
 }
 
-impl Inner {
+impl SharedSlots {
     #[inline]
     fn offset(&self, index: u32) -> usize {
         self.first + index as usize * self.stride
@@ -117,7 +117,7 @@ impl Inner {
 /// # Ok::<(), fabricast::memory::MemoryError>(())
 /// ```
 #[derive(Clone)]
-pub struct SharedBufferManager(Arc<Inner>);
+pub struct SharedBufferManager(Arc<SharedSlots>);
 
 impl SharedBufferManager {
     /// Cuts a host region into slots. The region is the pool's until the last buffer is gone.
@@ -233,7 +233,7 @@ impl SharedBufferManager {
             });
         }
         let claim = region.claim(Purpose::Buffers)?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(SharedSlots {
             table: SlotTable::new(slots),
             first,
             stride,
@@ -360,7 +360,7 @@ impl Layout {
 
 /// One handle on a slot: `BufferMut` keeps it the only one, `Buffer` may share it.
 struct Slot {
-    pool: Arc<Inner>,
+    pool: Arc<SharedSlots>,
     index: u32,
 }
 

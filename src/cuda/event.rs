@@ -18,34 +18,34 @@ const DISABLE_TIMING: u32 = 2;
 /// A point in a [`Stream`](super::Stream): it has happened when all is done that the stream was given before. A clone is the same event.
 #[derive(Clone)]
 pub struct Event {
-    shared: Arc<Shared>,
+    shared: Arc<SharedEvent>,
 }
 
-struct Shared {
+struct SharedEvent {
     raw: RawEvent,
     /// Not given back by a forked child: CUDA does not survive a fork.
-    kept: Here<Kept>,
+    kept: Here<EventOwner>,
 }
 
 /// Who destroys the event.
-enum Kept {
-    Ours(#[expect(dead_code, reason = "held for its drop")] Owned),
+enum EventOwner {
+    Ours(#[expect(dead_code, reason = "held for its drop")] OwnedEvent),
     /// Only kept: dropping it is the owner's business.
     Theirs(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
 }
 
-struct Owned {
+struct OwnedEvent {
     cuda: &'static Cuda,
     raw: RawEvent,
     context: Context,
 }
 
 // SAFETY: events may be used from any thread; the pointer is only handed to the CUDA driver.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedEvent {}
 // SAFETY: as above; nothing in it changes.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedEvent {}
 
-impl Drop for Owned {
+impl Drop for OwnedEvent {
     fn drop(&mut self) {
         let destroy = || {
             let _current = self.cuda.enter(self.context)?;
@@ -68,9 +68,9 @@ impl Event {
         let code = unsafe { (cuda.events()?.create)(&raw mut raw, DISABLE_TIMING) };
         check("cuEventCreate", code)?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedEvent {
                 raw,
-                kept: Here::new(Kept::Ours(Owned { cuda, raw, context })),
+                kept: Here::new(EventOwner::Ours(OwnedEvent { cuda, raw, context })),
             }),
         })
     }
@@ -88,9 +88,9 @@ impl Event {
     ) -> Result<Self, CudaError> {
         Cuda::ready()?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedEvent {
                 raw,
-                kept: Here::new(Kept::Theirs(keep_alive)),
+                kept: Here::new(EventOwner::Theirs(keep_alive)),
             }),
         })
     }
@@ -132,7 +132,7 @@ impl fmt::Debug for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Event")
             .field("raw", &self.shared.raw)
-            .field("ours", &matches!(*self.shared.kept, Kept::Ours(_)))
+            .field("ours", &matches!(*self.shared.kept, EventOwner::Ours(_)))
             .finish()
     }
 }

@@ -20,37 +20,37 @@ use crate::process::Here;
 /// current before.
 #[derive(Clone)]
 pub struct Stream {
-    shared: Arc<Shared>,
+    shared: Arc<SharedStream>,
 }
 
-struct Shared {
+struct SharedStream {
     cuda: &'static Cuda,
     raw: RawStream,
     context: Context,
     device: Device,
     /// Not given back by a forked child: CUDA does not survive a fork.
-    kept: Here<Kept>,
+    kept: Here<StreamOwner>,
 }
 
 /// Who destroys the stream.
-enum Kept {
-    Ours(#[expect(dead_code, reason = "held for its drop")] Owned),
+enum StreamOwner {
+    Ours(#[expect(dead_code, reason = "held for its drop")] OwnedStream),
     /// Only kept: dropping it is the owner's business.
     Theirs(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
 }
 
-struct Owned {
+struct OwnedStream {
     cuda: &'static Cuda,
     raw: RawStream,
     context: Context,
 }
 
 // SAFETY: streams may be used from any thread; the pointer is only handed to the CUDA driver.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedStream {}
 // SAFETY: as above; nothing in it changes.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedStream {}
 
-impl Drop for Owned {
+impl Drop for OwnedStream {
     fn drop(&mut self) {
         let destroy = || {
             let _current = self.cuda.enter(self.context)?;
@@ -74,8 +74,14 @@ impl Stream {
         let context = cuda.primary_context(device.ordinal())?;
         let _current = cuda.enter(context)?;
         let raw = cuda.stream_create()?;
-        let owned = Owned { cuda, raw, context };
-        Ok(Self::of(cuda, raw, context, device, Kept::Ours(owned)))
+        let owned = OwnedStream { cuda, raw, context };
+        Ok(Self::of(
+            cuda,
+            raw,
+            context,
+            device,
+            StreamOwner::Ours(owned),
+        ))
     }
 
     /// The default stream of the device's primary context.
@@ -85,7 +91,7 @@ impl Stream {
     pub fn default_of(device: Device) -> Result<Self, CudaError> {
         let cuda = Cuda::ready()?;
         let context = cuda.primary_context(device.ordinal())?;
-        let nobody = Kept::Theirs(Box::new(()));
+        let nobody = StreamOwner::Theirs(Box::new(()));
         Ok(Self::of(cuda, ptr::null_mut(), context, device, nobody))
     }
 
@@ -113,7 +119,7 @@ impl Stream {
             Some(context) => context,
             None => cuda.primary_context(device.ordinal())?,
         };
-        let kept = Kept::Theirs(keep_alive);
+        let kept = StreamOwner::Theirs(keep_alive);
         Ok(Self::of(cuda, raw, context, device, kept))
     }
 
@@ -126,7 +132,7 @@ impl Stream {
         keep_alive: Box<dyn Any + Send + Sync>,
     ) -> Result<Self, CudaError> {
         let cuda = Cuda::ready()?;
-        let kept = Kept::Theirs(keep_alive);
+        let kept = StreamOwner::Theirs(keep_alive);
         Ok(Self::of(cuda, raw, context, device, kept))
     }
 
@@ -140,10 +146,10 @@ impl Stream {
         raw: RawStream,
         context: Context,
         device: Device,
-        kept: Kept,
+        kept: StreamOwner,
     ) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedStream {
                 cuda,
                 raw,
                 context,
@@ -273,7 +279,7 @@ impl fmt::Debug for Stream {
         f.debug_struct("Stream")
             .field("raw", &self.shared.raw)
             .field("device", &self.shared.device)
-            .field("ours", &matches!(*self.shared.kept, Kept::Ours(_)))
+            .field("ours", &matches!(*self.shared.kept, StreamOwner::Ours(_)))
             .finish()
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use libfabric_sys as sys;
 
 use self::config::OnAbandoned;
-use self::peers::{Peers, Stage};
+use self::peers::{ConnectionStage, Peers};
 use crate::Error;
 use crate::buffer::{HeaderSlotManager, Payload, SharedBufferManager};
 use crate::clock::Clock;
@@ -222,7 +222,7 @@ impl ConnectionlessEndpoint {
             return Err(PeerError::Unknown);
         }
         let conn = self.core.dial(&addr).map_err(peer_error)?;
-        self.peers.set_stage(peer, conn, Stage::Dialing);
+        self.peers.set_stage(peer, conn, ConnectionStage::Dialing);
         Ok(conn)
     }
 
@@ -356,7 +356,9 @@ impl ConnectionlessEndpoint {
             return Err(SendErrorKind::Closing);
         }
         match peer.lane() {
-            Some((_, Stage::Closing)) => Err(SendErrorKind::WouldBlock(Blocked::Connecting)),
+            Some((_, ConnectionStage::Closing)) => {
+                Err(SendErrorKind::WouldBlock(Blocked::Connecting))
+            }
             Some((conn, _)) => Ok(conn),
             None => {
                 let addr = peer.addr;
@@ -504,7 +506,8 @@ impl ConnectionlessEndpoint {
             }
             ReceiveEvent::PeerClosing { connection } => {
                 let peer = self.peers.of(connection)?;
-                self.peers.set_stage(peer, connection, Stage::Closing);
+                self.peers
+                    .set_stage(peer, connection, ConnectionStage::Closing);
                 return None;
             }
             ReceiveEvent::Disconnected { connection, reason } => {
@@ -523,7 +526,7 @@ impl ConnectionlessEndpoint {
         let known = self.peers.of(connection).or_else(|| self.peers.at(&addr));
         let peer = known.or_else(|| self.peers.add(addr, false))?;
         let was_up = self.peers.get(peer)?.is_up();
-        self.peers.set_stage(peer, connection, Stage::Up);
+        self.peers.set_stage(peer, connection, ConnectionStage::Up);
         if self.peers.get(peer)?.leaving {
             let deadline = self.core.clock().now() + self.close_timeout;
             self.core.begin_close(connection, deadline);
@@ -542,12 +545,12 @@ impl ConnectionlessEndpoint {
         let peer = self.peers.get_mut(id)?;
         match peer.lane() {
             // Whoever waited for the other one may send by this one.
-            Some((other, Stage::Up)) => {
+            Some((other, ConnectionStage::Up)) => {
                 more.push(ReceiveEvent::Writable { connection: other });
                 return None;
             }
-            Some((_, Stage::Dialing)) => return None,
-            Some((_, Stage::Closing)) | None => {}
+            Some((_, ConnectionStage::Dialing)) => return None,
+            Some((_, ConnectionStage::Closing)) | None => {}
         }
         if peer.leaving {
             // `end_leaving` says so.

@@ -7,7 +7,7 @@
 //!
 //! Without a free device buffer, messages wait; they hold their receive slots, and with them the credits of their senders.
 //!
-//! A layer above whatever receives: [`Arrival`] is what it knows of the events there.
+//! A layer above whatever receives: [`MessageEvent`] is what it knows of the events there.
 
 #![allow(unsafe_code)]
 
@@ -87,7 +87,7 @@ pub(crate) fn receive_pool(
 }
 
 /// An event of an endpoint, which may be a message.
-pub(crate) trait Arrival: Sized {
+pub(crate) trait MessageEvent: Sized {
     /// What it says of a message besides.
     type About;
     /// The message, if it is one.
@@ -168,33 +168,33 @@ impl fmt::Debug for DeviceMessage {
 }
 
 /// What waits between the core and the application.
-pub(crate) struct Deliveries<E: Arrival> {
+pub(crate) struct Deliveries<E: MessageEvent> {
     settings: DeviceDelivery,
     /// Of the copies.
     stream: Stream,
     /// Events that have happened, to be used again: making one costs more than recording it.
     spare: Vec<Event>,
     /// In the order in which it came.
-    queue: VecDeque<Held<E>>,
+    queue: VecDeque<HeldBack<E>>,
     /// Handed out before their copies were done: what those need.
-    landing: VecDeque<Landing>,
+    landing: VecDeque<CopyInFlight>,
 }
 
-enum Held<E: Arrival> {
+enum HeldBack<E: MessageEvent> {
     Message(Message, E::About),
-    Copying(Copying, E::About),
+    MessageCopy(MessageCopy, E::About),
     /// Of a connection whose messages are in front.
     Event(E),
     Nothing,
 }
 
 /// A message on its way to a device buffer.
-struct Copying {
+struct MessageCopy {
     buffer: DeviceBuffer,
-    landing: Landing,
+    landing: CopyInFlight,
 }
 
-impl Copying {
+impl MessageCopy {
     /// Begins the copy, behind which `waits` waits.
     fn begin(
         stream: &Stream,
@@ -226,7 +226,7 @@ impl Copying {
         });
         match waited {
             Ok(event) => Ok(Self {
-                landing: Landing {
+                landing: CopyInFlight {
                     event: Some(event),
                     pace,
                     region: Some(Arc::clone(buffer.region())),
@@ -243,7 +243,7 @@ impl Copying {
     }
 
     /// The message, with its payload where it is or will be, and what the copy needs until then.
-    fn hand_out(self) -> (DeviceMessage, Landing) {
+    fn hand_out(self) -> (DeviceMessage, CopyInFlight) {
         let Some(message) = &self.landing.message else {
             unreachable!("taken by the drop only");
         };
@@ -277,7 +277,7 @@ fn give_up(stream: &Stream, buffer: DeviceBuffer) {
 }
 
 /// A copy, and what it reads and writes.
-struct Landing {
+struct CopyInFlight {
     event: Option<Event>,
     pace: Pace,
     /// Its slot is read.
@@ -285,7 +285,7 @@ struct Landing {
     region: Option<Arc<Region>>,
 }
 
-impl Landing {
+impl CopyInFlight {
     fn is_over(&mut self) -> Result<bool, CudaError> {
         if !self.pace.may_ask() {
             return Ok(false);
@@ -294,7 +294,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for CopyInFlight {
     fn drop(&mut self) {
         // A copy is over in a moment, and until then its memory may not go back to its owners: so this waits.
         let Some(event) = self.event.take() else {
@@ -308,7 +308,7 @@ impl Drop for Landing {
     }
 }
 
-impl<E: Arrival> fmt::Debug for Deliveries<E> {
+impl<E: MessageEvent> fmt::Debug for Deliveries<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Deliveries")
             .field("queued", &self.queue.len())
@@ -317,7 +317,7 @@ impl<E: Arrival> fmt::Debug for Deliveries<E> {
     }
 }
 
-impl<E: Arrival> Deliveries<E> {
+impl<E: MessageEvent> Deliveries<E> {
     pub(crate) fn new(settings: DeviceDelivery) -> Result<Self, Error> {
         let region = settings.pool.region();
         let Some(device) = region.kind().device() else {
@@ -345,9 +345,9 @@ impl<E: Arrival> Deliveries<E> {
             let new: Vec<_> = events.drain(from..).collect();
             for event in new {
                 match event.into_message() {
-                    Ok((message, about)) => self.queue.push_back(Held::Message(message, about)),
+                    Ok((message, about)) => self.queue.push_back(HeldBack::Message(message, about)),
                     Err(event) if event.comes_behind() && !self.queue.is_empty() => {
-                        self.queue.push_back(Held::Event(event));
+                        self.queue.push_back(HeldBack::Event(event));
                     }
                     Err(event) => events.push(event),
                 }
@@ -370,19 +370,19 @@ impl<E: Arrival> Deliveries<E> {
     fn begin(&mut self) {
         let stream = self.settings.stream.as_ref();
         for held in &mut self.queue {
-            if !matches!(held, Held::Message(..)) {
+            if !matches!(held, HeldBack::Message(..)) {
                 continue;
             }
             let Some(buffer) = self.settings.pool.try_acquire() else {
                 return;
             };
-            let Held::Message(message, about) = mem::replace(held, Held::Nothing) else {
+            let HeldBack::Message(message, about) = mem::replace(held, HeldBack::Nothing) else {
                 unreachable!("just looked at");
             };
             let event = self.spare.pop();
-            *held = match Copying::begin(&self.stream, event, stream, message, buffer) {
-                Ok(copying) => Held::Copying(copying, about),
-                Err(failed) => Held::Event(E::undelivered(failed.0, failed.1, about)),
+            *held = match MessageCopy::begin(&self.stream, event, stream, message, buffer) {
+                Ok(copying) => HeldBack::MessageCopy(copying, about),
+                Err(failed) => HeldBack::Event(E::undelivered(failed.0, failed.1, about)),
             };
         }
     }
@@ -390,16 +390,18 @@ impl<E: Arrival> Deliveries<E> {
     fn hand_out(&mut self, events: &mut Vec<E>) {
         while let Some(held) = self.queue.pop_front() {
             match held {
-                Held::Nothing => {}
-                Held::Message(..) => return self.queue.push_front(held),
-                Held::Event(event) => events.push(event),
-                Held::Copying(copying, about) if self.settings.stream.is_some() => {
+                HeldBack::Nothing => {}
+                HeldBack::Message(..) => return self.queue.push_front(held),
+                HeldBack::Event(event) => events.push(event),
+                HeldBack::MessageCopy(copying, about) if self.settings.stream.is_some() => {
                     let (message, landing) = copying.hand_out();
                     events.push(E::delivered(message, about));
                     self.landing.push_back(landing);
                 }
-                Held::Copying(mut copying, about) => match copying.landing.is_over() {
-                    Ok(false) => return self.queue.push_front(Held::Copying(copying, about)),
+                HeldBack::MessageCopy(mut copying, about) => match copying.landing.is_over() {
+                    Ok(false) => {
+                        return self.queue.push_front(HeldBack::MessageCopy(copying, about));
+                    }
                     Ok(true) => {
                         let (message, mut landing) = copying.hand_out();
                         self.spare.extend(landing.event.take());
@@ -413,7 +415,7 @@ impl<E: Arrival> Deliveries<E> {
 
     /// When to look again, if something waits that tells nobody.
     pub(crate) fn next_look(&self, clock: &Clock) -> Option<Instant> {
-        let copies = matches!(self.queue.front(), Some(Held::Copying(..)));
+        let copies = matches!(self.queue.front(), Some(HeldBack::MessageCopy(..)));
         let pause = match () {
             () if copies => GATE_RETRY,
             () if !self.queue.is_empty() || !self.landing.is_empty() => CONTROL_RETRY,
@@ -432,10 +434,10 @@ impl<E: Arrival> Deliveries<E> {
         }
         for held in mem::take(&mut self.queue) {
             match held {
-                Held::Nothing => {}
-                Held::Message(message, about) => events.push(E::message(message, about)),
-                Held::Event(event) => events.push(event),
-                Held::Copying(copying, about) => {
+                HeldBack::Nothing => {}
+                HeldBack::Message(message, about) => events.push(E::message(message, about)),
+                HeldBack::Event(event) => events.push(event),
+                HeldBack::MessageCopy(copying, about) => {
                     let (message, landing) = copying.hand_out();
                     // Which waits for it.
                     drop(landing);

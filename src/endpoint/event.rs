@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::buffer::Payload;
 use crate::cuda::CudaError;
-use crate::endpoint::delivery::{Arrival, DeviceMessage};
+use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::link::socket::KernelWatch;
 use crate::endpoint::message::Message;
@@ -218,7 +218,7 @@ pub enum ReceiveEvent {
     },
 }
 
-impl Arrival for ReceiveEvent {
+impl MessageEvent for ReceiveEvent {
     type About = ();
 
     fn into_message(self) -> Result<(Message, ()), Self> {

@@ -182,7 +182,7 @@ enum Operation {
 }
 
 /// A request that waits for the application's answer.
-struct Waiting<R> {
+struct WaitingRequest<R> {
     request: R,
     data: CmData,
     deadline: Instant,
@@ -193,7 +193,7 @@ pub(crate) struct Hub<L: Link> {
     settings: HubSettings,
     peers: ConnTable<Peer<L::Conn>>,
     by_key: HashMap<ConnKey, ConnectionId>,
-    waiting: HashMap<ConnectionId, Waiting<L::Request>>,
+    waiting: HashMap<ConnectionId, WaitingRequest<L::Request>>,
     /// Whoever came first is served first; those behind the first that starves were told, but for the last ones.
     hungry: VecDeque<ConnectionId>,
     /// Connections with a control message that the provider's full queue did not take.

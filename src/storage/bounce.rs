@@ -21,19 +21,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Pool {
     owner: Owner,
-    state: Mutex<State>,
+    state: Mutex<BounceState>,
     freed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct BounceState {
     /// The last one came back last.
     free: Vec<BufferMut>,
     /// Bytes of those that are in use, and of those about to be made.
     in_use: usize,
 }
 
-impl State {
+impl BounceState {
     fn free_bytes(&self) -> usize {
         self.free.iter().map(|buffer| buffer.len()).sum()
     }
@@ -50,7 +50,7 @@ fn pool() -> &'static Pool {
 }
 
 impl Pool {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BounceState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

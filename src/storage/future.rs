@@ -50,20 +50,20 @@ impl<B> IoOutcome<B> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a future that is dropped tells nobody whether the operation failed"]
-pub struct IoFuture<B: Send + 'static>(Inner<B>);
+pub struct IoFuture<B: Send + 'static>(IoFutureState<B>);
 
-enum Inner<B: Send + 'static> {
+enum IoFutureState<B: Send + 'static> {
     /// Over before it began.
     Ready(IoOutcome<B>),
-    Running(Held<B>),
+    Running(OperationHold<B>),
     /// Was polled to its end.
     Spent,
 }
 
 /// The one hold on an operation that its future has.
-struct Held<B: Send + 'static>(Arc<Operation<B>>);
+struct OperationHold<B: Send + 'static>(Arc<Operation<B>>);
 
-impl<B: Send + 'static> Drop for Held<B> {
+impl<B: Send + 'static> Drop for OperationHold<B> {
     fn drop(&mut self) {
         self.0.abandon();
     }
@@ -71,21 +71,21 @@ impl<B: Send + 'static> Drop for Held<B> {
 
 impl<B: Send + 'static> IoFuture<B> {
     pub(crate) fn ready(buffer: B, result: Result<Transferred, FileError>) -> Self {
-        Self(Inner::Ready(IoOutcome { buffer, result }))
+        Self(IoFutureState::Ready(IoOutcome { buffer, result }))
     }
 
     pub(crate) fn over(outcome: IoOutcome<B>) -> Self {
-        Self(Inner::Ready(outcome))
+        Self(IoFutureState::Ready(outcome))
     }
 
     pub(crate) fn running(operation: Arc<Operation<B>>) -> Self {
-        Self(Inner::Running(Held(operation)))
+        Self(IoFutureState::Running(OperationHold(operation)))
     }
 
     /// The outcome, when it was refused for that reason.
     pub(crate) fn refused(self, why: &FileErrorKind) -> Result<IoOutcome<B>, Self> {
         match self.0 {
-            Inner::Ready(outcome) if matches!(&outcome.result, Err(error) if error.kind == *why) => {
+            IoFutureState::Ready(outcome) if matches!(&outcome.result, Err(error) if error.kind == *why) => {
                 Ok(outcome)
             }
             other => Err(Self(other)),
@@ -98,9 +98,9 @@ impl<B: Send + 'static> IoFuture<B> {
     /// When it was awaited to its end before.
     pub fn wait(self) -> IoOutcome<B> {
         match self.0 {
-            Inner::Ready(outcome) => outcome,
-            Inner::Running(held) => held.0.wait(),
-            Inner::Spent => panic!("{SPENT}"),
+            IoFutureState::Ready(outcome) => outcome,
+            IoFutureState::Running(held) => held.0.wait(),
+            IoFutureState::Spent => panic!("{SPENT}"),
         }
     }
 
@@ -113,20 +113,20 @@ impl<B: Send + 'static> IoFuture<B> {
     /// When it was awaited to its end before.
     pub fn wait_until(self, deadline: Instant) -> Result<IoOutcome<B>, Self> {
         match self.0 {
-            Inner::Ready(outcome) => Ok(outcome),
-            Inner::Running(held) => match held.0.wait_until(deadline) {
+            IoFutureState::Ready(outcome) => Ok(outcome),
+            IoFutureState::Running(held) => match held.0.wait_until(deadline) {
                 Some(outcome) => Ok(outcome),
-                None => Err(Self(Inner::Running(held))),
+                None => Err(Self(IoFutureState::Running(held))),
             },
-            Inner::Spent => panic!("{SPENT}"),
+            IoFutureState::Spent => panic!("{SPENT}"),
         }
     }
 
     /// Whether it is over: then no wait waits.
     pub fn is_done(&self) -> bool {
         match &self.0 {
-            Inner::Ready(_) | Inner::Spent => true,
-            Inner::Running(held) => held.0.is_over(),
+            IoFutureState::Ready(_) | IoFutureState::Spent => true,
+            IoFutureState::Running(held) => held.0.is_over(),
         }
     }
 
@@ -138,20 +138,20 @@ impl<B: Send + 'static> IoFuture<B> {
     /// When it was awaited to its end before.
     pub fn on_done(self, call: impl FnOnce(IoOutcome<B>) + Send + 'static) {
         match self.0 {
-            Inner::Ready(outcome) => super::operation::call(call, outcome),
-            Inner::Running(held) => held.0.on_done(call),
-            Inner::Spent => panic!("{SPENT}"),
+            IoFutureState::Ready(outcome) => super::operation::call(call, outcome),
+            IoFutureState::Running(held) => held.0.on_done(call),
+            IoFutureState::Spent => panic!("{SPENT}"),
         }
     }
 
     /// Whether it is over; if not, the waker is called when it is.
     fn is_done_or_wakes(&mut self, waker: &Waker) -> bool {
-        let Inner::Running(held) = &self.0 else {
+        let IoFutureState::Running(held) = &self.0 else {
             return true;
         };
         match held.0.poll(waker) {
             Some(outcome) => {
-                self.0 = Inner::Ready(outcome);
+                self.0 = IoFutureState::Ready(outcome);
                 true
             }
             None => false,
@@ -173,8 +173,8 @@ impl<B: Send + 'static> Future for IoFuture<B> {
         if !self.is_done_or_wakes(cx.waker()) {
             return Poll::Pending;
         }
-        match std::mem::replace(&mut self.0, Inner::Spent) {
-            Inner::Ready(outcome) => Poll::Ready(outcome),
+        match std::mem::replace(&mut self.0, IoFutureState::Spent) {
+            IoFutureState::Ready(outcome) => Poll::Ready(outcome),
             _ => panic!("{SPENT}"),
         }
     }

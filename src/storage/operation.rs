@@ -277,7 +277,7 @@ fn help<T: Run + 'static>(operation: &Arc<T>, course: Course) {
 /// What happens when an operation is over.
 type OnDone<B> = Box<dyn FnOnce(IoOutcome<B>) + Send>;
 
-enum State<B> {
+enum OperationState<B> {
     Running {
         /// Nobody touches it before the last task has ended.
         buffer: B,
@@ -299,7 +299,7 @@ enum Then<B> {
 /// A transfer that owns its buffer.
 pub(crate) struct Operation<B> {
     transfer: Transfer,
-    state: Mutex<State<B>>,
+    state: Mutex<OperationState<B>>,
     over: Condvar,
 }
 
@@ -320,7 +320,7 @@ impl<B: Send + 'static> Operation<B> {
         let transfer = unsafe { Transfer::new(subject, nothing, course) };
         let mut operation = Arc::new(Self {
             transfer,
-            state: Mutex::new(State::Running {
+            state: Mutex::new(OperationState::Running {
                 buffer,
                 then: Then::Keep(None),
             }),
@@ -331,7 +331,7 @@ impl<B: Send + 'static> Operation<B> {
             .state
             .get_mut()
             .unwrap_or_else(PoisonError::into_inner);
-        if let State::Running { buffer, .. } = state {
+        if let OperationState::Running { buffer, .. } = state {
             inner.transfer.memory = place(buffer);
         }
         operation
@@ -343,8 +343,8 @@ impl<B: Send + 'static> Operation<B> {
         let job = Arc::clone(self) as Arc<dyn Run>;
         if let Err(refused) = pool.submit(job, 0..course.tasks.count()) {
             drop(refused.job);
-            return match std::mem::replace(&mut *unpoisoned(&self.state), State::Taken) {
-                State::Running { buffer, .. } => Err(self.refused(buffer)),
+            return match std::mem::replace(&mut *unpoisoned(&self.state), OperationState::Taken) {
+                OperationState::Running { buffer, .. } => Err(self.refused(buffer)),
                 _ => unreachable!("no task was begun"),
             };
         }
@@ -364,13 +364,15 @@ impl<B: Send + 'static> Operation<B> {
     fn finish(&self) {
         let result = self.transfer.result();
         let mut state = unpoisoned(&self.state);
-        let State::Running { buffer, then } = std::mem::replace(&mut *state, State::Taken) else {
+        let OperationState::Running { buffer, then } =
+            std::mem::replace(&mut *state, OperationState::Taken)
+        else {
             unreachable!("only the last task ends an operation");
         };
         let outcome = IoOutcome { buffer, result };
         match then {
             Then::Keep(waker) => {
-                *state = State::Over(outcome);
+                *state = OperationState::Over(outcome);
                 drop(state);
                 self.over.notify_all();
                 if let Some(waker) = waker {
@@ -397,13 +399,13 @@ impl<B: Send + 'static> Operation<B> {
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        !matches!(*unpoisoned(&self.state), State::Running { .. })
+        !matches!(*unpoisoned(&self.state), OperationState::Running { .. })
     }
 
     /// The outcome, if it is there; else leaves the waker for it.
     pub(crate) fn poll(&self, waker: &Waker) -> Option<IoOutcome<B>> {
         let mut state = unpoisoned(&self.state);
-        if let State::Running { then, .. } = &mut *state {
+        if let OperationState::Running { then, .. } = &mut *state {
             if let Then::Keep(Some(old)) = then
                 && old.will_wake(waker)
             {
@@ -449,7 +451,7 @@ impl<B: Send + 'static> Operation<B> {
     /// Has the callback called with the outcome, here and now when it is over already.
     pub(crate) fn on_done(&self, on_done: impl FnOnce(IoOutcome<B>) + Send + 'static) {
         let mut state = unpoisoned(&self.state);
-        if let State::Running { then, .. } = &mut *state {
+        if let OperationState::Running { then, .. } = &mut *state {
             let old = std::mem::replace(then, Then::Call(Box::new(on_done)));
             drop(state);
             drop(old);
@@ -466,25 +468,28 @@ impl<B: Send + 'static> Operation<B> {
     pub(crate) fn abandon(&self) {
         let mut state = unpoisoned(&self.state);
         let dropped = match &mut *state {
-            State::Running { then, .. } => {
+            OperationState::Running { then, .. } => {
                 if matches!(then, Then::Call(_)) {
                     return;
                 }
                 if self.transfer.subject.direction == Direction::Read {
                     self.transfer.cancelled.store(true, Ordering::Relaxed);
                 }
-                (Some(std::mem::replace(then, Then::Drop)), State::Taken)
+                (
+                    Some(std::mem::replace(then, Then::Drop)),
+                    OperationState::Taken,
+                )
             }
-            other => (None, std::mem::replace(other, State::Taken)),
+            other => (None, std::mem::replace(other, OperationState::Taken)),
         };
         drop(state);
         drop(dropped);
     }
 }
 
-fn take<B>(state: &mut State<B>) -> Option<IoOutcome<B>> {
-    match std::mem::replace(state, State::Taken) {
-        State::Over(outcome) => Some(outcome),
+fn take<B>(state: &mut OperationState<B>) -> Option<IoOutcome<B>> {
+    match std::mem::replace(state, OperationState::Taken) {
+        OperationState::Over(outcome) => Some(outcome),
         other => {
             *state = other;
             None

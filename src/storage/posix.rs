@@ -30,7 +30,7 @@ impl Engine for Posix {
                 reason: "pread(2) and pwrite(2) move bytes of the host's memory only".into(),
             });
         };
-        let mut run = Run {
+        let mut run = PosixRun {
             task,
             memory,
             outcome: TaskOutcome::default(),
@@ -45,7 +45,7 @@ impl Engine for Posix {
 }
 
 /// What became of a piece.
-enum Step {
+enum PieceOutcome {
     /// All of it was moved.
     Whole,
     /// Some of it, or none: what is left of the task has to be planned anew.
@@ -56,13 +56,13 @@ enum Step {
 }
 
 /// One task while it is done.
-struct Run<'a> {
+struct PosixRun<'a> {
     task: &'a Task<'a>,
     memory: NonNull<u8>,
     outcome: TaskOutcome,
 }
 
-impl Run<'_> {
+impl PosixRun<'_> {
     fn all(&mut self) {
         let len = self.task.memory.len();
         'plan: while self.outcome.moved < len {
@@ -71,10 +71,10 @@ impl Run<'_> {
             let offset = self.task.offset + moved as u64;
             for piece in Plan::new(self.rules(), address, offset, len - moved) {
                 match self.piece(piece) {
-                    Step::Whole => {}
-                    Step::Again => continue 'plan,
-                    Step::End => return,
-                    Step::Failed(kind) => {
+                    PieceOutcome::Whole => {}
+                    PieceOutcome::Again => continue 'plan,
+                    PieceOutcome::End => return,
+                    PieceOutcome::Failed(kind) => {
                         self.outcome.error = Some(kind);
                         return;
                     }
@@ -93,7 +93,7 @@ impl Run<'_> {
     }
 
     /// Moves the next piece, which begins where the outcome stands.
-    fn piece(&mut self, piece: Piece) -> Step {
+    fn piece(&mut self, piece: Piece) -> PieceOutcome {
         match piece.how {
             How::Buffered => self.buffered(piece.len),
             How::Direct => self.direct(piece.len),
@@ -102,7 +102,7 @@ impl Run<'_> {
     }
 
     /// Through the page cache, all `len` bytes.
-    fn buffered(&mut self, len: usize) -> Step {
+    fn buffered(&mut self, len: usize) -> PieceOutcome {
         let end = self.outcome.moved + len;
         while self.outcome.moved < end {
             let (memory, offset) = self.here();
@@ -111,20 +111,20 @@ impl Run<'_> {
             let moved =
                 unsafe { transfer(self.task, self.task.file.buffered(), memory, left, offset) };
             match moved {
-                Ok(0) if self.task.direction == Direction::Read => return Step::End,
-                Ok(0) => return Step::Failed(FileErrorKind::WriteZero),
+                Ok(0) if self.task.direction == Direction::Read => return PieceOutcome::End,
+                Ok(0) => return PieceOutcome::Failed(FileErrorKind::WriteZero),
                 Ok(moved) => self.outcome.moved += moved,
-                Err(error) => return Step::Failed(FileErrorKind::os(&error)),
+                Err(error) => return PieceOutcome::Failed(FileErrorKind::os(&error)),
             }
         }
-        Step::Whole
+        PieceOutcome::Whole
     }
 
     /// Around the page cache, from or to the caller's memory.
-    fn direct(&mut self, len: usize) -> Step {
+    fn direct(&mut self, len: usize) -> PieceOutcome {
         let Some(fd) = self.task.file.direct() else {
             // Refused by another task since this one was planned.
-            return Step::Again;
+            return PieceOutcome::Again;
         };
         let (memory, offset) = self.here();
         // SAFETY: as in `buffered`; pieces lie within their task.
@@ -140,7 +140,7 @@ impl Run<'_> {
     }
 
     /// Around the page cache, from or to buffers of ours, one after the other.
-    fn bounced(&mut self, len: usize) -> Step {
+    fn bounced(&mut self, len: usize) -> PieceOutcome {
         let grain = self.rules().boundary();
         let Some(mut bounce) = BounceBuffer::acquire(len, self.task.bounce) else {
             return self.buffered(len);
@@ -153,17 +153,17 @@ impl Run<'_> {
         while self.outcome.moved < end {
             let part = room.min(end - self.outcome.moved);
             match self.bounce(&mut bounce[..part]) {
-                Step::Whole => {}
+                PieceOutcome::Whole => {}
                 other => return other,
             }
         }
-        Step::Whole
+        PieceOutcome::Whole
     }
 
     /// One buffer full.
-    fn bounce(&mut self, bounce: &mut [u8]) -> Step {
+    fn bounce(&mut self, bounce: &mut [u8]) -> PieceOutcome {
         let Some(fd) = self.task.file.direct() else {
-            return Step::Again;
+            return PieceOutcome::Again;
         };
         let (memory, offset) = self.here();
         let middle = NonNull::from(&mut *bounce).cast::<u8>();
@@ -188,26 +188,26 @@ impl Run<'_> {
     }
 
     /// A direct transfer of `len` bytes moved so many.
-    fn after_direct(&mut self, moved: usize, len: usize) -> Step {
+    fn after_direct(&mut self, moved: usize, len: usize) -> PieceOutcome {
         if moved == len {
-            return Step::Whole;
+            return PieceOutcome::Whole;
         }
         // From where it stopped, the plan begins with a buffered edge, or with another direct piece.
         if moved > 0 {
-            return Step::Again;
+            return PieceOutcome::Again;
         }
         // Nothing at all: a reader believes in the end of the file when the page cache says so, too.
         let grain = self.rules().boundary();
         let left = self.task.memory.len() - self.outcome.moved;
         match self.buffered(left.min(grain)) {
-            Step::Whole => Step::Again,
+            PieceOutcome::Whole => PieceOutcome::Again,
             other => other,
         }
     }
 
     /// A refused alignment sends the file through the page cache for good; anything else is the task's error.
     #[cold]
-    fn direct_failed(&self, error: &io::Error) -> Step {
+    fn direct_failed(&self, error: &io::Error) -> PieceOutcome {
         match error.raw_os_error() {
             Some(libc::EINVAL | libc::EOPNOTSUPP) => {
                 let (_, offset) = self.here();
@@ -216,9 +216,9 @@ impl Run<'_> {
                 file.refuse_direct(format!(
                     "a direct {direction} at {offset} was refused: {error}"
                 ));
-                Step::Again
+                PieceOutcome::Again
             }
-            _ => Step::Failed(FileErrorKind::os(error)),
+            _ => PieceOutcome::Failed(FileErrorKind::os(error)),
         }
     }
 

@@ -49,12 +49,12 @@ unsafe impl<T: Send> Send for RegionRun<T> {}
 unsafe impl<T: Sync> Sync for RegionRun<T> {}
 
 /// A piece of a ring.
-trait Piece {
+trait RingPiece {
     fn ranges(&self) -> (Range<usize>, Range<usize>);
     fn region(&self) -> &Arc<Region>;
 }
 
-impl Piece for Reservation {
+impl RingPiece for Reservation {
     fn ranges(&self) -> (Range<usize>, Range<usize>) {
         self.ranges()
     }
@@ -64,7 +64,7 @@ impl Piece for Reservation {
     }
 }
 
-impl Piece for RingFragment {
+impl RingPiece for RingFragment {
     fn ranges(&self) -> (Range<usize>, Range<usize>) {
         self.ranges()
     }
@@ -75,7 +75,7 @@ impl Piece for RingFragment {
 }
 
 /// Over host memory, the ring's only, or over memory that the caller vouches for.
-fn piece<P: Piece>(owner: P, vouched_for: bool) -> Result<RegionRun<P>, P> {
+fn piece<P: RingPiece>(owner: P, vouched_for: bool) -> Result<RegionRun<P>, P> {
     let (first, second) = owner.ranges();
     if !second.is_empty() || !(vouched_for || owner.region().is_host()) {
         return Err(owner);

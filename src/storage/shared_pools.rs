@@ -64,7 +64,7 @@ pub(super) fn resize(threads: usize) {
 }
 
 #[derive(Default)]
-struct Shared {
+struct PoolsShared {
     process: Option<ThreadPool>,
     /// By [`BlockDevice::drive`].
     drives: BTreeMap<String, ThreadPool>,
@@ -75,9 +75,9 @@ struct Shared {
 /// # Errors
 ///
 /// [`Error::Forked`]: another thread of the parent may have held the lock when this process was forked.
-fn shared() -> Result<MutexGuard<'static, Shared>, Error> {
+fn shared() -> Result<MutexGuard<'static, PoolsShared>, Error> {
     static OWNER: OnceLock<Owner> = OnceLock::new();
-    static SHARED: OnceLock<Mutex<Shared>> = OnceLock::new();
+    static SHARED: OnceLock<Mutex<PoolsShared>> = OnceLock::new();
     OWNER.get_or_init(Owner::current).check()?;
     let shared = SHARED.get_or_init(Mutex::default);
     Ok(shared.lock().unwrap_or_else(PoisonError::into_inner))
@@ -88,7 +88,7 @@ fn make(name: &str) -> Result<ThreadPool, Error> {
     ThreadPool::named(name, settings.num_threads, settings.thread_pool_queue)
 }
 
-impl Shared {
+impl PoolsShared {
     fn process(&mut self) -> Result<ThreadPool, Error> {
         match &self.process {
             Some(pool) => Ok(pool.clone()),

@@ -68,7 +68,7 @@ impl fmt::Debug for Refused {
 /// Dropping the last handle waits for nobody: the threads run what is queued, paused or not, and leave.
 #[derive(Clone)]
 pub struct ThreadPool {
-    handle: Arc<Handle>,
+    handle: Arc<PoolHandle>,
 }
 
 impl ThreadPool {
@@ -97,15 +97,15 @@ impl ThreadPool {
                 reason: "must be at most 10 bytes, none of them 0",
             });
         }
-        let shared = Arc::new(Shared {
-            state: Mutex::new(State::default()),
+        let shared = Arc::new(PoolShared {
+            state: Mutex::new(PoolState::default()),
             work: Condvar::new(),
             name: name.into(),
             queue_bound: queue,
             owner: Owner::current(),
         });
         let pool = Self {
-            handle: Arc::new(Handle {
+            handle: Arc::new(PoolHandle {
                 shared,
                 resizing: Mutex::new(()),
             }),
@@ -213,7 +213,7 @@ impl ThreadPool {
                 let kind = RefusedKind::Full { bound };
                 return Err(Refused { job, kind });
             }
-            state.queue.push_back(Entry { job, tasks });
+            state.queue.push_back(PoolEntry { job, tasks });
             if state.paused {
                 0
             } else {
@@ -231,7 +231,7 @@ impl ThreadPool {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    fn shared(&self) -> &Arc<Shared> {
+    fn shared(&self) -> &Arc<PoolShared> {
         &self.handle.shared
     }
 }
@@ -264,12 +264,12 @@ pub struct ThreadPoolStats {
 }
 
 /// What all handles of a pool share; the threads don't, so that the last drop is seen.
-struct Handle {
-    shared: Arc<Shared>,
+struct PoolHandle {
+    shared: Arc<PoolShared>,
     resizing: Mutex<()>,
 }
 
-impl Drop for Handle {
+impl Drop for PoolHandle {
     fn drop(&mut self) {
         if let Some(mut state) = self.shared.locked() {
             state.closing = true;
@@ -278,8 +278,8 @@ impl Drop for Handle {
     }
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct PoolShared {
+    state: Mutex<PoolState>,
     /// There is something to do for a thread: a task, or to leave.
     work: Condvar,
     name: Box<str>,
@@ -288,8 +288,8 @@ struct Shared {
 }
 
 #[derive(Default)]
-struct State {
-    queue: VecDeque<Entry>,
+struct PoolState {
+    queue: VecDeque<PoolEntry>,
     /// Threads that are there or being made.
     threads: usize,
     /// Threads that there are to be.
@@ -306,13 +306,13 @@ struct State {
     made: usize,
 }
 
-struct Entry {
+struct PoolEntry {
     job: Arc<dyn Run>,
     /// Those that have not begun; never empty.
     tasks: Range<u32>,
 }
 
-impl State {
+impl PoolState {
     /// The next task, if one may begin.
     fn take(&mut self) -> Option<(Arc<dyn Run>, u32)> {
         if self.paused && !self.closing {
@@ -330,13 +330,13 @@ impl State {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl PoolShared {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         unpoisoned(&self.state)
     }
 
     /// Nothing in a forked child: there, a thread that is no more may hold the lock for ever.
-    fn locked(&self) -> Option<MutexGuard<'_, State>> {
+    fn locked(&self) -> Option<MutexGuard<'_, PoolState>> {
         self.owner.is_here().then(|| self.lock())
     }
 

@@ -66,7 +66,7 @@ impl FileHandle {
             _ => Direction::Write,
         };
         file.check(direction, offset, len).map_err(failed)?;
-        let mut run = Run {
+        let mut run = VectoredRun {
             file,
             direction,
             vectors,
@@ -103,7 +103,7 @@ impl FileHandle {
     }
 }
 
-struct Run<'a> {
+struct VectoredRun<'a> {
     file: &'a File,
     direction: Direction,
     vectors: &'a [libc::iovec],
@@ -112,7 +112,7 @@ struct Run<'a> {
     direct: usize,
 }
 
-impl Run<'_> {
+impl VectoredRun<'_> {
     /// Moves all of it; why not, if not.
     ///
     /// # Safety

@@ -50,7 +50,7 @@ pub(crate) struct BufferedSettings {
 }
 
 /// The buffer that is being filled. It has one message at least, except within a call.
-struct Open {
+struct FillingBuffer {
     packer: Packer<BufferMut>,
     /// When it leaves though it is not full.
     due: Option<Instant>,
@@ -60,7 +60,7 @@ struct Open {
     filling: Option<Filling>,
 }
 
-impl Open {
+impl FillingBuffer {
     /// Ends packing; none if there is nothing in it. What is still copied into it is waited for when it is sent, or given back.
     fn pack(self) -> Option<Packed> {
         let count = self.packer.count();
@@ -186,7 +186,7 @@ pub(crate) struct BufferedCore<O: Outlet> {
     settings: BufferedSettings,
     /// Bytes of a buffer that are used: all of it, or what the peer takes.
     limit: usize,
-    open: Option<Open>,
+    open: Option<FillingBuffer>,
     /// Buffers that are packed and wait for the outlet, oldest first.
     waiting: VecDeque<Packed>,
     manifest: Manifest,
@@ -417,7 +417,7 @@ impl<O: Outlet> BufferedCore<O> {
             .settings
             .flush_interval
             .map(|time| self.clock().now() + time);
-        self.open = Some(Open {
+        self.open = Some(FillingBuffer {
             packer,
             due,
             now: false,
@@ -607,7 +607,8 @@ impl<O: Outlet> BufferedCore<O> {
 
     /// Nothing is sent any more.
     fn fail_all_unsent(&mut self, reason: CloseReason) {
-        self.waiting.extend(self.open.take().and_then(Open::pack));
+        self.waiting
+            .extend(self.open.take().and_then(FillingBuffer::pack));
         self.wait.set_due(None);
         while let Some(packed) = self.waiting.pop_front() {
             self.fail_unsent(packed, SendErrorKind::Closed(reason));
@@ -789,7 +790,8 @@ impl<O: Outlet> Drop for BufferedCore<O> {
     fn drop(&mut self) {
         self.pool.remove_waker(self.pool_waker);
         // So that what is copied into it is over before it goes back to its pool.
-        self.waiting.extend(self.open.take().and_then(Open::pack));
+        self.waiting
+            .extend(self.open.take().and_then(FillingBuffer::pack));
         let Some(hear) = &mut self.settings.on_abandoned else {
             return;
         };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::buffer::Payload;
 use crate::cuda::CudaError;
-use crate::endpoint::delivery::{Arrival, DeviceMessage};
+use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
 use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::id::ConnectionId;
 use crate::endpoint::message::Message;
@@ -222,7 +222,7 @@ pub enum ConnectionlessEvent {
     },
 }
 
-impl Arrival for ConnectionlessEvent {
+impl MessageEvent for ConnectionlessEvent {
     /// From whom, and the count of what is held: a message that waits for its copy is.
     type About = (PeerId, Arc<()>);
 

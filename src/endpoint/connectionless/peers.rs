@@ -12,7 +12,7 @@ use crate::fabric::PeerAddr;
 
 /// How a connection with a peer stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ConnectionStage {
     /// This side said hello.
     Dialing,
     Up,
@@ -25,7 +25,7 @@ pub(super) enum Stage {
 pub(super) struct AddedPeer {
     pub(super) addr: PeerAddr,
     /// Mostly one; two if both sides began at the same time.
-    conns: SmallVec<[(ConnectionId, Stage); 2]>,
+    conns: SmallVec<[(ConnectionId, ConnectionStage); 2]>,
     /// Where sends go, as long as it lasts: so they stay in order.
     sends_on: Option<ConnectionId>,
     /// The application named it; else it came by itself, and is forgotten when it goes.
@@ -39,25 +39,27 @@ pub(super) struct AddedPeer {
 
 impl AddedPeer {
     /// The connection that a message goes by: an established one, else the one that is being made, else one that closes.
-    pub(super) fn lane(&mut self) -> Option<(ConnectionId, Stage)> {
+    pub(super) fn lane(&mut self) -> Option<(ConnectionId, ConnectionStage)> {
         let of = |conn: Option<ConnectionId>| self.conns.iter().find(|(id, _)| Some(*id) == conn);
-        if let Some(found) = of(self.sends_on).filter(|(_, stage)| *stage == Stage::Up) {
+        if let Some(found) = of(self.sends_on).filter(|(_, stage)| *stage == ConnectionStage::Up) {
             return Some(*found);
         }
         let best = self.conns.iter().min_by_key(|(_, stage)| match stage {
-            Stage::Up => 0,
-            Stage::Dialing => 1,
-            Stage::Closing => 2,
+            ConnectionStage::Up => 0,
+            ConnectionStage::Dialing => 1,
+            ConnectionStage::Closing => 2,
         });
         let best = best.copied();
         self.sends_on = best
-            .filter(|(_, stage)| *stage == Stage::Up)
+            .filter(|(_, stage)| *stage == ConnectionStage::Up)
             .map(|(id, _)| id);
         best
     }
 
     pub(super) fn is_up(&self) -> bool {
-        self.conns.iter().any(|(_, stage)| *stage == Stage::Up)
+        self.conns
+            .iter()
+            .any(|(_, stage)| *stage == ConnectionStage::Up)
     }
 
     pub(super) fn connections(&self) -> impl Iterator<Item = ConnectionId> + '_ {
@@ -182,7 +184,7 @@ impl Peers {
     }
 
     /// A connection with a peer is at this stage.
-    pub(super) fn set_stage(&mut self, id: PeerId, conn: ConnectionId, stage: Stage) {
+    pub(super) fn set_stage(&mut self, id: PeerId, conn: ConnectionId, stage: ConnectionStage) {
         let Some(peer) = self.table.get_mut(id.0) else {
             return;
         };
@@ -254,30 +256,30 @@ mod tests {
         let mut peers = Peers::new(2);
         let id = peers.add(addr(1), true).unwrap();
         assert_eq!(peers.get_mut(id).unwrap().lane(), None);
-        peers.set_stage(id, conn(1), Stage::Dialing);
+        peers.set_stage(id, conn(1), ConnectionStage::Dialing);
         assert_eq!(
             peers.get_mut(id).unwrap().lane(),
-            Some((conn(1), Stage::Dialing))
+            Some((conn(1), ConnectionStage::Dialing))
         );
-        peers.set_stage(id, conn(2), Stage::Up);
+        peers.set_stage(id, conn(2), ConnectionStage::Up);
         assert_eq!(
             peers.get_mut(id).unwrap().lane(),
-            Some((conn(2), Stage::Up))
+            Some((conn(2), ConnectionStage::Up))
         );
-        peers.set_stage(id, conn(1), Stage::Up);
+        peers.set_stage(id, conn(1), ConnectionStage::Up);
         assert_eq!(
             peers.get_mut(id).unwrap().lane(),
-            Some((conn(2), Stage::Up))
+            Some((conn(2), ConnectionStage::Up))
         );
-        peers.set_stage(id, conn(2), Stage::Closing);
+        peers.set_stage(id, conn(2), ConnectionStage::Closing);
         assert_eq!(
             peers.get_mut(id).unwrap().lane(),
-            Some((conn(1), Stage::Up))
+            Some((conn(1), ConnectionStage::Up))
         );
         assert_eq!(peers.end(conn(1)), Some(id));
         assert_eq!(
             peers.get_mut(id).unwrap().lane(),
-            Some((conn(2), Stage::Closing))
+            Some((conn(2), ConnectionStage::Closing))
         );
         assert!(!peers.get(id).unwrap().is_up());
         assert_eq!((peers.end(conn(2)), peers.end(conn(2))), (Some(id), None));
@@ -288,7 +290,7 @@ mod tests {
         let mut peers = Peers::new(1);
         let id = peers.add(addr(1), false).unwrap();
         assert!(peers.is_full());
-        peers.set_stage(id, conn(1), Stage::Up);
+        peers.set_stage(id, conn(1), ConnectionStage::Up);
         peers.keep(conn(1));
         peers.keep(conn(1));
         peers.end(conn(1));

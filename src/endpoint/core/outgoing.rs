@@ -179,7 +179,7 @@ pub(crate) struct Lane<'a, C> {
 }
 
 /// What was taken for a message besides its payload.
-struct Held {
+struct MessageParts {
     slot: Option<TakenSlot>,
     leases: Leases,
     recent: bool,
@@ -441,7 +441,7 @@ impl Outgoing {
         header: &[u8],
         key: u64,
         lane: &mut Lane<'_, C>,
-    ) -> Result<Held, SendErrorKind> {
+    ) -> Result<MessageParts, SendErrorKind> {
         if self.goes_in_front(payload, header) {
             let prefix = self.prefix(header);
             return self.hold_behind(&[prefix.as_slice(), header], payload, lane);
@@ -458,7 +458,7 @@ impl Outgoing {
         header: &mut PreparedHeader,
         key: u64,
         lane: &mut Lane<'_, C>,
-    ) -> Result<Held, SendErrorKind> {
+    ) -> Result<MessageParts, SendErrorKind> {
         let Some(slot) = &mut header.slot else {
             return self.hold(payload, &[], key, lane);
         };
@@ -489,7 +489,7 @@ impl Outgoing {
         header: &[&[u8]],
         payload: &mut Payload,
         lane: &mut Lane<'_, C>,
-    ) -> Result<Held, SendErrorKind> {
+    ) -> Result<MessageParts, SendErrorKind> {
         let len = match payload.begin_front(header) {
             Ok(len) => len,
             Err(FrontError::NoRoom { len, room }) => {
@@ -505,7 +505,7 @@ impl Outgoing {
             }
         };
         lane.iov.extend_front(len);
-        Ok(Held {
+        Ok(MessageParts {
             slot: None,
             leases,
             recent,
@@ -518,13 +518,13 @@ impl Outgoing {
         slot: Option<TakenSlot>,
         payload: &Payload,
         lane: &mut Lane<'_, C>,
-    ) -> Result<Held, SendErrorKind> {
+    ) -> Result<MessageParts, SendErrorKind> {
         if let Some(slot) = slot.as_ref().filter(|_| !self.travels_alone(payload)) {
             lane.iov
                 .push(self.headers.start(slot), slot.len(), lane.header_desc);
         }
         match self.lease(payload, lane.conn, lane.scoped, lane.iov) {
-            Ok((leases, recent)) => Ok(Held {
+            Ok((leases, recent)) => Ok(MessageParts {
                 slot,
                 leases,
                 recent,
@@ -874,7 +874,7 @@ impl Outgoing {
 fn place<C, T>(
     (slab, wrap): (&mut InFlight<T>, impl FnOnce(DataOp) -> T),
     payload: Payload,
-    held: Held,
+    held: MessageParts,
     key: u64,
     lane: &Lane<'_, C>,
 ) -> usize {

@@ -248,7 +248,7 @@ impl Schedule {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ReconnectState {
     Connecting,
     Connected,
     /// The next attempt begins then.
@@ -265,7 +265,7 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Reconnector {
     schedule: Schedule,
-    state: State,
+    state: ReconnectState,
 }
 
 impl Reconnector {
@@ -273,13 +273,13 @@ impl Reconnector {
     pub(crate) fn new(policy: ReconnectPolicy, seed: u64) -> Option<Self> {
         (!policy.is_off()).then(|| Self {
             schedule: Schedule::new(policy, seed),
-            state: State::Connecting,
+            state: ReconnectState::Connecting,
         })
     }
 
     /// There is no connection now, but there may be one again.
     pub(crate) fn is_waiting(&self) -> bool {
-        matches!(self.state, State::Waiting { .. })
+        matches!(self.state, ReconnectState::Waiting { .. })
     }
 
     /// After each poll of the core, which has added the events from `before` on.
@@ -292,7 +292,7 @@ impl Reconnector {
     ) {
         // The end of a connection is the last event of a poll.
         let ended = matches!(events[before..].last(), Some(SendEvent::Disconnected(_)));
-        if self.state != State::Connected || ended {
+        if self.state != ReconnectState::Connected || ended {
             self.step(core, events, before);
         }
     }
@@ -306,9 +306,9 @@ impl Reconnector {
     ) {
         let connected = |event: &SendEvent| matches!(event, SendEvent::Connected(_));
         match self.state {
-            State::Connecting | State::Connected => {
+            ReconnectState::Connecting | ReconnectState::Connected => {
                 if events[before..].iter().any(connected) {
-                    self.state = State::Connected;
+                    self.state = ReconnectState::Connected;
                     self.schedule.on_connected(core.clock().now());
                 }
                 if let Some(SendEvent::Disconnected(reason)) = events[before..].last() {
@@ -317,13 +317,13 @@ impl Reconnector {
                     self.on_end(core, reason, events);
                 }
             }
-            State::Waiting { until } if core.clock().now() < until => {
+            ReconnectState::Waiting { until } if core.clock().now() < until => {
                 core.wait().set_deadline(Some(until));
             }
-            State::Waiting { .. } => match core.reconnect() {
+            ReconnectState::Waiting { .. } => match core.reconnect() {
                 Ok(()) => {
                     core.set_between(false);
-                    self.state = State::Connecting;
+                    self.state = ReconnectState::Connecting;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "an attempt to connect again failed at once");
@@ -331,12 +331,12 @@ impl Reconnector {
                     self.on_end(core, reason, events);
                 }
             },
-            State::Closed => {
-                self.state = State::Over;
+            ReconnectState::Closed => {
+                self.state = ReconnectState::Over;
                 core.set_between(false);
                 events.push(SendEvent::Disconnected(CloseReason::ClosedLocally));
             }
-            State::Over => {}
+            ReconnectState::Over => {}
         }
     }
 
@@ -354,13 +354,13 @@ impl Reconnector {
             None
         };
         let Some((attempt, after)) = next else {
-            self.state = State::Over;
+            self.state = ReconnectState::Over;
             core.set_between(false);
             return events.push(SendEvent::Disconnected(reason));
         };
         core.set_between(true);
         let until = now + after;
-        self.state = State::Waiting { until };
+        self.state = ReconnectState::Waiting { until };
         core.wait().set_deadline(Some(until));
         events.push(SendEvent::Reconnecting {
             attempt,
@@ -372,8 +372,15 @@ impl Reconnector {
     /// The application closes: nothing is tried any more. True: there is no connection that could say goodbye, and the
     /// next poll reports the end.
     pub(crate) fn stop(&mut self) -> bool {
-        let waiting = matches!(self.state, State::Waiting { .. } | State::Closed);
-        self.state = if waiting { State::Closed } else { State::Over };
+        let waiting = matches!(
+            self.state,
+            ReconnectState::Waiting { .. } | ReconnectState::Closed
+        );
+        self.state = if waiting {
+            ReconnectState::Closed
+        } else {
+            ReconnectState::Over
+        };
         waiting
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::peer::{Descriptors, Peer};
 use super::sends::Sends;
 use super::shared::{EarlyMessages, ORPHANS_MAX, Shared};
-use super::{Hub, Posted, Receives, Waiting};
+use super::{Hub, Posted, Receives, WaitingRequest};
 use crate::Error;
 use crate::endpoint::core::conn_table::CONNECTIONS_MAX;
 use crate::endpoint::core::scoped::ScopedRegistrations;
@@ -43,7 +43,7 @@ impl<L: Link> Hub<L> {
         let peer = self.link.peer_of(&request);
         self.waiting.insert(
             id,
-            Waiting {
+            WaitingRequest {
                 request,
                 data,
                 deadline,
@@ -336,7 +336,7 @@ impl<L: Link> Hub<L> {
         refusal: Option<Refusal>,
         events: &mut Vec<ReceiveEvent>,
     ) -> bool {
-        let Some(Waiting { request, data, .. }) = self.waiting.remove(&id) else {
+        let Some(WaitingRequest { request, data, .. }) = self.waiting.remove(&id) else {
             return false;
         };
         match refusal {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::long::Held;
+use super::long::BehindFence;
 use super::peer::Descriptors;
 use super::sends::ConnSends;
 use super::{Hub, MARK_READS_MAX, Operation};
@@ -36,7 +36,7 @@ pub(super) struct Closed {
     dialed: bool,
     header_mode: HeaderMode,
     /// Long messages that wait for fences, and what came behind them.
-    held: Option<VecDeque<Held>>,
+    held: Option<VecDeque<BehindFence>>,
     /// What its operations used.
     _descriptors: Arc<Descriptors>,
     _scoped: ScopedRegistrations,

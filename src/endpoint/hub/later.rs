@@ -18,7 +18,7 @@ use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::connection::{CloseReason, State};
 use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
-use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::line::{HoldsOneSided, Line, Over, PIECES_IN_FLIGHT, Posting};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
@@ -383,7 +383,7 @@ impl<L: Link> TakesLater for Hub<L> {
         &mut self,
         id: ConnectionId,
         into: Destination,
-    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)> {
+    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
         let (into, run) = self.lease_destination(id, into)?;
         Ok((into, run, false))
     }

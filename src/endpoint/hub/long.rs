@@ -179,7 +179,7 @@ impl OwnLanding {
 }
 
 /// What waits for a fence, in the order in which it came.
-pub(super) enum Held {
+pub(super) enum BehindFence {
     /// A long message whose registration is closed.
     Long {
         epoch: u64,
@@ -404,7 +404,7 @@ impl<L: Link> Hub<L> {
             None => self.finish_long(id, sequence, (landing, len), events),
             Some(epoch) => {
                 let held = peer.held.get_or_insert_default();
-                held.push_back(Held::Long {
+                held.push_back(BehindFence::Long {
                     epoch,
                     sequence,
                     landing,
@@ -422,7 +422,7 @@ impl<L: Link> Hub<L> {
     pub(super) fn hold(&mut self, id: ConnectionId, event: ReceiveEvent) {
         let held = self.peers.get_mut(id).and_then(|peer| peer.held.as_mut());
         if let Some(held) = held {
-            held.push_back(Held::Event(event));
+            held.push_back(BehindFence::Event(event));
         }
     }
 
@@ -434,8 +434,8 @@ impl<L: Link> Hub<L> {
         };
         while let Some(next) = self.take_passed(&mut held) {
             match next {
-                Held::Event(event) => events.push(event),
-                Held::Long {
+                BehindFence::Event(event) => events.push(event),
+                BehindFence::Long {
                     sequence,
                     landing,
                     len,
@@ -450,9 +450,9 @@ impl<L: Link> Hub<L> {
         self.touch(id);
     }
 
-    fn take_passed(&self, held: &mut VecDeque<Held>) -> Option<Held> {
+    fn take_passed(&self, held: &mut VecDeque<BehindFence>) -> Option<BehindFence> {
         match held.front()? {
-            Held::Long { epoch, .. } if !self.exposed.has_passed(*epoch) => None,
+            BehindFence::Long { epoch, .. } if !self.exposed.has_passed(*epoch) => None,
             _ => held.pop_front(),
         }
     }
@@ -461,15 +461,15 @@ impl<L: Link> Hub<L> {
     pub(super) fn hand_out_last(
         &mut self,
         id: ConnectionId,
-        held: Option<VecDeque<Held>>,
+        held: Option<VecDeque<BehindFence>>,
         (mode, established): (HeaderMode, bool),
         events: &mut Vec<ReceiveEvent>,
     ) {
         let Some(mut held) = held else { return };
         while let Some(next) = self.take_passed(&mut held).filter(|_| established) {
             match next {
-                Held::Event(event) => events.push(event),
-                Held::Long {
+                BehindFence::Event(event) => events.push(event),
+                BehindFence::Long {
                     sequence,
                     landing,
                     len,
@@ -484,9 +484,9 @@ impl<L: Link> Hub<L> {
     }
 
     /// What waited for a fence never arrived. Its memory is free when others have passed the epoch.
-    pub(super) fn abandon_held(&mut self, id: ConnectionId, held: Option<VecDeque<Held>>) {
+    pub(super) fn abandon_held(&mut self, id: ConnectionId, held: Option<VecDeque<BehindFence>>) {
         for held in held.into_iter().flatten() {
-            if let Held::Long { epoch, landing, .. } = held {
+            if let BehindFence::Long { epoch, landing, .. } = held {
                 self.exposed.keep_until(id, epoch, landing.into());
             }
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::long::{Held, LongReceive, OwnLanding};
+use super::long::{BehindFence, LongReceive, OwnLanding};
 use super::sends::ConnSends;
 use super::shared::EarlyMessages;
 use crate::buffer::Buffer;
@@ -53,7 +53,7 @@ pub(super) struct Peer<C> {
     /// Where its long messages land, where each is copied out.
     pub(super) own_landing: Option<Box<OwnLanding>>,
     /// What comes behind a long message that waits for a fence, and that message.
-    pub(super) held: Option<VecDeque<Held>>,
+    pub(super) held: Option<VecDeque<BehindFence>>,
     pub(super) descriptors: Arc<Descriptors>,
     pub(super) scoped: ScopedRegistrations,
 }

@@ -39,7 +39,7 @@ pub(super) struct Shared<C> {
     /// Connections that are over while so many control messages and sends of theirs are in flight: their addresses must stay.
     pub(super) orphans: HashMap<ConnectionId, (C, u32)>,
     pool_desc: HeldDescriptor,
-    /// Held until the endpoint is closed: control messages may outlive their connections.
+    /// BehindFence until the endpoint is closed: control messages may outlive their connections.
     control_desc: HeldDescriptor,
 }
 

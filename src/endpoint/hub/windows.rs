@@ -17,7 +17,7 @@ use crate::endpoint::protocol::connection::{
     CloseReason, Form, LONG_MESSAGES_MAX, Violation, WINDOW_MESSAGES_MAX,
 };
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::window::{
@@ -404,7 +404,7 @@ impl<L: Link> Hub<L> {
         &self,
         id: ConnectionId,
         into: Destination,
-    ) -> Result<(LeasedDestination, Run), (SendErrorKind, Destination)> {
+    ) -> Result<(LeasedDestination, DestinationRun), (SendErrorKind, Destination)> {
         let leased = match self.scope_of(id) {
             Some(scope) => into.lease(scope),
             None => Err(into),

@@ -363,7 +363,7 @@ impl Drop for Request {
 
 /// The endpoint of a connection.
 #[derive(Debug)]
-enum End {
+enum ConnEp {
     Here(Ep),
     Sought(Arc<Sought>),
 }
@@ -371,7 +371,7 @@ enum End {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct FabricConn {
-    end: End,
+    end: ConnEp,
     /// As known before it is connected. Providers of connected endpoints that have other addresses are asked.
     peer: Option<SocketAddr>,
     /// Its socket, once it was looked for.
@@ -383,8 +383,8 @@ pub(crate) struct FabricConn {
 impl LinkConn for FabricConn {
     fn key(&self) -> ConnKey {
         match &self.end {
-            End::Here(ep) => ep.as_ptr() as ConnKey,
-            End::Sought(sought) => sought.key(),
+            ConnEp::Here(ep) => ep.as_ptr() as ConnKey,
+            ConnEp::Sought(sought) => sought.key(),
         }
     }
 
@@ -407,8 +407,8 @@ impl FabricConn {
     #[inline]
     fn ep(&self) -> Option<&Ep> {
         match &self.end {
-            End::Here(ep) => Some(ep),
-            End::Sought(sought) => sought.ep(),
+            ConnEp::Here(ep) => Some(ep),
+            ConnEp::Sought(sought) => sought.ep(),
         }
     }
 
@@ -461,12 +461,12 @@ impl Link for FabricLink {
         let info = self.info.duplicate()?;
         let end = if self.search.inbox().is_some() {
             let sizes = self.queue_sizes.each;
-            End::Sought(self.search.begin(&self.domain, info, *peer, sizes)?)
+            ConnEp::Sought(self.search.begin(&self.domain, info, *peer, sizes)?)
         } else {
             match self.open_active(info, peer) {
-                Ok(ep) => End::Here(ep),
+                Ok(ep) => ConnEp::Here(ep),
                 Err(error) => match (unreachable(&error), self.settings.source_addr()) {
-                    (Some(errno), _) => End::Sought(self.search.lost(errno)),
+                    (Some(errno), _) => ConnEp::Sought(self.search.lost(errno)),
                     (None, Some(source)) => return Err(in_use(error, &source)),
                     (None, None) => return Err(error),
                 },
@@ -482,8 +482,8 @@ impl Link for FabricLink {
 
     fn connect(&mut self, conn: &FabricConn, peer: &PeerAddr, data: &[u8]) -> Result<(), Error> {
         match &conn.end {
-            End::Here(ep) => ep.connect(peer, data),
-            End::Sought(sought) => sought.connect(peer, data),
+            ConnEp::Here(ep) => ep.connect(peer, data),
+            ConnEp::Sought(sought) => sought.connect(peer, data),
         }
     }
 
@@ -496,7 +496,7 @@ impl Link for FabricLink {
         match self.open_passive(info) {
             Ok(ep) => {
                 let conn = FabricConn {
-                    end: End::Here(ep),
+                    end: ConnEp::Here(ep),
                     peer,
                     socket: None,
                     request: Some(request),
@@ -539,8 +539,8 @@ impl Link for FabricLink {
             listener.peers.remove(&key);
         }
         let ep = match conn.end {
-            End::Here(ep) => Some(ep),
-            End::Sought(sought) => {
+            ConnEp::Here(ep) => Some(ep),
+            ConnEp::Sought(sought) => {
                 self.search.forget(&self.domain, key);
                 self.events.retain(|event| event.fid != key);
                 Arc::into_inner(sought).and_then(Sought::into_ep)
@@ -577,8 +577,8 @@ impl Link for FabricLink {
     ) -> Result<(), PostRefused> {
         match &conn.end {
             // SAFETY: the caller's promises.
-            End::Here(ep) => unsafe { ep.receive(base, len, desc, context) },
-            End::Sought(sought) => {
+            ConnEp::Here(ep) => unsafe { ep.receive(base, len, desc, context) },
+            ConnEp::Sought(sought) => {
                 let row = self.domain.fabric().provider();
                 let limit = receives_of(row, self.info.rx().size, self.queue_sizes.each.1);
                 // SAFETY: the caller's promises.

@@ -158,7 +158,7 @@ impl RdmLink {
         listens: bool,
     ) -> Result<Self, Error> {
         let cq = Arc::new(Cq::open(domain, sizes.0 + sizes.1)?);
-        let end = End::open(domain, &info, settings.queue_sizes(sizes), &cq)?;
+        let end = AddressedEp::open(domain, &info, settings.queue_sizes(sizes), &cq)?;
         let tx = info.tx();
         let mut rma = RmaLimits::of(&info, domain.fabric().provider(), EndpointKind::Rdm);
         if let Some(rma) = &mut rma {
@@ -203,7 +203,7 @@ impl RdmLink {
 
     /// Another endpoint in the place of the one that was closed, at another address.
     fn open_again(&mut self) -> Result<(), Error> {
-        let end = End::open(&self.domain, &self.info, self.sizes, &self.cq)?;
+        let end = AddressedEp::open(&self.domain, &self.info, self.sizes, &self.cq)?;
         self.book = PeerBook::default();
         (self.local, self.tail) = (end.local, end.tail);
         (self.ep, self.av) = (Some(end.ep), end.av);
@@ -326,7 +326,7 @@ impl RdmLink {
 }
 
 /// An endpoint with its address vector and its address.
-struct End {
+struct AddressedEp {
     ep: Ep,
     av: Arc<Av>,
     local: PeerAddr,
@@ -335,7 +335,7 @@ struct End {
     receives: u32,
 }
 
-impl End {
+impl AddressedEp {
     fn open(
         domain: &Arc<Domain>,
         info: &Info,

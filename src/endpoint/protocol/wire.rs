@@ -1065,7 +1065,7 @@ pub(crate) fn exercise(bytes: &[u8]) {
             assert_eq!(written_data(window, said), data);
         }
     }
-    if let Ok(publication) = Publication::parse(bytes) {
+    if let Ok(publication) = PublicationPrefix::parse(bytes) {
         assert_eq!(publication.encode(), bytes[..PUBLICATION_LEN]);
     }
     if let Ok(window) = WindowDescriptor::parse(bytes) {
@@ -1091,7 +1091,7 @@ mod window;
 
 pub use subscription::SubscriptionOutcome;
 pub(crate) use subscription::{
-    PUBLICATION_LEN, Publication, SubscriptionAnswer, SubscriptionRequest,
+    PUBLICATION_LEN, PublicationPrefix, SubscriptionAnswer, SubscriptionRequest,
 };
 pub use window::{WINDOW_DESCRIPTOR_LEN, WindowDescriptor, WindowId};
 

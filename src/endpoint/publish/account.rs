@@ -57,7 +57,7 @@ pub(crate) enum Outcome {
 }
 
 #[derive(Debug)]
-struct Open<T> {
+struct OpenPublication<T> {
     key: u64,
     held: T,
     outcomes: Outcomes,
@@ -72,12 +72,12 @@ struct Open<T> {
 #[derive(Debug)]
 struct Place<T> {
     life: u32,
-    open: Option<Open<T>>,
+    open: Option<OpenPublication<T>>,
 }
 
 /// A publication that is over.
 #[derive(Debug)]
-pub(crate) struct Over<T> {
+pub(crate) struct PublicationOver<T> {
     pub(crate) key: u64,
     pub(crate) held: T,
     pub(crate) outcomes: Outcomes,
@@ -89,7 +89,7 @@ pub(crate) struct Publications<T> {
     limit: usize,
     places: Vec<Place<T>>,
     free: Vec<u32>,
-    /// Over, and not reported yet; in the order in which they ended.
+    /// PublicationOver, and not reported yet; in the order in which they ended.
     over: std::collections::VecDeque<Ticket>,
 }
 
@@ -115,7 +115,7 @@ impl<T> Publications<T> {
     /// Opens a publication. The caller asked `is_full`.
     pub(crate) fn open(&mut self, key: u64, held: T) -> Ticket {
         debug_assert!(!self.is_full(), "asked first");
-        let open = Some(Open {
+        let open = Some(OpenPublication {
             key,
             held,
             outcomes: Outcomes::default(),
@@ -139,7 +139,7 @@ impl<T> Publications<T> {
         }
     }
 
-    fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Open<T>> {
+    fn get_mut(&mut self, ticket: Ticket) -> Option<&mut OpenPublication<T>> {
         let place = self.places.get_mut(ticket.place as usize)?;
         place.open.as_mut().filter(|_| place.life == ticket.life)
     }
@@ -213,11 +213,11 @@ impl<T> Publications<T> {
     }
 
     /// The next that is over; its place is free then.
-    pub(crate) fn report(&mut self) -> Option<Over<T>> {
+    pub(crate) fn report(&mut self) -> Option<PublicationOver<T>> {
         let ticket = self.over.pop_front()?;
         let open = self.places[ticket.place as usize].open.take()?;
         self.free.push(ticket.place);
-        Some(Over {
+        Some(PublicationOver {
             key: open.key,
             held: open.held,
             outcomes: open.outcomes,

@@ -40,7 +40,7 @@ pub(crate) struct PublishSettings {
 }
 
 /// What a publication holds until it is over.
-struct Held {
+struct PublicationHold {
     /// Empty while the publication is posted.
     payload: Payload,
     /// While it waits for a subscriber.
@@ -52,7 +52,7 @@ pub(crate) struct PublishCore<L: Link> {
     core: Hub<L>,
     settings: PublishSettings,
     table: SubscriptionTable,
-    account: Publications<Held>,
+    account: Publications<PublicationHold>,
     lanes: HashMap<ConnectionId, Lane>,
     /// What is to be told at the next poll.
     later: Vec<PublishEvent>,
@@ -197,7 +197,7 @@ impl<L: Link> PublishCore<L> {
         self.members.clear();
         self.members.extend_from_slice(members);
         self.header.clear();
-        let front = wire::Publication { tag, number };
+        let front = wire::PublicationPrefix { tag, number };
         self.header.extend_from_slice(&front.encode());
         self.header.extend_from_slice(header);
         let prepared = self.core.prepare_header(&self.header, key);
@@ -226,7 +226,7 @@ impl<L: Link> PublishCore<L> {
             waiting: 0,
             dropped: 0,
         };
-        let held = Held {
+        let held = PublicationHold {
             payload: Payload::empty(),
             header: None,
         };
@@ -251,7 +251,7 @@ impl<L: Link> PublishCore<L> {
             self.core.drop_header(header);
         }
         if let Some((_, held)) = self.account.get(ticket) {
-            *held = Held { payload, header };
+            *held = PublicationHold { payload, header };
         }
         self.account.seal(ticket);
         self.stats.published += 1;

@@ -8,7 +8,7 @@ use super::policy::SlowPolicy;
 
 /// A publication, and when it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
+struct QueuedPublication {
     ticket: Ticket,
     since: Instant,
 }
@@ -35,8 +35,8 @@ pub(crate) struct Lag {
 #[derive(Debug)]
 pub(crate) struct Lane {
     policy: SlowPolicy,
-    waiting: VecDeque<Held>,
-    flying: VecDeque<Held>,
+    waiting: VecDeque<QueuedPublication>,
+    flying: VecDeque<QueuedPublication>,
 }
 
 impl Lane {
@@ -62,7 +62,7 @@ impl Lane {
     /// A publication was posted.
     #[inline]
     pub(crate) fn on_posted(&mut self, ticket: Ticket, since: Instant) {
-        self.flying.push_back(Held { ticket, since });
+        self.flying.push_back(QueuedPublication { ticket, since });
     }
 
     /// A posted publication is over; most are in order. False: there was none.
@@ -91,7 +91,7 @@ impl Lane {
                 _ => Parked::Full,
             };
         }
-        self.waiting.push_back(Held { ticket, since });
+        self.waiting.push_back(QueuedPublication { ticket, since });
         Parked::Waits
     }
 
@@ -110,7 +110,7 @@ impl Lane {
         let SlowPolicy::Wait { deadline, .. } = self.policy else {
             return None;
         };
-        let late = |held: &Held| held.since + deadline <= now;
+        let late = |held: &QueuedPublication| held.since + deadline <= now;
         self.waiting.front().is_some_and(late).then_some(())?;
         self.take_next()
     }

@@ -14,7 +14,7 @@ use crate::endpoint::link::Link;
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::{CloseReason, Violation};
 use crate::endpoint::protocol::wire::{
-    HeaderMode, PUBLICATION_LEN, Publication, SubscriptionRequest,
+    HeaderMode, PUBLICATION_LEN, PublicationPrefix, SubscriptionRequest,
 };
 use crate::fabric::PeerAddr;
 use crate::stats::SubscribeStats;
@@ -310,13 +310,14 @@ impl<L: Link> SubscribeCore<L> {
         let Some(found) = self.publishers.get_mut(&publisher) else {
             return;
         };
-        let Publication { tag, number } = match Publication::parse(message.front(found.raw)) {
-            Ok(front) => front,
-            Err(error) => {
-                let reason = CloseReason::Violation(Violation::from(error));
-                return self.core.abort_connection(message.connection(), reason);
-            }
-        };
+        let PublicationPrefix { tag, number } =
+            match PublicationPrefix::parse(message.front(found.raw)) {
+                Ok(front) => front,
+                Err(error) => {
+                    let reason = CloseReason::Violation(Violation::from(error));
+                    return self.core.abort_connection(message.connection(), reason);
+                }
+            };
         message.cut_front(found.raw, PUBLICATION_LEN);
         let Some(missed) = found.wanted.on_publication(tag, number) else {
             self.stats.strays += 1;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::wanted::SubscribeError;
 use crate::cuda::CudaError;
-use crate::endpoint::delivery::{Arrival, DeviceMessage};
+use crate::endpoint::delivery::{DeviceMessage, MessageEvent};
 use crate::endpoint::event::ConnectionInfo;
 use crate::endpoint::message::Message;
 use crate::endpoint::protocol::connection::CloseReason;
@@ -162,7 +162,7 @@ pub(crate) struct About {
     missed: u64,
 }
 
-impl Arrival for SubscribeEvent {
+impl MessageEvent for SubscribeEvent {
     type About = About;
 
     fn into_message(self) -> Result<(Message, About), Self> {

@@ -55,7 +55,7 @@ pub(crate) enum TagEvent {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum TagStage {
     /// In line.
     Queued,
     Asked,
@@ -70,7 +70,7 @@ enum Stage {
 
 #[derive(Debug, Clone, Copy)]
 struct Tag {
-    stage: Stage,
+    stage: TagStage,
     /// The number of the next publication, once it is known.
     expected: Option<u64>,
 }
@@ -94,8 +94,8 @@ impl Wanted {
 
     pub(crate) fn subscribe(&mut self, tag: u64) -> Result<(), SubscribeError> {
         match self.tags.get(&tag).map(|tag| tag.stage) {
-            Some(Stage::Queued | Stage::Asked | Stage::On) => Err(SubscribeError::Already),
-            Some(Stage::AskedInVain | Stage::Leaving | Stage::LeftAsked) => {
+            Some(TagStage::Queued | TagStage::Asked | TagStage::On) => Err(SubscribeError::Already),
+            Some(TagStage::AskedInVain | TagStage::Leaving | TagStage::LeftAsked) => {
                 Err(SubscribeError::Leaving)
             }
             None if self.tags.len() >= self.limit as usize => {
@@ -103,7 +103,7 @@ impl Wanted {
             }
             None => {
                 let queued = Tag {
-                    stage: Stage::Queued,
+                    stage: TagStage::Queued,
                     expected: None,
                 };
                 self.tags.insert(tag, queued);
@@ -120,17 +120,17 @@ impl Wanted {
             .get_mut(&tag)
             .ok_or(SubscribeError::NotSubscribed)?;
         match found.stage {
-            Stage::Queued => {
+            TagStage::Queued => {
                 self.tags.remove(&tag);
                 self.line.retain(|other| *other != tag);
                 return Ok(Some(TagEvent::Off));
             }
-            Stage::Asked => found.stage = Stage::AskedInVain,
-            Stage::On => {
-                found.stage = Stage::Leaving;
+            TagStage::Asked => found.stage = TagStage::AskedInVain,
+            TagStage::On => {
+                found.stage = TagStage::Leaving;
                 self.line.push_back(tag);
             }
-            Stage::AskedInVain | Stage::Leaving | Stage::LeftAsked => {
+            TagStage::AskedInVain | TagStage::Leaving | TagStage::LeftAsked => {
                 return Err(SubscribeError::Leaving);
             }
         }
@@ -141,8 +141,12 @@ impl Wanted {
     pub(crate) fn next_request(&mut self) -> Option<SubscriptionRequest> {
         let tag = self.line.pop_front()?;
         let found = self.tags.get_mut(&tag)?;
-        let on = found.stage == Stage::Queued;
-        found.stage = if on { Stage::Asked } else { Stage::LeftAsked };
+        let on = found.stage == TagStage::Queued;
+        found.stage = if on {
+            TagStage::Asked
+        } else {
+            TagStage::LeftAsked
+        };
         Some(SubscriptionRequest { tag, on })
     }
 
@@ -156,25 +160,25 @@ impl Wanted {
         let found = self.tags.get_mut(&tag)?;
         let granted = answer.outcome.is_granted();
         match found.stage {
-            Stage::Asked if granted => {
-                found.stage = Stage::On;
+            TagStage::Asked if granted => {
+                found.stage = TagStage::On;
                 found.expected.get_or_insert(answer.next);
                 Some(TagEvent::On)
             }
-            Stage::AskedInVain if granted => {
-                found.stage = Stage::Leaving;
+            TagStage::AskedInVain if granted => {
+                found.stage = TagStage::Leaving;
                 self.line.push_back(tag);
                 None
             }
-            Stage::Asked => {
+            TagStage::Asked => {
                 self.tags.remove(&tag);
                 Some(TagEvent::Refused(answer.outcome))
             }
-            Stage::AskedInVain | Stage::LeftAsked => {
+            TagStage::AskedInVain | TagStage::LeftAsked => {
                 self.tags.remove(&tag);
                 Some(TagEvent::Off)
             }
-            Stage::Queued | Stage::On | Stage::Leaving => None,
+            TagStage::Queued | TagStage::On | TagStage::Leaving => None,
         }
     }
 
@@ -182,9 +186,12 @@ impl Wanted {
     pub(crate) fn start_again(&mut self, mut gone: impl FnMut(u64)) {
         self.line.clear();
         self.tags.retain(|&tag, found| {
-            let wanted = matches!(found.stage, Stage::Queued | Stage::Asked | Stage::On);
+            let wanted = matches!(
+                found.stage,
+                TagStage::Queued | TagStage::Asked | TagStage::On
+            );
             if wanted {
-                (found.stage, found.expected) = (Stage::Queued, None);
+                (found.stage, found.expected) = (TagStage::Queued, None);
                 self.line.push_back(tag);
             } else {
                 gone(tag);
@@ -197,7 +204,7 @@ impl Wanted {
     #[inline]
     pub(crate) fn on_publication(&mut self, tag: u64, number: u64) -> Option<u64> {
         let found = self.tags.get_mut(&tag)?;
-        if found.stage == Stage::Queued {
+        if found.stage == TagStage::Queued {
             return None;
         }
         let missed = match found.expected {
@@ -211,7 +218,7 @@ impl Wanted {
 
     /// Tags that are subscribed to.
     pub(crate) fn subscribed(&self) -> usize {
-        let on = |tag: &&Tag| tag.stage == Stage::On;
+        let on = |tag: &&Tag| tag.stage == TagStage::On;
         self.tags.values().filter(on).count()
     }
 }
@@ -337,7 +344,7 @@ mod tests {
                 step(&mut wanted, &mut model, Step::Ask);
                 step(&mut wanted, &mut model, Step::Answer);
             }
-            let on = wanted.tags.iter().filter(|(_, tag)| tag.stage == Stage::On).map(|(tag, _)| *tag);
+            let on = wanted.tags.iter().filter(|(_, tag)| tag.stage == TagStage::On).map(|(tag, _)| *tag);
             let on: BTreeSet<_> = on.collect();
             prop_assert_eq!(on.len(), wanted.tags.len(), "nothing is under way");
             prop_assert_eq!(wanted.subscribed(), on.len());

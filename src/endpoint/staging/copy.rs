@@ -61,11 +61,11 @@ pub(crate) struct CopyGate {
     ring: Option<(StagingRing, usize)>,
     /// A stream of the caller's that waits for them.
     told: Option<Stream>,
-    state: State,
+    state: CopyState,
 }
 
 #[derive(Debug)]
-enum State {
+enum CopyState {
     /// Nothing was begun.
     Idle,
     /// Behind each stream's copies.
@@ -86,7 +86,7 @@ impl CopyGate {
             copies,
             ring,
             told: None,
-            state: State::Idle,
+            state: CopyState::Idle,
         }
     }
 
@@ -109,11 +109,11 @@ impl CopyGate {
                     (Some((ring, _)), Way::In) => ring.count_in(bytes),
                     (None, _) => {}
                 }
-                self.state = State::Copying(events, Pace::of(bytes));
+                self.state = CopyState::Copying(events, Pace::of(bytes));
                 Ok(())
             }
             Err(error) => {
-                self.state = State::Torn(streams);
+                self.state = CopyState::Torn(streams);
                 Err(error)
             }
         }
@@ -149,10 +149,10 @@ fn begin_each(
 
 impl Gate for CopyGate {
     fn poll(&mut self) -> Result<bool, GateError> {
-        if matches!(self.state, State::Idle) {
+        if matches!(self.state, CopyState::Idle) {
             self.begin().map_err(in_words)?;
         }
-        let State::Copying(events, pace) = &mut self.state else {
+        let CopyState::Copying(events, pace) = &mut self.state else {
             return Err(GateError("the copy failed".to_owned()));
         };
         if !events.is_empty() && !pace.may_ask() {
@@ -170,14 +170,14 @@ impl Gate for CopyGate {
     }
 
     fn has_begun(&self) -> bool {
-        !matches!(self.state, State::Idle)
+        !matches!(self.state, CopyState::Idle)
     }
 
     fn settle(&mut self) -> Result<(), GateError> {
         match &self.state {
-            State::Idle => Ok(()),
-            State::Copying(events, _) => events.iter().try_for_each(|(_, it)| it.synchronize()),
-            State::Torn(streams) => streams.iter().try_for_each(Stream::synchronize),
+            CopyState::Idle => Ok(()),
+            CopyState::Copying(events, _) => events.iter().try_for_each(|(_, it)| it.synchronize()),
+            CopyState::Torn(streams) => streams.iter().try_for_each(Stream::synchronize),
         }
         .map_err(in_words)
     }

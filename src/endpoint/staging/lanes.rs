@@ -7,10 +7,10 @@ use crate::cuda::{CudaError, Device, Event, Stream};
 
 /// A stream for each device that had a copy, made when it is needed. A clone is the same.
 #[derive(Clone, Default)]
-pub(crate) struct CopyLanes(Arc<Mutex<Vec<Lane>>>);
+pub(crate) struct CopyLanes(Arc<Mutex<Vec<CopyLane>>>);
 
 /// What a device's copies go by.
-struct Lane {
+struct CopyLane {
     stream: Stream,
     /// Events that have happened, to be used again: making one costs more than recording it.
     spare: Vec<Event>,
@@ -20,14 +20,14 @@ impl CopyLanes {
     fn with_lane<T>(
         &self,
         device: Device,
-        work: impl FnOnce(&mut Lane) -> Result<T, CudaError>,
+        work: impl FnOnce(&mut CopyLane) -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {
         let mut lanes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = lanes.iter().position(|lane| lane.stream.device() == device);
         let at = match known {
             Some(at) => at,
             None => {
-                lanes.push(Lane {
+                lanes.push(CopyLane {
                     stream: Stream::new(device)?,
                     spare: Vec::new(),
                 });

@@ -137,7 +137,7 @@ impl Destination {
     }
 
     /// Keeps the registration open for one operation; where the bytes go, and the descriptor. `None`: not registered there.
-    pub(crate) fn lease(self, scope: Scope) -> Result<(LeasedDestination, Run), Self> {
+    pub(crate) fn lease(self, scope: Scope) -> Result<(LeasedDestination, DestinationRun), Self> {
         match self.region().lease(scope) {
             Some(desc) => Ok(self.leased(Some(scope), desc)),
             None => Err(self),
@@ -146,13 +146,17 @@ impl Destination {
 
     /// The same where somebody else keeps the registration open for as long as the operation lives, and has its descriptor.
     #[inline]
-    pub(crate) fn leased_elsewhere(self, desc: *mut c_void) -> (LeasedDestination, Run) {
+    pub(crate) fn leased_elsewhere(self, desc: *mut c_void) -> (LeasedDestination, DestinationRun) {
         self.leased(None, desc)
     }
 
     #[inline]
-    fn leased(mut self, scope: Option<Scope>, desc: *mut c_void) -> (LeasedDestination, Run) {
-        let run = Run {
+    fn leased(
+        mut self,
+        scope: Option<Scope>,
+        desc: *mut c_void,
+    ) -> (LeasedDestination, DestinationRun) {
+        let run = DestinationRun {
             base: self.kind.base(),
             len: self.len,
             desc,
@@ -206,7 +210,7 @@ impl Kind {
 
 /// Where bytes go.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run {
+pub(crate) struct DestinationRun {
     pub(crate) base: *mut u8,
     pub(crate) len: usize,
     pub(crate) desc: *mut c_void,

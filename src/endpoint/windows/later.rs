@@ -13,7 +13,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{LinkConn, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
-use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::one_sided::{self, How, Local, Wanted};
 use crate::endpoint::windows::passage::{Given, Passage, Slots};
 use crate::endpoint::windows::window::WindowPlace;
@@ -90,7 +90,7 @@ pub(crate) trait TakesLater {
         &mut self,
         id: ConnectionId,
         into: Destination,
-    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)>;
+    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)>;
 
     /// Keeps the registration of the slots open; see [`hold_slots`].
     fn hold(&mut self, id: ConnectionId, slots: &Slots) -> Result<HeldDescriptor, SendErrorKind>;

@@ -80,7 +80,7 @@ pub(crate) struct Over {
     pub(crate) untold: bool,
 }
 
-struct Waiting {
+struct WaitingOperation {
     op: OneSided,
     /// Of one that is posted as a whole.
     iov: IovList,
@@ -90,9 +90,9 @@ struct Waiting {
 }
 
 // SAFETY: addresses and descriptors of what the operation holds, which goes to another thread together with this; only the link reads them.
-unsafe impl Send for Waiting {}
+unsafe impl Send for WaitingOperation {}
 
-impl Waiting {
+impl WaitingOperation {
     fn passage(&mut self) -> Option<&mut Passage> {
         match &mut self.op.local {
             Local::Passage(passage) => Some(passage),
@@ -141,9 +141,9 @@ impl Waiting {
 #[derive(Default)]
 pub(crate) struct Line {
     /// In the order in which they were given.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingOperation>,
     /// All their pieces are posted.
-    passing: Vec<Waiting>,
+    passing: Vec<WaitingOperation>,
     /// Copies behind reads whose outcome was told.
     trailing: Vec<Trailing>,
 }
@@ -151,7 +151,7 @@ pub(crate) struct Line {
 impl Line {
     /// Takes an operation that was counted as one in flight. Its gate is asked at once, so that a copy begins.
     pub(crate) fn push(&mut self, op: OneSided, iov: IovList, how: How) {
-        let mut waiting = Waiting {
+        let mut waiting = WaitingOperation {
             op,
             iov,
             how,
@@ -185,7 +185,7 @@ impl Line {
     /// How long until it is to be looked at again, if nobody else says so.
     pub(crate) fn pause(&self) -> Option<Duration> {
         let mut all = self.waiting.iter().chain(&self.passing);
-        if self.waiting.iter().any(|it| !it.open) || all.any(Waiting::is_copying) {
+        if self.waiting.iter().any(|it| !it.open) || all.any(WaitingOperation::is_copying) {
             return Some(GATE_RETRY);
         }
         let rest = !self.waiting.is_empty() || !self.trailing.is_empty();
@@ -204,13 +204,13 @@ impl Line {
                 break;
             };
             match post(&mut way, first) {
-                Posted::Whole => {}
-                Posted::Pieces(passing) => self.passing.push(passing),
-                Posted::Not(first) => {
+                FirstInLine::Whole => {}
+                FirstInLine::Pieces(passing) => self.passing.push(passing),
+                FirstInLine::Not(first) => {
                     self.waiting.push_front(first);
                     break;
                 }
-                Posted::Failed(failed) => over.push(*failed),
+                FirstInLine::Failed(failed) => over.push(*failed),
             }
         }
         self.collect(&mut over);
@@ -237,7 +237,7 @@ impl Line {
     /// Takes out those that went piece by piece and are over.
     fn collect(&mut self, over: &mut Vec<Over>) {
         let mut at = 0;
-        while let Some(passage) = self.passing.get_mut(at).and_then(Waiting::passage) {
+        while let Some(passage) = self.passing.get_mut(at).and_then(WaitingOperation::passage) {
             if !passage.is_over() {
                 at += 1;
                 continue;
@@ -252,7 +252,7 @@ impl Line {
     pub(crate) fn on_piece(&mut self, piece: Piece, error: Option<CompletionError>) {
         let mut all = self.passing.iter_mut().chain(&mut self.waiting);
         let found = all.find(|it| it.op.sequence == piece.of);
-        if let Some(passage) = found.and_then(Waiting::passage) {
+        if let Some(passage) = found.and_then(WaitingOperation::passage) {
             passage.on_over(piece, error);
         }
     }
@@ -285,40 +285,40 @@ impl Line {
 }
 
 /// What became of the first in a line.
-enum Posted {
+enum FirstInLine {
     Whole,
-    Pieces(Waiting),
+    Pieces(WaitingOperation),
     /// Not now, or not all of it.
-    Not(Waiting),
+    Not(WaitingOperation),
     Failed(Box<Over>),
 }
 
 fn post<L: Link, T: HoldsOneSided, P: HoldsPiece>(
     way: &mut Posting<'_, L, T, P>,
-    mut first: Waiting,
-) -> Posted {
+    mut first: WaitingOperation,
+) -> FirstInLine {
     let (of, how) = ((way.connection, first.op.sequence), &mut first.how);
     if let Local::Passage(passage) = &mut first.op.local {
         return match post_pieces(way, of, passage, how) {
-            Next::Nothing => Posted::Pieces(first),
-            Next::Post | Next::Wait => Posted::Not(first),
+            Next::Nothing => FirstInLine::Pieces(first),
+            Next::Post | Next::Wait => FirstInLine::Not(first),
         };
     }
-    let Waiting { op, iov, how, open } = first;
+    let WaitingOperation { op, iov, how, open } = first;
     let op = T::of_one_sided(way.connection, op);
     let posted = one_sided::hand_over(way.link, way.conn, way.slab, op, &iov, &how);
     let Err((refused, op)) = posted else {
-        return Posted::Whole;
+        return FirstInLine::Whole;
     };
     let Some(op) = op.into_one_sided() else {
         unreachable!("what was given to the slab");
     };
-    let waiting = Waiting { op, iov, how, open };
+    let waiting = WaitingOperation { op, iov, how, open };
     match refused {
-        PostRefused::Again => Posted::Not(waiting),
+        PostRefused::Again => FirstInLine::Not(waiting),
         PostRefused::Errno(errno) => {
             let error = refused_with(errno, waiting.how.write);
-            Posted::Failed(Box::new(waiting.over(Some(error))))
+            FirstInLine::Failed(Box::new(waiting.over(Some(error))))
         }
     }
 }

@@ -86,7 +86,7 @@ impl Piece {
 
 /// A part whose copy is under way, or done.
 #[derive(Debug)]
-struct Copying {
+struct PartCopy {
     at: u64,
     len: usize,
     /// Behind the slot in no order that matters: it is settled before either goes (`settle`).
@@ -95,7 +95,7 @@ struct Copying {
     slot: BufferMut,
 }
 
-impl Copying {
+impl PartCopy {
     fn poll(&mut self) -> Result<bool, GateError> {
         if !self.open {
             self.open = self.gate.poll()?;
@@ -141,7 +141,7 @@ pub(crate) struct Passage {
     last_alone: bool,
     /// So many bytes have a piece, or had one.
     begun: u64,
-    copying: VecDeque<Copying>,
+    copying: VecDeque<PartCopy>,
     in_flight: u32,
     failed: Option<CompletionError>,
     /// What was given can't be given back: a copy may be under way.
@@ -217,7 +217,7 @@ impl Passage {
 
     fn copy(&mut self, at: u64, len: usize, mut slot: BufferMut) {
         let gate = self.slots.copies.begin(at, &mut slot[..len]);
-        let mut copying = Copying {
+        let mut copying = PartCopy {
             at,
             len,
             gate,
@@ -318,10 +318,10 @@ impl Passage {
             self.begun = at;
             return self.slots.free.push(slot);
         }
-        self.copying.push_front(Copying {
+        self.copying.push_front(PartCopy {
             at,
             len,
-            gate: Box::new(Open),
+            gate: Box::new(OpenGate),
             open: true,
             slot,
         });
@@ -366,7 +366,7 @@ impl Passage {
                 Ok(false) => return,
                 Err(error) => return self.fail(CompletionError::gate(&error)),
             }
-            match self.copying.pop_front().and_then(Copying::settle) {
+            match self.copying.pop_front().and_then(PartCopy::settle) {
                 Some(slot) => self.slots.free.push(slot),
                 None => self.lose(),
             }
@@ -426,9 +426,9 @@ impl Drop for Passage {
 
 /// Of a piece that was copied before.
 #[derive(Debug)]
-struct Open;
+struct OpenGate;
 
-impl Gate for Open {
+impl Gate for OpenGate {
     fn poll(&mut self) -> Result<bool, GateError> {
         Ok(true)
     }
@@ -437,7 +437,7 @@ impl Gate for Open {
 /// Copies into memory that was handed out already: what they need, until they are done.
 #[derive(Debug)]
 pub(crate) struct Trailing {
-    copying: VecDeque<Copying>,
+    copying: VecDeque<PartCopy>,
     region: Arc<Region>,
 }
 
@@ -515,7 +515,7 @@ mod tests {
             copies: Box::new(NoCopies),
         };
         let mut passage = Passage::new(Given::Read(into), 64, through, desc, false);
-        passage.copying.extend([0, 32].map(|at| Copying {
+        passage.copying.extend([0, 32].map(|at| PartCopy {
             at,
             len: 32,
             gate: Box::new(Lost),

@@ -27,7 +27,7 @@ const FILE_PLACES: u32 = 64;
 const BUFFER_PLACES: u16 = 256;
 
 /// A file that the kernel keeps for the ring.
-struct Registered {
+struct RegisteredFile {
     file: Arc<File>,
     buffered: FileSlot,
     direct: Option<FileSlot>,
@@ -35,7 +35,7 @@ struct Registered {
 
 pub(super) struct OnRing<B: IoBuf> {
     ring: Ring<Entry<B>>,
-    files: Vec<Registered>,
+    files: Vec<RegisteredFile>,
     /// When the first of the entries was queued that the kernel has not been told of: those that join it share this look at the clock.
     queued: Option<Instant>,
     /// Entries with more than one piece, between two of them.
@@ -77,7 +77,7 @@ impl<B: IoBuf> OnRing<B> {
             return;
         };
         let direct = file.direct().and_then(|fd| self.ring.register_file(fd));
-        self.files.push(Registered {
+        self.files.push(RegisteredFile {
             file: Arc::clone(file),
             buffered,
             direct,
@@ -279,7 +279,7 @@ impl Watch {
 /// What the kernel is asked for one piece.
 #[inline]
 fn request(
-    files: &[Registered],
+    files: &[RegisteredFile],
     file: &Arc<File>,
     direction: Direction,
     memory: RawMemory,

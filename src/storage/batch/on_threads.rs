@@ -20,7 +20,7 @@ use crate::storage::{BackEnd, Direction, FileErrorKind};
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// What the threads and the batch share.
-struct Shared<B> {
+struct BatchShared<B> {
     over: Mutex<Vec<BatchEvent<B>>>,
     more: Condvar,
 }
@@ -29,7 +29,7 @@ struct Shared<B> {
 struct Job<B> {
     /// Taken by the thread that does it.
     entry: Mutex<Option<Entry<B>>>,
-    shared: Arc<Shared<B>>,
+    shared: Arc<BatchShared<B>>,
 }
 
 pub(super) struct OnThreads<B: IoBuf> {
@@ -40,7 +40,7 @@ pub(super) struct OnThreads<B: IoBuf> {
     jobs: VecDeque<(u64, Arc<Job<B>>)>,
     /// Jobs that the pool had no room for.
     refused: VecDeque<Arc<Job<B>>>,
-    shared: Arc<Shared<B>>,
+    shared: Arc<BatchShared<B>>,
 }
 
 impl<B: IoBuf> OnThreads<B> {
@@ -51,7 +51,7 @@ impl<B: IoBuf> OnThreads<B> {
             in_flight: 0,
             jobs: VecDeque::with_capacity(depth),
             refused: VecDeque::new(),
-            shared: Arc::new(Shared {
+            shared: Arc::new(BatchShared {
                 over: Mutex::new(Vec::with_capacity(depth)),
                 more: Condvar::new(),
             }),

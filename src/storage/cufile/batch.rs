@@ -1,4 +1,4 @@
-//! `Batch`: many operations in one call, each with an outcome of its own.
+//! `CuFileBatch`: many operations in one call, each with an outcome of its own.
 //!
 //! An entry takes a place in the batch, and its place's number (with the number of its use) is what cuFile gets as a cookie;
 //! the caller's own cookie stays here. A place is free again when cuFile has reported the entry over. Until then the file's
@@ -80,7 +80,7 @@ impl BatchStatus {
 
 /// One operation of a batch.
 #[derive(Debug)]
-pub struct BatchEntry<K> {
+pub struct CuFileBatchEntry<K> {
     /// What to do.
     pub opcode: Opcode,
     /// With which file.
@@ -105,7 +105,7 @@ pub struct BatchError<K> {
     pub error: CuFileError,
     /// The entries, untouched. None of them, where cuFile's answer does not say whether it has taken some: then they are
     /// held like those in flight, and the batch reports those that it hears of.
-    pub entries: Vec<BatchEntry<K>>,
+    pub entries: Vec<CuFileBatchEntry<K>>,
 }
 
 impl<K> fmt::Debug for BatchError<K> {
@@ -128,7 +128,7 @@ impl<K> std::error::Error for BatchError<K> {}
 /// What is heard of an entry.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum BatchEvent<K> {
+pub enum CuFileBatchEvent<K> {
     /// Its outcome, and what it kept.
     Done {
         /// The entry's cookie.
@@ -158,9 +158,9 @@ pub enum BatchEvent<K> {
 /// A batch, `CUfileBatchHandle_t`, from [`CuFile::batch`].
 ///
 /// Dropping it destroys it where nothing is in flight, and else leaks it with all that is: cuFile may still work on it.
-pub struct Batch<K> {
+pub struct CuFileBatch<K> {
     raw: RawBatch,
-    places: Box<[Place<K>]>,
+    places: Box<[EntryPlace<K>]>,
     events: Box<[IoEvents]>,
     outstanding: usize,
     strays: u64,
@@ -171,7 +171,7 @@ pub struct Batch<K> {
 type Params = Arc<[UnsafeCell<IoParams>]>;
 
 /// A place for an entry.
-struct Place<K> {
+struct EntryPlace<K> {
     /// How often it was used, so that a report that comes twice is not taken for one of the next entry.
     uses: usize,
     entry: Option<Taken<K>>,
@@ -192,9 +192,9 @@ struct Taken<K> {
 }
 
 // SAFETY: cuFile may be called from any thread, and the pointers are only handed to it.
-unsafe impl<K: Send> Send for Batch<K> {}
+unsafe impl<K: Send> Send for CuFileBatch<K> {}
 
-impl<K> Batch<K> {
+impl<K> CuFileBatch<K> {
     pub(super) fn set_up(cufile: &'static CuFile, entries: u32) -> Result<Self, CuFileError> {
         let set_up = functions(cufile)?.set_up;
         let driver = cufile.driver()?;
@@ -215,7 +215,7 @@ impl<K> Batch<K> {
             status: 0,
             ret: 0,
         };
-        let place = || Place {
+        let place = || EntryPlace {
             uses: 0,
             entry: None,
         };
@@ -256,7 +256,10 @@ impl<K> Batch<K> {
     /// * `len` bytes from `base + buffer_offset` of each entry are valid, for writes if it reads the file and for reads if it
     ///   writes it, until the entry is reported over, or as long as its `keep` lives.
     /// * Until then nobody reads or writes what is read into, and nobody writes what is written.
-    pub unsafe fn submit(&mut self, entries: Vec<BatchEntry<K>>) -> Result<(), BatchError<K>> {
+    pub unsafe fn submit(
+        &mut self,
+        entries: Vec<CuFileBatchEntry<K>>,
+    ) -> Result<(), BatchError<K>> {
         let params = match self.params(&entries) {
             Ok(params) => params,
             Err(error) => return Err(BatchError { error, entries }),
@@ -285,7 +288,7 @@ impl<K> Batch<K> {
     }
 
     /// What cuFile is told of the entries, each with the cookie of its place.
-    fn params(&self, entries: &[BatchEntry<K>]) -> Result<Params, CuFileError> {
+    fn params(&self, entries: &[CuFileBatchEntry<K>]) -> Result<Params, CuFileError> {
         if entries.is_empty() {
             return Err(CuFileError::value("entries", 0, "", "there is none"));
         }
@@ -324,7 +327,7 @@ impl<K> Batch<K> {
     }
 
     /// Puts the entries into the places that `params` named: the first that are free.
-    fn take(&mut self, entries: Vec<BatchEntry<K>>, params: &Params) {
+    fn take(&mut self, entries: Vec<CuFileBatchEntry<K>>, params: &Params) {
         self.outstanding += entries.len();
         let free = self.places.iter_mut().filter(|place| place.entry.is_none());
         for (place, entry) in free.zip(entries) {
@@ -351,7 +354,7 @@ impl<K> Batch<K> {
         &mut self,
         min: usize,
         limit: Duration,
-        into: &mut Vec<BatchEvent<K>>,
+        into: &mut Vec<CuFileBatchEvent<K>>,
     ) -> Result<usize, CuFileError> {
         let get_status = functions(self.driver.cufile())?.get_status;
         if self.outstanding == 0 {
@@ -390,7 +393,7 @@ impl<K> Batch<K> {
     }
 
     /// What a report means for its entry.
-    fn heard(&mut self, event: IoEvents) -> Option<BatchEvent<K>> {
+    fn heard(&mut self, event: IoEvents) -> Option<CuFileBatchEvent<K>> {
         let (index, uses) = place_of(event.cookie);
         let status = BatchStatus::from_bits_retain(event.status);
         let place = self.places.get_mut(index);
@@ -405,7 +408,7 @@ impl<K> Batch<K> {
             let entry = place.entry.as_mut()?;
             let told = mem::replace(&mut entry.timed_out, true);
             let cookie = entry.cookie;
-            return (!told).then_some(BatchEvent::TimedOut { cookie });
+            return (!told).then_some(CuFileBatchEvent::TimedOut { cookie });
         }
         let entry = place.entry.take()?;
         place.uses = place.uses.wrapping_add(1) & (usize::MAX >> PLACE_BITS);
@@ -441,10 +444,10 @@ impl<K> Batch<K> {
 }
 
 impl<K> Taken<K> {
-    fn over(self, status: BatchStatus, ret: isize) -> BatchEvent<K> {
+    fn over(self, status: BatchStatus, ret: isize) -> CuFileBatchEvent<K> {
         let (cookie, keep) = (self.cookie, self.keep);
         if self.timed_out {
-            return BatchEvent::Released { cookie, keep };
+            return CuFileBatchEvent::Released { cookie, keep };
         }
         let result = match usize::try_from(ret) {
             Ok(done) if status.contains(BatchStatus::COMPLETE) && done <= self.len => {
@@ -463,7 +466,7 @@ impl<K> Taken<K> {
             Opcode::Write => "cuFileBatchIOSubmit (write)",
         };
         let at = Some(self.file_offset);
-        BatchEvent::Done {
+        CuFileBatchEvent::Done {
             cookie,
             status,
             result: result
@@ -500,7 +503,7 @@ fn functions(cufile: &'static CuFile) -> Result<&'static Batches, CuFileError> {
     batches.ok_or_else(|| cufile.lacks("cuFileBatchIOSetUp", Some("1.6")))
 }
 
-impl<K> Drop for Batch<K> {
+impl<K> Drop for CuFileBatch<K> {
     fn drop(&mut self) {
         let cufile = self.driver.cufile();
         if self.outstanding > 0 {
@@ -519,9 +522,9 @@ impl<K> Drop for Batch<K> {
     }
 }
 
-impl<K> fmt::Debug for Batch<K> {
+impl<K> fmt::Debug for CuFileBatch<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch")
+        f.debug_struct("CuFileBatch")
             .field("capacity", &self.capacity())
             .field("outstanding", &self.outstanding)
             .finish_non_exhaustive()

@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::abi::{DrvProps, SetSize};
 use super::error::{CuFileError, CuFileStatus};
-use super::table::Settings;
+use super::table::SettingsFunctions;
 use super::version::Version;
 use super::{CuFile, check, lock};
 
@@ -190,7 +190,7 @@ impl CuFile {
         field: &'static str,
         value_kb: usize,
         (min, max): (usize, usize),
-    ) -> Result<&'static Settings, CuFileError> {
+    ) -> Result<&'static SettingsFunctions, CuFileError> {
         self.check_owner()?;
         let settings = self.library.settings.as_ref();
         let settings = settings.ok_or_else(|| self.lacks("cuFileDriverSetPollMode", None))?;

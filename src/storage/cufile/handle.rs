@@ -23,11 +23,11 @@ use super::{CuFile, check, lock};
 /// then the file is closed.
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<Registered>,
+    shared: Arc<RegisteredHandle>,
 }
 
 /// The registration. Fields are dropped from the top: the file after the registration, the driver last.
-struct Registered {
+struct RegisteredHandle {
     raw: RawHandle,
     behind: ManuallyDrop<Behind>,
     path: PathBuf,
@@ -41,9 +41,9 @@ enum Behind {
 }
 
 // SAFETY: cuFile may be called from any thread; the raw handle is only handed to it.
-unsafe impl Send for Registered {}
+unsafe impl Send for RegisteredHandle {}
 // SAFETY: as above; nothing in it changes.
-unsafe impl Sync for Registered {}
+unsafe impl Sync for RegisteredHandle {}
 
 impl Handle {
     pub(super) fn register(
@@ -110,7 +110,7 @@ impl Handle {
         drop(alone);
         check("cuFileHandleRegister", answer).map_err(|error| error.at(&path, None))?;
         Ok(Self {
-            shared: Arc::new(Registered {
+            shared: Arc::new(RegisteredHandle {
                 raw,
                 behind: ManuallyDrop::new(behind),
                 path,
@@ -155,7 +155,7 @@ impl Handle {
     }
 }
 
-impl Drop for Registered {
+impl Drop for RegisteredHandle {
     fn drop(&mut self) {
         let cufile = self.driver.cufile();
         if !cufile.owner.is_here() {

@@ -6,7 +6,7 @@
 //!    ├── register ── Handle        read, write, readv, writev; keeps the file open
 //!    ├── register_memory ── BufferRegistration
 //!    ├── stream ── Stream          read_async, write_async ── StreamOperation ── check_bytes_done
-//!    └── batch ── Batch            submit, poll, cancel: one outcome for each entry
+//!    └── batch ── CuFileBatch      submit, poll, cancel: one outcome for each entry
 //! ```
 //!
 //! [`FileHandle`](super::FileHandle) uses all of this by itself. By hand, it begins with:
@@ -69,7 +69,7 @@ mod version;
 
 pub use crate::cuda::FABRICAST_CUDA;
 pub use crate::shared_object::Attempt;
-pub use batch::{Batch, BatchEntry, BatchError, BatchEvent, BatchStatus, Opcode};
+pub use batch::{BatchError, BatchStatus, CuFileBatch, CuFileBatchEntry, CuFileBatchEvent, Opcode};
 pub use buffer::{BufferFlags, BufferRegistration};
 pub use driver::{
     ControlFlags, Driver, FeatureFlags, FileSystem, FileSystems, P2pFlags, Properties,
@@ -199,8 +199,8 @@ impl CuFile {
     ///
     /// [`CuFileError::Lacks`]; [`CuFileError::Value`] for more entries than [`Properties::max_batch_io_size`]; what the
     /// driver's opening or the set-up answers.
-    pub fn batch<K>(&'static self, entries: u32) -> Result<Batch<K>, CuFileError> {
-        Batch::set_up(self, entries)
+    pub fn batch<K>(&'static self, entries: u32) -> Result<CuFileBatch<K>, CuFileError> {
+        CuFileBatch::set_up(self, entries)
     }
 
     /// # Errors

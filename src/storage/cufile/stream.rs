@@ -65,19 +65,19 @@ impl CuFile {
 /// A CUDA stream that files are read and written in the order of, from [`CuFile::stream`]. A clone is the same stream.
 #[derive(Clone)]
 pub struct Stream {
-    shared: Arc<Shared>,
+    shared: Arc<CuFileStreamShared>,
 }
 
-struct Shared {
+struct CuFileStreamShared {
     raw: RawStream,
     driver: Driver,
     /// The flags that it is registered with. Its lock is held while cuFile waits for the stream, so nothing else is behind it.
     registered: Mutex<Option<StreamFlags>>,
-    state: Mutex<State>,
+    state: Mutex<CuFileStreamState>,
 }
 
 #[derive(Default)]
-struct State {
+struct CuFileStreamState {
     /// Operations whose end nobody has heard of.
     in_flight: usize,
     /// Of those, the ones whose owners dropped them.
@@ -87,9 +87,9 @@ struct State {
 }
 
 // SAFETY: streams may be used from any thread; the pointer is only handed to cuFile and the CUDA driver.
-unsafe impl Send for Shared {}
+unsafe impl Send for CuFileStreamShared {}
 // SAFETY: as above; what changes is behind a lock.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for CuFileStreamShared {}
 
 /// What one operation is to do.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +117,7 @@ struct Cell {
 }
 
 /// What may not be freed before the stream has passed.
-struct Held<K> {
+struct StreamHold<K> {
     cell: Box<Cell>,
     handle: Handle,
     keep: K,
@@ -134,7 +134,7 @@ impl Stream {
         functions(cufile)?;
         let driver = cufile.driver()?;
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(CuFileStreamShared {
                 raw,
                 driver,
                 registered: Mutex::default(),
@@ -265,7 +265,7 @@ impl Stream {
             call: name,
             is_read: name == READ,
             stream: Arc::clone(&self.shared),
-            held: Some(Held {
+            held: Some(StreamHold {
                 cell,
                 handle: handle.clone(),
                 keep,
@@ -330,7 +330,7 @@ impl Cell {
     }
 }
 
-impl Shared {
+impl CuFileStreamShared {
     fn reserve(&self) -> Result<(), CuFileError> {
         if lock(&self.state).in_flight >= IN_FLIGHT_MAX {
             // Dropped ones may be over.
@@ -409,7 +409,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for CuFileStreamShared {
     fn drop(&mut self) {
         let here = self.driver.cufile().owner.is_here();
         // Every operation holds this, so those that are left were dropped.
@@ -456,9 +456,9 @@ impl fmt::Debug for Stream {
 pub struct StreamOperation<K: Send + 'static = ()> {
     call: &'static str,
     is_read: bool,
-    stream: Arc<Shared>,
+    stream: Arc<CuFileStreamShared>,
     /// Always there but in `drop`.
-    held: Option<Held<K>>,
+    held: Option<StreamHold<K>>,
     request: AsyncRequest,
     flags: StreamFlags,
     /// The memory is.

@@ -69,7 +69,7 @@ impl Basic {
 }
 
 /// The driver's properties and settings.
-pub(crate) struct Settings {
+pub(crate) struct SettingsFunctions {
     pub(crate) get_properties: abi::GetProperties,
     pub(crate) set_poll_mode: abi::SetPollMode,
     pub(crate) set_max_direct_io_size: abi::SetSize,
@@ -77,7 +77,7 @@ pub(crate) struct Settings {
     pub(crate) set_max_pinned_mem_size: abi::SetSize,
 }
 
-impl Settings {
+impl SettingsFunctions {
     fn find(object: &Object) -> Option<Self> {
         Some(Self {
             // SAFETY: the type of the field is that of the function.
@@ -276,7 +276,7 @@ pub(crate) struct Library {
     version: Version,
     pub(crate) basic: Basic,
     pub(crate) use_count: Option<abi::UseCount>,
-    pub(crate) settings: Option<Settings>,
+    pub(crate) settings: Option<SettingsFunctions>,
     pub(crate) vectors: Option<Vectors>,
     pub(crate) streams: Option<Streams>,
     pub(crate) batches: Option<Batches>,
@@ -329,7 +329,7 @@ impl Library {
             version: Version::ask(get_version),
             // SAFETY: the type of the field is that of the function.
             use_count: unsafe { find(&object, "cuFileUseCount") }.ok(),
-            settings: Settings::find(&object),
+            settings: SettingsFunctions::find(&object),
             vectors: Vectors::find(&object),
             streams: Streams::find(&object),
             batches: Batches::find(&object),

@@ -28,7 +28,7 @@ impl Engine for Staged {
                 reason: "nothing is staged on its way there".into(),
             });
         };
-        let mut run = Run {
+        let mut run = StagedRun {
             task,
             address: base + offset as u64,
             outcome: TaskOutcome::default(),
@@ -55,7 +55,7 @@ impl Engine for Staged {
 
 /// A part of the task that fits a lane.
 #[derive(Clone, Copy)]
-struct Part {
+struct StagedPart {
     /// Where in the task.
     at: usize,
     /// Where in the lane: as far behind a page as the offset in the file, so that direct I/O needs no copy of its own.
@@ -64,20 +64,20 @@ struct Part {
 }
 
 /// One task while it is done.
-struct Run<'a> {
+struct StagedRun<'a> {
     task: &'a Task<'a>,
     /// Of the first byte on the device.
     address: u64,
     outcome: TaskOutcome,
 }
 
-impl Run<'_> {
+impl StagedRun<'_> {
     /// The part that begins there, up to what a lane holds.
-    fn part(&self, at: usize) -> Option<Part> {
+    fn part(&self, at: usize) -> Option<StagedPart> {
         let left = self.task.memory.len() - at;
         let offset = self.task.offset + at as u64;
         let skew = (offset % rustix::param::page_size() as u64) as usize;
-        (left > 0).then(|| Part {
+        (left > 0).then(|| StagedPart {
             at,
             skew,
             len: left.min(lane_bytes(self.task.bounce) - skew),
@@ -141,14 +141,14 @@ impl Run<'_> {
     }
 
     /// Begins to bring a part from the device.
-    fn fetch(&self, lane: &mut Lane, part: Part) -> Result<(), CudaError> {
+    fn fetch(&self, lane: &mut Lane, part: StagedPart) -> Result<(), CudaError> {
         let from = self.address + part.at as u64;
         // SAFETY: in the task's memory, which nobody writes until `run` returns; both lanes are waited for before.
         unsafe { lane.begin_download(part.skew, from, part.len) }
     }
 
     /// Moves a part between the file and a lane that was waited for, and says how many bytes.
-    fn file(&mut self, lane: &Lane, part: Part) -> usize {
+    fn file(&mut self, lane: &Lane, part: StagedPart) -> usize {
         let (before, len) = self.around(part);
         // SAFETY: the part fits the lane, from the page that it begins in to the end of the one that it ends in.
         let ptr = unsafe { lane.memory().add(part.skew - before) };
@@ -174,7 +174,7 @@ impl Run<'_> {
 
     /// How many bytes before a part are moved with it, and how many in all: where the settings ask for it, a direct read takes the pages that the
     /// part begins and ends in whole, since what is no whole page would go through the page cache.
-    fn around(&self, part: Part) -> (usize, usize) {
+    fn around(&self, part: StagedPart) -> (usize, usize) {
         let whole = self.task.direct
             && self.task.direction == Direction::Read
             && Defaults::get().auto_direct_io_read_overread;

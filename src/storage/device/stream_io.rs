@@ -44,13 +44,13 @@ pub struct StreamIoOutcome<B> {
 /// Where it was done at once ([`is_asynchronous`](Self::is_asynchronous) says so), those of the call counted, and setting them is an error.
 #[must_use = "only check_bytes_done says what became of it"]
 pub struct StreamFuture<B: Send + 'static> {
-    inner: Inner<B>,
+    inner: StreamIoState<B>,
 }
 
 /// The buffer, so that a submission that is refused gives it back.
 type Shared<B> = Arc<Mutex<B>>;
 
-enum Inner<B: Send + 'static> {
+enum StreamIoState<B: Send + 'static> {
     Ready(StreamIoOutcome<B>),
     Running(Box<Running<B>>),
 }
@@ -77,7 +77,7 @@ struct About {
 impl<B: Send + 'static> StreamFuture<B> {
     fn ready(buffer: B, result: Result<Transferred, FileError>) -> Self {
         Self {
-            inner: Inner::Ready(StreamIoOutcome {
+            inner: StreamIoState::Ready(StreamIoOutcome {
                 buffer: Some(buffer),
                 result,
             }),
@@ -86,7 +86,7 @@ impl<B: Send + 'static> StreamFuture<B> {
 
     /// Whether it was given to cuFile in the stream's order; else it was done, or refused, before the call returned.
     pub fn is_asynchronous(&self) -> bool {
-        matches!(self.inner, Inner::Running(_))
+        matches!(self.inner, StreamIoState::Running(_))
     }
 
     /// Sets the size in bytes: at most the one that it was submitted with.
@@ -128,8 +128,8 @@ impl<B: Send + 'static> StreamFuture<B> {
 
     fn running(&self, field: &'static str, value: u64) -> Result<&Running<B>, CuFileError> {
         match &self.inner {
-            Inner::Running(running) => Ok(running),
-            Inner::Ready(_) => {
+            StreamIoState::Running(running) => Ok(running),
+            StreamIoState::Ready(_) => {
                 let reason = "it was done before the call returned, with the values of the call";
                 Err(CuFileError::value(field, value, "bytes", reason))
             }
@@ -141,7 +141,7 @@ impl<B: Send + 'static> StreamFuture<B> {
     /// # Errors
     /// What the CUDA driver answers.
     pub fn is_done(&self) -> Result<bool, FileError> {
-        let Inner::Running(running) = &self.inner else {
+        let StreamIoState::Running(running) = &self.inner else {
             return Ok(true);
         };
         let about = &running.about;
@@ -154,8 +154,8 @@ impl<B: Send + 'static> StreamFuture<B> {
     /// Waits for the stream, then says what became of it. That has no deadline: [`check_bytes_done_within`](Self::check_bytes_done_within) has one.
     pub fn check_bytes_done(self) -> StreamIoOutcome<B> {
         let Running { operation, about } = match self.inner {
-            Inner::Ready(outcome) => return outcome,
-            Inner::Running(running) => *running,
+            StreamIoState::Ready(outcome) => return outcome,
+            StreamIoState::Running(running) => *running,
         };
         let _current = about.enter();
         about.outcome(operation.check_bytes_done())
@@ -167,14 +167,14 @@ impl<B: Send + 'static> StreamFuture<B> {
     /// The future, which is still in flight, where it was not done in time.
     pub fn check_bytes_done_within(self, limit: Duration) -> Result<StreamIoOutcome<B>, Self> {
         let Running { operation, about } = match self.inner {
-            Inner::Ready(outcome) => return Ok(outcome),
-            Inner::Running(running) => *running,
+            StreamIoState::Ready(outcome) => return Ok(outcome),
+            StreamIoState::Running(running) => *running,
         };
         let _current = about.enter();
         match operation.check_bytes_done_within(limit) {
             Ok(outcome) => Ok(about.outcome(outcome)),
             Err(operation) => Err(Self {
-                inner: Inner::Running(Box::new(Running { operation, about })),
+                inner: StreamIoState::Running(Box::new(Running { operation, about })),
             }),
         }
     }
@@ -249,7 +249,7 @@ fn owned<B>(shared: Shared<B>) -> Option<B> {
 }
 
 /// Where it goes.
-struct Target<'a> {
+struct StreamTarget<'a> {
     handle: &'a Handle,
     stream: &'a Stream,
     request: AsyncRequest,
@@ -354,7 +354,7 @@ impl FileHandle {
             _ => None,
         };
         if let (Some(handle), Some(stream)) = (route, stream) {
-            let target = Target::new(handle, stream, subject, memory, part);
+            let target = StreamTarget::new(handle, stream, subject, memory, part);
             // SAFETY: the caller's promise.
             return unsafe { target.submit(buffer) };
         }
@@ -377,7 +377,7 @@ fn synchronize(place: Place, stream: Option<&Stream>) -> Result<(), CuFileError>
     stream.synchronize()
 }
 
-impl<'a> Target<'a> {
+impl<'a> StreamTarget<'a> {
     /// The part of the memory, both of a device's.
     fn new(
         handle: &'a Handle,
@@ -436,10 +436,10 @@ impl<'a> Target<'a> {
         };
         match submit() {
             Ok(operation) => StreamFuture {
-                inner: Inner::Running(Box::new(Running { operation, about })),
+                inner: StreamIoState::Running(Box::new(Running { operation, about })),
             },
             Err(error) => StreamFuture {
-                inner: Inner::Ready(StreamIoOutcome {
+                inner: StreamIoState::Ready(StreamIoOutcome {
                     result: Err(about.error(error)),
                     buffer: owned(shared),
                 }),

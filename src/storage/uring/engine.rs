@@ -8,7 +8,7 @@
 //!
 //! # Safety
 //! The task's memory and its file are borrowed until `run` returns or unwinds. Either way nothing is in flight any more then, whatever happened: the drop
-//! of a [`Run`] sees to it, before its bounce buffer and the caller's memory go back.
+//! of a [`RingRun`] sees to it, before its bounce buffer and the caller's memory go back.
 
 #![allow(unsafe_code)]
 
@@ -57,7 +57,7 @@ impl Engine for Uring {
                 reason: "io_uring moves bytes of the host's memory only".into(),
             });
         };
-        let outcome = with_ring(|ring| Run::new(task, memory, ring).all());
+        let outcome = with_ring(|ring| RingRun::new(task, memory, ring).all());
         outcome.unwrap_or_else(|error| {
             no_ring(&error);
             TaskOutcome {
@@ -140,7 +140,7 @@ impl Slots {
 }
 
 /// One task while it is done.
-struct Run<'a> {
+struct RingRun<'a> {
     task: &'a Task<'a>,
     memory: NonNull<u8>,
     ring: &'a mut Ring<InRing>,
@@ -155,7 +155,7 @@ struct Run<'a> {
     outcome: TaskOutcome,
 }
 
-impl<'a> Run<'a> {
+impl<'a> RingRun<'a> {
     fn new(task: &'a Task<'a>, memory: NonNull<u8>, ring: &'a mut Ring<InRing>) -> Self {
         let rules = Rules {
             direction: task.direction,
@@ -364,7 +364,7 @@ impl<'a> Run<'a> {
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for RingRun<'_> {
     /// Of a run that came to its end, nothing is in flight. One that panics in between (a subscriber of `tracing` may) cancels what the kernel still has,
     /// and waits for it: the panic is caught further up, and the memory goes back to its owner then. The ring is this thread's, and these are its
     /// only requests.

@@ -9,7 +9,7 @@ pub(crate) mod ring;
 
 /// Why this process can't use io_uring, in words; `None` when it can. Whether it is wanted, the setting `io_uring` says.
 pub fn io_uring_refused() -> Option<&'static str> {
-    probe::probe().err().map(probe::Refused::as_str)
+    probe::probe().err().map(probe::NoRing::as_str)
 }
 
 /// Transfers whose memory was leaked since this process started, because the kernel never gave it back: rings that were dropped, on devices that

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  ENOSYS, EPERM, ENOMEM, too old a kernel ──► Err("… in words")   the POSIX engine takes over, the same semantics
-//!  else                                    ──► Ok(Capabilities)
+//!  else                                    ──► Ok(RingFeatures)
 //! ```
 //!
 //! Whether it is wanted is another question: the setting `io_uring`.
@@ -18,7 +18,7 @@ const DISABLED: &str = "/proc/sys/kernel/io_uring_disabled";
 
 /// What the kernel's io_uring has, beyond what we can't do without.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Capabilities {
+pub(crate) struct RingFeatures {
     /// Completions need not interrupt the thread that submitted (IORING_SETUP_COOP_TASKRUN, Linux 5.19).
     pub(crate) cooperative: bool,
     /// Completions are made when the one thread that submits asks for them (IORING_SETUP_DEFER_TASKRUN, Linux 6.1).
@@ -27,23 +27,23 @@ pub(crate) struct Capabilities {
 
 /// Why this process can't use io_uring, in words for a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused(String);
+pub(crate) struct NoRing(String);
 
-impl fmt::Display for Refused {
+impl fmt::Display for NoRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl Refused {
+impl NoRing {
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 /// What there is; the first call asks the kernel, all others get the same answer.
-pub(crate) fn probe() -> Result<&'static Capabilities, &'static Refused> {
-    static ANSWER: OnceLock<Result<Capabilities, Refused>> = OnceLock::new();
+pub(crate) fn probe() -> Result<&'static RingFeatures, &'static NoRing> {
+    static ANSWER: OnceLock<Result<RingFeatures, NoRing>> = OnceLock::new();
     ANSWER
         .get_or_init(|| {
             let answer = ask();
@@ -56,16 +56,16 @@ pub(crate) fn probe() -> Result<&'static Capabilities, &'static Refused> {
         .as_ref()
 }
 
-fn ask() -> Result<Capabilities, Refused> {
-    let ring = IoUring::new(2).map_err(|error| Refused(in_words(&error)))?;
+fn ask() -> Result<RingFeatures, NoRing> {
+    let ring = IoUring::new(2).map_err(|error| NoRing(in_words(&error)))?;
     // Waiting with a deadline. What came before it (single mapping, no dropped completions) is there as well.
     if !ring.params().is_feature_ext_arg() {
-        return Err(Refused(too_old("5.11", "can't wait with a deadline")));
+        return Err(NoRing(too_old("5.11", "can't wait with a deadline")));
     }
     let mut probe = Probe::new();
     ring.submitter()
         .register_probe(&mut probe)
-        .map_err(|error| Refused(format!("the kernel does not say what it can do: {error}")))?;
+        .map_err(|error| NoRing(format!("the kernel does not say what it can do: {error}")))?;
     let needed = [
         ("READ", opcode::Read::CODE),
         ("WRITE", opcode::Write::CODE),
@@ -74,9 +74,9 @@ fn ask() -> Result<Capabilities, Refused> {
         ("ASYNC_CANCEL", opcode::AsyncCancel::CODE),
     ];
     if let Some((name, _)) = needed.iter().find(|(_, code)| !probe.is_supported(*code)) {
-        return Err(Refused(too_old("5.11", &format!("lacks IORING_OP_{name}"))));
+        return Err(NoRing(too_old("5.11", &format!("lacks IORING_OP_{name}"))));
     }
-    Ok(Capabilities {
+    Ok(RingFeatures {
         cooperative: sets_up(IoUring::builder().setup_coop_taskrun().setup_taskrun_flag()),
         deferred: sets_up(
             IoUring::builder()

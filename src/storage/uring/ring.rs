@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::fixed::{BUFFER_MAX_BYTES, FileSlot, FixedFiles, FixedRegions};
-use super::probe::{Capabilities, probe};
+use super::probe::{RingFeatures, probe};
 use super::reaper;
 use super::request::{Moved, Part, Progress, Request, Step, Target};
 use crate::in_flight::{ContextError, ContextKind, Finished, InFlight};
@@ -71,11 +71,11 @@ struct Flight<T> {
 
 /// Requests in flight through one io_uring; `T` owns the memory and the descriptors of a request.
 pub(crate) struct Ring<T: Send + 'static> {
-    inner: ManuallyDrop<Box<Inner<T>>>,
+    inner: ManuallyDrop<Box<RingParts<T>>>,
 }
 
 /// What outlives a ring that is dropped with requests in flight.
-pub(super) struct Inner<T> {
+pub(super) struct RingParts<T> {
     /// Closed first, when nothing is in flight; a forked child closes nothing.
     kernel: Here<IoUring>,
     in_flight: InFlight<Flight<T>>,
@@ -90,7 +90,7 @@ pub(super) struct Inner<T> {
 
 // SAFETY: the addresses in a `Flight` are the kernel's to use; here they are only kept. Their memory belongs to `T`, which is `Send`. A ring for
 // one thread is only used by private code that keeps it there, and another thread's call fails with EEXIST and touches nothing.
-unsafe impl<T: Send> Send for Inner<T> {}
+unsafe impl<T: Send> Send for RingParts<T> {}
 
 impl<T: Send + 'static> Ring<T> {
     /// Sets up a ring.
@@ -118,7 +118,7 @@ impl<T: Send + 'static> Ring<T> {
                 .map_or(0, |()| places),
         };
         Ok(Self {
-            inner: ManuallyDrop::new(Box::new(Inner {
+            inner: ManuallyDrop::new(Box::new(RingParts {
                 kernel: Here::new(kernel),
                 in_flight: InFlight::new(depth, ContextKind::Opaque),
                 again: VecDeque::with_capacity(depth as usize),
@@ -311,7 +311,7 @@ impl<T> Ended<'_, T> {
 
 /// Room for one request in a ring.
 pub(crate) struct Room<'a, T> {
-    inner: &'a mut Inner<T>,
+    inner: &'a mut RingParts<T>,
 }
 
 impl<T> Room<'_, T> {
@@ -377,7 +377,7 @@ fn forget_it<T>(ended: Ended<'_, T>, _: Moved) {
     drop(ended);
 }
 
-impl<T: Send> reaper::Orphan for Inner<T> {
+impl<T: Send> reaper::Orphan for RingParts<T> {
     fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
@@ -395,7 +395,7 @@ impl<T: Send> reaper::Orphan for Inner<T> {
     }
 }
 
-impl<T> Inner<T> {
+impl<T> RingParts<T> {
     #[inline]
     fn is_fine(&self) -> bool {
         self.broken.is_none() && self.kernel.owner().is_here()
@@ -586,7 +586,7 @@ impl<T: Send + 'static> fmt::Debug for Ring<T> {
 }
 
 /// The completion queue has twice the entries of the submission queue: room for each request and its cancellation.
-fn set_up(depth: u32, one_thread: bool, capabilities: &Capabilities) -> io::Result<IoUring> {
+fn set_up(depth: u32, one_thread: bool, capabilities: &RingFeatures) -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     if one_thread && capabilities.deferred {
         builder.setup_single_issuer().setup_defer_taskrun();

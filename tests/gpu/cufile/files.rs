@@ -6,7 +6,7 @@ use std::ffi::{c_int, c_void};
 use std::path::Path;
 use std::ptr;
 
-use fabricast::storage::cufile::{Batch, BatchEntry, BatchEvent, CuFile, Opcode};
+use fabricast::storage::cufile::{CuFile, CuFileBatch, CuFileBatchEntry, CuFileBatchEvent, Opcode};
 use fabricast::storage::{
     BackEnd, BackEndChoice, CompatMode, Defaults, DeviceMemory, DirectIo, FileErrorKind,
     FileHandle, IoBuf, IoOptions, OpenOptions, Place, ThreadPool, bounce_buffers_clear,
@@ -374,8 +374,8 @@ fn the_handle_of_cufile_is_that_of_the_file() {
 
         // It keeps its file open.
         memory.keep().0.fill(&[0; 64 * KIB]);
-        let mut batch: Batch<()> = handle.cufile().batch(1).unwrap();
-        let entry = BatchEntry {
+        let mut batch: CuFileBatch<()> = handle.cufile().batch(1).unwrap();
+        let entry = CuFileBatchEntry {
             opcode: Opcode::Read,
             handle: handle.clone(),
             base: memory.keep().0.base(),
@@ -391,7 +391,7 @@ fn the_handle_of_cufile_is_that_of_the_file() {
         while batch.outstanding() > 0 {
             batch.poll(1, SOON, &mut events).unwrap();
         }
-        let [BatchEvent::Done { result, .. }] = &events[..] else {
+        let [CuFileBatchEvent::Done { result, .. }] = &events[..] else {
             panic!("{events:?}");
         };
         assert_eq!(result.as_ref().unwrap(), &(32 * KIB));

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use fabricast::storage::cufile::{
-    AsyncRequest, Batch, BatchEntry, BatchEvent, BatchStatus, BufferFlags, BufferRegistration,
-    CuFile, CuFileError, CuFileStatus, Failure, Handle, Opcode, Stream, StreamFlags, leaked,
+    AsyncRequest, BatchStatus, BufferFlags, BufferRegistration, CuFile, CuFileBatch,
+    CuFileBatchEntry, CuFileBatchEvent, CuFileError, CuFileStatus, Failure, Handle, Opcode, Stream,
+    StreamFlags, leaked,
 };
 
 use super::fake::{BatchMode, Fake, NEWEST, in_child};
@@ -87,13 +88,13 @@ impl Rig {
         guard.expect("registered")
     }
 
-    fn batch(&self, entries: u32) -> Batch<Owned> {
+    fn batch(&self, entries: u32) -> CuFileBatch<Owned> {
         self.cufile.batch(entries).expect("set up")
     }
 
-    fn entries(&self, count: usize) -> Vec<BatchEntry<Owned>> {
+    fn entries(&self, count: usize) -> Vec<CuFileBatchEntry<Owned>> {
         (0..count)
-            .map(|index| BatchEntry {
+            .map(|index| CuFileBatchEntry {
                 opcode: Opcode::Read,
                 handle: self.handle.clone(),
                 base: self.memory.base(),
@@ -379,11 +380,11 @@ fn a_stream_holds_so_many_and_no_more() {
 }
 
 /// Cookies and results, in order of the cookies.
-fn done(events: Vec<BatchEvent<Owned>>) -> Vec<(u64, BatchStatus, Result<usize, Failure>)> {
+fn done(events: Vec<CuFileBatchEvent<Owned>>) -> Vec<(u64, BatchStatus, Result<usize, Failure>)> {
     let mut done: Vec<_> = events
         .into_iter()
         .map(|event| match event {
-            BatchEvent::Done {
+            CuFileBatchEvent::Done {
                 cookie,
                 status,
                 result,
@@ -485,13 +486,13 @@ fn a_timed_out_entry_is_kept_until_it_is_reported_over() {
         unsafe { batch.submit(rig.entries(1)) }.unwrap();
         let events = collect(&mut batch, 1);
         assert!(
-            matches!(events[..], [BatchEvent::TimedOut { cookie: 0 }]),
+            matches!(events[..], [CuFileBatchEvent::TimedOut { cookie: 0 }]),
             "{events:?}"
         );
         assert_eq!((batch.outstanding(), rig.memory.owners()), (1, 2));
         let events = collect(&mut batch, 1);
         assert!(
-            matches!(events[..], [BatchEvent::Released { cookie: 0, .. }]),
+            matches!(events[..], [CuFileBatchEvent::Released { cookie: 0, .. }]),
             "{events:?}"
         );
         drop(events);

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fabricast::storage::cufile::{
-    AsyncRequest, Batch, BatchEntry, BatchEvent, BufferFlags, CuFile, CuFileError, CuFileStatus,
-    GpuPaths, Handle, IoVec, Opcode, StatsLevel, StreamFlags,
+    AsyncRequest, BufferFlags, CuFile, CuFileBatch, CuFileBatchEntry, CuFileBatchEvent,
+    CuFileError, CuFileStatus, GpuPaths, Handle, IoVec, Opcode, StatsLevel, StreamFlags,
 };
 
 use super::gpu::Gpu;
@@ -295,7 +295,7 @@ fn streams(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
 }
 
 /// Polls until so many are over.
-pub(crate) fn collect<K>(batch: &mut Batch<K>, count: usize) -> Vec<BatchEvent<K>> {
+pub(crate) fn collect<K>(batch: &mut CuFileBatch<K>, count: usize) -> Vec<CuFileBatchEvent<K>> {
     let (mut events, until) = (Vec::new(), Instant::now() + SOON);
     while events.len() < count {
         assert!(Instant::now() < until, "{} of {count} events", events.len());
@@ -310,7 +310,7 @@ pub(crate) fn collect<K>(batch: &mut Batch<K>, count: usize) -> Vec<BatchEvent<K
 fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     let content = pattern(256 * KIB, 6);
     let handle = file(cufile, at, &content, libc::O_DIRECT);
-    let mut batch: Batch<usize> = cufile.batch(8).expect("set up");
+    let mut batch: CuFileBatch<usize> = cufile.batch(8).expect("set up");
     let memory = gpu.alloc(256 * KIB);
     let mut host = Pages::new(256 * KIB);
     for (base, registered) in [
@@ -332,7 +332,7 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
         // Twice: a batch is used again when its entries are over.
         for _ in 0..2 {
             let part = 32 * KIB;
-            let entries = (0..8).map(|index| BatchEntry {
+            let entries = (0..8).map(|index| CuFileBatchEntry {
                 opcode: Opcode::Read,
                 handle: handle.clone(),
                 base,
@@ -347,7 +347,7 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
             assert_eq!(batch.outstanding(), 8);
             let mut seen = Vec::new();
             for event in collect(&mut batch, 8) {
-                let BatchEvent::Done {
+                let CuFileBatchEvent::Done {
                     cookie,
                     result,
                     keep,
@@ -366,7 +366,7 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     }
     assert!(memory.bytes() == content, "GPU memory");
     assert!(host.bytes() == content, "host memory");
-    let write = BatchEntry {
+    let write = CuFileBatchEntry {
         opcode: Opcode::Write,
         handle: handle.clone(),
         base: memory.base(),
@@ -380,7 +380,7 @@ fn batches(cufile: &'static CuFile, gpu: &Gpu, at: &Path) {
     unsafe { batch.submit(vec![write]) }.expect("submitted");
     let events = collect(&mut batch, 1);
     assert!(
-        matches!(&events[..], [BatchEvent::Done { cookie: 7, result: Ok(n), .. }] if *n == 64 * KIB)
+        matches!(&events[..], [CuFileBatchEvent::Done { cookie: 7, result: Ok(n), .. }] if *n == 64 * KIB)
     );
     assert_eq!(batch.strays(), 0);
     batch.destroy().expect("nothing is left");

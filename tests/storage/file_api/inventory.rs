@@ -46,7 +46,7 @@ impl Inventory {
             .count();
         let (module, name) = (parts[..modules].join("::"), parts[modules..].join("::"));
         self.items.iter().any(|(there, item)| {
-            // Modules that are private are left out of a path: `cufile::Batch` lies in cufile::batch. Those that are public are
+            // Modules that are private are left out of a path: `cufile::CuFileBatch` lies in cufile::batch. Those that are public are
             // not: nothing of `cufile` is named without it.
             let inside = there == &module || there.starts_with(&format!("{module}::"));
             let at_root = module.is_empty() && !there.starts_with("cufile");

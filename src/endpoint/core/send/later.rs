@@ -10,7 +10,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::connection::State;
 use crate::endpoint::protocol::wire::WindowId;
-use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::line::{HoldsPiece, Over, Posting};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
@@ -192,7 +192,7 @@ impl<L: Link> TakesLater for SendCore<L> {
         &mut self,
         _: ConnectionId,
         into: Destination,
-    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)> {
+    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
         self.lease_destination(into)
     }
 

@@ -15,7 +15,7 @@ use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{Link, LinkConn, PostRefused, RemoteRange};
 use crate::endpoint::protocol::connection::{State, Violation};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
-use crate::endpoint::windows::destination::{Destination, LeasedDestination, Run};
+use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
 use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
 use crate::endpoint::windows::window::{
@@ -142,7 +142,7 @@ impl<L: Link> SendCore<L> {
     pub(super) fn lease_destination(
         &mut self,
         into: Destination,
-    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)> {
+    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
         let scope = self.scoped.scope();
         if let Some(desc) = self.outgoing.lease_shared(into.region(), scope) {
             let (into, run) = into.leased_elsewhere(desc);
@@ -159,7 +159,7 @@ impl<L: Link> SendCore<L> {
     fn register_destination(
         &mut self,
         into: Destination,
-    ) -> Result<(LeasedDestination, Run, bool), (SendErrorKind, Destination)> {
+    ) -> Result<(LeasedDestination, DestinationRun, bool), (SendErrorKind, Destination)> {
         let registrar = self.conn.as_ref().and_then(LinkConn::registrar);
         if let Some(registrar) = registrar.filter(|_| self.scoped.misses(into.region())) {
             if let Err(error) = self.scoped.register(into.region(), registrar) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! subscriber (initiator):  ask ─► Subscribe n ──────► publisher (acceptor): asks the endpoint
-//!                          answered ◄──────── Answer n
+//!                          answered ◄──────── PendingAnswer n
 //! ```
 //!
 //! The next request follows only the answer to the last one, so of each side at most [`SUBSCRIPTION_MESSAGES_MAX`] message is ever
@@ -38,7 +38,7 @@ pub(super) struct Subscriptions {
     /// Requests of the peer so far.
     heard: u64,
     /// The last of them.
-    answer: Option<Answer>,
+    answer: Option<PendingAnswer>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ enum Question {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Answer {
+enum PendingAnswer {
     /// The endpoint is to be asked.
     New(SubscriptionRequest),
     Asked(SubscriptionRequest),
@@ -104,16 +104,16 @@ impl Subscriptions {
             return Err(Violation::OutOfTurn("a subscription out of its turn"));
         }
         self.heard = number;
-        self.answer = Some(Answer::New(request));
+        self.answer = Some(PendingAnswer::New(request));
         Ok(())
     }
 
     /// What the endpoint says to the request that it was asked.
     pub(super) fn give(&mut self, outcome: SubscriptionOutcome, next: u64) {
-        if let Some(Answer::Asked(request)) = self.answer {
+        if let Some(PendingAnswer::Asked(request)) = self.answer {
             let tag = request.tag;
             let answer = SubscriptionAnswer { tag, outcome, next };
-            self.answer = Some(Answer::Given(answer));
+            self.answer = Some(PendingAnswer::Given(answer));
         }
     }
 
@@ -122,11 +122,11 @@ impl Subscriptions {
     /// What is to be done; `may_send`: messages can go out now.
     pub(super) fn next_action(&mut self, may_send: bool) -> Option<SubscriptionAction> {
         match self.answer {
-            Some(Answer::New(request)) => {
-                self.answer = Some(Answer::Asked(request));
+            Some(PendingAnswer::New(request)) => {
+                self.answer = Some(PendingAnswer::Asked(request));
                 return Some(SubscriptionAction::Asked(request));
             }
-            Some(Answer::Given(answer)) if may_send => {
+            Some(PendingAnswer::Given(answer)) if may_send => {
                 self.answer = None;
                 let number = self.heard;
                 let control = Control::SubscriptionAnswer { number, answer };

@@ -40,9 +40,9 @@ pub(crate) enum WindowAction {
 pub(super) struct Windows {
     exposed: u64,
     waiting: VecDeque<Revocation>,
-    current: Option<(Revocation, Stage)>,
+    current: Option<(Revocation, RevokeStage)>,
     revoked: RevokedSet,
-    answer: Option<Answer>,
+    answer: Option<RevokeAnswer>,
     /// Writes with immediate data that this side posted.
     immediates: u64,
 }
@@ -54,7 +54,7 @@ struct Revocation {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum RevokeStage {
     /// The peer was told, and has not answered.
     Asked,
     /// It has answered; the registration is to be closed.
@@ -63,7 +63,7 @@ enum Stage {
 
 /// The peer has revoked a window and waits.
 #[derive(Debug, Clone, Copy)]
-struct Answer {
+struct RevokeAnswer {
     window: WindowId,
     told: bool,
     /// Operations that still use it; `None` until the endpoint has said.
@@ -86,8 +86,8 @@ impl Windows {
 
     pub(super) fn on_ack(&mut self, window: WindowId) -> Result<(), Violation> {
         match &mut self.current {
-            Some((revocation, stage @ Stage::Asked)) if revocation.window == window => {
-                *stage = Stage::Answered;
+            Some((revocation, stage @ RevokeStage::Asked)) if revocation.window == window => {
+                *stage = RevokeStage::Answered;
                 Ok(())
             }
             _ => Err(Violation::OutOfTurn("an answer to no revocation")),
@@ -99,7 +99,7 @@ impl Windows {
             .current
             .iter()
             .filter_map(|(revocation, stage)| match stage {
-                Stage::Asked => revocation.deadline,
+                RevokeStage::Asked => revocation.deadline,
                 _ => None,
             });
         let waiting = self.waiting.iter().filter_map(|waiting| waiting.deadline);
@@ -120,7 +120,7 @@ impl Windows {
         if self.revoked.runs() > WINDOWS_MAX as usize + 1 {
             return Err(Violation::OutOfTurn("more windows than there may be"));
         }
-        self.answer = Some(Answer {
+        self.answer = Some(RevokeAnswer {
             window,
             told: false,
             users: None,
@@ -187,8 +187,8 @@ impl Windows {
     fn next_revocation(&mut self, may_send: bool) -> Option<WindowAction> {
         match self.current {
             None => self.begin(may_send),
-            Some((_, Stage::Asked)) => None,
-            Some((Revocation { window, .. }, Stage::Answered)) => {
+            Some((_, RevokeStage::Asked)) => None,
+            Some((Revocation { window, .. }, RevokeStage::Answered)) => {
                 self.current = None;
                 Some(WindowAction::Release(window))
             }
@@ -200,7 +200,7 @@ impl Windows {
             return None;
         }
         let next = self.waiting.pop_front()?;
-        self.current = Some((next, Stage::Asked));
+        self.current = Some((next, RevokeStage::Asked));
         Some(WindowAction::Send(Control::Revoke {
             window: next.window.0,
         }))

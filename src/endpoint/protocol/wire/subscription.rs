@@ -78,7 +78,7 @@ pub(crate) const PUBLICATION_LEN: usize = 16;
 
 /// What stands in front of the header of each publication. The same for all its subscribers, so that they share one header slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Publication {
+pub(crate) struct PublicationPrefix {
     pub(crate) tag: u64,
     /// Counts the publications of the tag, from 0; a gap was dropped.
     pub(crate) number: u64,
@@ -93,7 +93,7 @@ struct PublicationWire {
 
 const _: () = assert!(size_of::<PublicationWire>() == PUBLICATION_LEN);
 
-impl Publication {
+impl PublicationPrefix {
     pub(crate) fn encode(&self) -> [u8; PUBLICATION_LEN] {
         let wire = PublicationWire {
             tag: self.tag.into(),
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn a_publication_begins_with_these_bytes() {
-        let publication = Publication {
+        let publication = PublicationPrefix {
             tag: 0x0102_0304_0506_0708,
             number: 0x1112_1314_1516_1718,
         };
@@ -167,9 +167,9 @@ mod tests {
             8, 7, 6, 5, 4, 3, 2, 1, 0x18, 0x17, 0x16, 0x15, 0x14, 0x13, 0x12, 0x11,
         ];
         assert_eq!(publication.encode(), expected);
-        assert_eq!(Publication::parse(&expected), Ok(publication));
+        assert_eq!(PublicationPrefix::parse(&expected), Ok(publication));
         let short = WireError::Short { len: 15, need: 16 };
-        assert_eq!(Publication::parse(&expected[..15]), Err(short));
+        assert_eq!(PublicationPrefix::parse(&expected[..15]), Err(short));
     }
 
     #[test]
