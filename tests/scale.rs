@@ -334,7 +334,7 @@ fn sending_process() {
     assert_eq!(hear().as_deref(), Some("close"));
     senders
         .iter_mut()
-        .for_each(|s| s.endpoint.begin_close(after(LIMIT)));
+        .for_each(|s| s.endpoint.begin_close(after(patient(LIMIT))));
     until_all("closed", &mut senders, &pool, |s| {
         send_end(&s.events).is_some()
     });

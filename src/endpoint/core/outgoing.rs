@@ -165,7 +165,7 @@ impl Header<'_> {
 }
 
 /// What a message needs of the connection that it goes out on.
-pub(crate) struct Lane<'a, C> {
+pub(crate) struct PostingContext<'a, C> {
     pub(crate) conn: Option<&'a C>,
     pub(crate) scoped: &'a mut ScopedRegistrations,
     /// Of the header slots, for this connection.
@@ -396,7 +396,7 @@ impl Outgoing {
         mut payload: Payload,
         header: Header<'_>,
         key: u64,
-        mut lane: Lane<'_, C>,
+        mut lane: PostingContext<'_, C>,
     ) -> Result<usize, (SendErrorKind, Payload)> {
         let held = match header {
             Header::Bytes(header) => self.hold(&mut payload, header, key, &mut lane),
@@ -416,7 +416,7 @@ impl Outgoing {
         mut payload: Payload,
         mut header: Header<'_>,
         key: u64,
-        mut lane: Lane<'_, C>,
+        mut lane: PostingContext<'_, C>,
     ) -> Result<usize, (SendErrorKind, Payload)> {
         let wire = payload.wire_mut();
         let held = match &mut header {
@@ -440,7 +440,7 @@ impl Outgoing {
         payload: &mut Payload,
         header: &[u8],
         key: u64,
-        lane: &mut Lane<'_, C>,
+        lane: &mut PostingContext<'_, C>,
     ) -> Result<MessageParts, SendErrorKind> {
         if self.goes_in_front(payload, header) {
             let prefix = self.prefix(header);
@@ -457,7 +457,7 @@ impl Outgoing {
         payload: &mut Payload,
         header: &mut PreparedHeader,
         key: u64,
-        lane: &mut Lane<'_, C>,
+        lane: &mut PostingContext<'_, C>,
     ) -> Result<MessageParts, SendErrorKind> {
         let Some(slot) = &mut header.slot else {
             return self.hold(payload, &[], key, lane);
@@ -488,7 +488,7 @@ impl Outgoing {
         &mut self,
         header: &[&[u8]],
         payload: &mut Payload,
-        lane: &mut Lane<'_, C>,
+        lane: &mut PostingContext<'_, C>,
     ) -> Result<MessageParts, SendErrorKind> {
         let len = match payload.begin_front(header) {
             Ok(len) => len,
@@ -517,7 +517,7 @@ impl Outgoing {
         &mut self,
         slot: Option<TakenSlot>,
         payload: &Payload,
-        lane: &mut Lane<'_, C>,
+        lane: &mut PostingContext<'_, C>,
     ) -> Result<MessageParts, SendErrorKind> {
         if let Some(slot) = slot.as_ref().filter(|_| !self.travels_alone(payload)) {
             lane.iov
@@ -549,7 +549,7 @@ impl Outgoing {
         payload: Payload,
         header: &[u8],
         key: u64,
-        lane: Lane<'_, C>,
+        lane: PostingContext<'_, C>,
     ) -> Result<LongOp, (SendErrorKind, Payload)> {
         // Whatever the shape is: it is written as one run.
         let prefix = self.prefix(header);
@@ -591,7 +591,7 @@ impl Outgoing {
     fn lease_long<C: LinkConn>(
         &self,
         payload: &Payload,
-        lane: Lane<'_, C>,
+        lane: PostingContext<'_, C>,
         runs: &mut Vec<Run>,
     ) -> Result<(Leases, Vec<HeldDescriptor>), SendErrorKind> {
         let scope = lane.scoped.scope();
@@ -876,7 +876,7 @@ fn place<C, T>(
     payload: Payload,
     held: MessageParts,
     key: u64,
-    lane: &Lane<'_, C>,
+    lane: &PostingContext<'_, C>,
 ) -> usize {
     let Some(vacant) = slab.vacant() else {
         unreachable!("the core counts what is in flight, and its slab has room for that");
@@ -1026,12 +1026,17 @@ fn register_here<C: LinkConn>(
 }
 
 /// What stands in the way of a send, for the caller.
-pub(crate) fn refusal(blocked: connection::Blocked, reason: Option<CloseReason>) -> SendErrorKind {
+pub(crate) fn refusal(
+    blocked: connection::SendBlocked,
+    reason: Option<CloseReason>,
+) -> SendErrorKind {
     match (blocked, reason) {
         (_, Some(reason)) => SendErrorKind::Closed(reason),
-        (connection::Blocked::NotConnected, None) => SendErrorKind::WouldBlock(Blocked::Connecting),
-        (connection::Blocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
-        (connection::Blocked::Long, None) => SendErrorKind::WouldBlock(Blocked::LongMessage),
+        (connection::SendBlocked::NotConnected, None) => {
+            SendErrorKind::WouldBlock(Blocked::Connecting)
+        }
+        (connection::SendBlocked::NoCredit, None) => SendErrorKind::WouldBlock(Blocked::Credits),
+        (connection::SendBlocked::Long, None) => SendErrorKind::WouldBlock(Blocked::LongMessage),
         (_, None) => SendErrorKind::Closing,
     }
 }

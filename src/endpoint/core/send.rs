@@ -16,7 +16,7 @@ use crate::endpoint::core::control::{
     post_control,
 };
 use crate::endpoint::core::jiffies::Jiffies;
-use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing};
+use crate::endpoint::core::outgoing::{self, DataOp, Header, Outgoing, PostingContext};
 use crate::endpoint::core::pair::{HeaderOp, Stalled};
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{ConnectionInfo, DeadlinePolicy, Inject, Level, SendEvent};
@@ -109,7 +109,7 @@ enum PieceOp {
 }
 
 /// An operation in flight, with everything that must stay alive until it is over.
-enum Op {
+enum SendOp {
     Data(DataOp),
     /// Of a message whose payload follows in another.
     Header(HeaderOp),
@@ -122,7 +122,7 @@ enum Op {
     },
 }
 
-impl Op {
+impl SendOp {
     fn data(&self) -> Option<&DataOp> {
         match self {
             Self::Data(op) => Some(op),
@@ -154,7 +154,7 @@ pub(crate) struct SendCore<L: Link> {
     /// The provider's endpoint; gone once it is closed. Closed before anything below is dropped (`Drop`).
     conn: Option<L::Conn>,
     peer_addr: PeerAddr,
-    in_flight: InFlight<Op>,
+    in_flight: InFlight<SendOp>,
     /// Of their own: they are larger than sends.
     one_sided: InFlight<OneSided>,
     /// Sends and one-sided operations in flight, control messages not counted.
@@ -398,7 +398,7 @@ impl<L: Link> SendCore<L> {
 
     /// Keys of sends in flight.
     pub(crate) fn pending(&self) -> Vec<u64> {
-        let data = self.in_flight.iter().filter_map(Op::data);
+        let data = self.in_flight.iter().filter_map(SendOp::data);
         let one_sided = self.one_sided.iter().chain(self.line.ops());
         let one_sided = one_sided.map(|op| op.key);
         let long = self.long.iter().map(|op| op.key);
@@ -443,7 +443,7 @@ impl<L: Link> SendCore<L> {
         iov: &mut IovList,
     ) -> Result<usize, (SendErrorKind, Payload)> {
         let posted = self.posted_at();
-        let lane = Lane {
+        let lane = PostingContext {
             conn: self.conn.as_ref(),
             scoped: &mut self.scoped,
             header_desc: self.header_desc.desc(),
@@ -451,7 +451,7 @@ impl<L: Link> SendCore<L> {
             posted,
             iov,
         };
-        let slab = (&mut self.in_flight, Op::Data);
+        let slab = (&mut self.in_flight, SendOp::Data);
         self.outgoing
             .load(slab, payload, Header::Bytes(header), key, lane)
     }
@@ -471,7 +471,7 @@ impl<L: Link> SendCore<L> {
         Ok(len)
     }
 
-    fn blocked(&self, blocked: connection::Blocked) -> SendErrorKind {
+    fn blocked(&self, blocked: connection::SendBlocked) -> SendErrorKind {
         match outgoing::refusal(blocked, self.machine.close_reason()) {
             SendErrorKind::Closed(_) if self.between => {
                 SendErrorKind::WouldBlock(Blocked::Connecting)
@@ -522,7 +522,7 @@ impl<L: Link> SendCore<L> {
     /// Takes a post back that the provider did not take.
     #[cold]
     fn undo_post(&mut self, context: usize, refused: PostRefused) -> SendError {
-        let Op::Data(mut op) = self.in_flight.abort(context) else {
+        let SendOp::Data(mut op) = self.in_flight.abort(context) else {
             unreachable!("the context is the one of `post`");
         };
         let (key, payload) = self.outgoing.end(&mut op);
@@ -747,7 +747,7 @@ impl<L: Link> SendCore<L> {
         };
         match (finished.op(), &error) {
             // What most of them are, without a move.
-            (Some(Op::Data(op)), None) if op.header.is_none() => {
+            (Some(SendOp::Data(op)), None) if op.header.is_none() => {
                 let (key, payload) = self.outgoing.end(op);
                 finished.clear_away();
                 self.count_sent();
@@ -786,21 +786,23 @@ impl<L: Link> SendCore<L> {
     /// An operation is over that is no plain send.
     fn on_over(
         &mut self,
-        op: Option<Op>,
+        op: Option<SendOp>,
         len: usize,
         data: Option<u64>,
         error: Option<Box<CompletionError>>,
         events: &mut Vec<SendEvent>,
     ) {
         match op {
-            Some(Op::Data(op)) if op.header.is_some() => self.on_payload_sent(op, error, events),
-            Some(Op::Data(op)) => self.on_sent(op, error, events),
-            Some(Op::Header(op)) => self.on_header_sent(op, error, events),
-            Some(Op::ControlSend { kind, .. }) => match error {
+            Some(SendOp::Data(op)) if op.header.is_some() => {
+                self.on_payload_sent(op, error, events)
+            }
+            Some(SendOp::Data(op)) => self.on_sent(op, error, events),
+            Some(SendOp::Header(op)) => self.on_header_sent(op, error, events),
+            Some(SendOp::ControlSend { kind, .. }) => match error {
                 None => self.machine.on_control_done(kind),
                 Some(error) => self.machine.on_lost(Some(error.errno)),
             },
-            Some(Op::ControlReceive { buffer }) => match error {
+            Some(SendOp::ControlReceive { buffer }) => match error {
                 None => self.on_control(&buffer, len, data),
                 Some(error) => self.on_control_receive_failed(error.errno),
             },
@@ -1002,7 +1004,7 @@ impl<L: Link> SendCore<L> {
             return;
         };
         let (base, len, desc) = (buffer.as_mut_ptr(), buffer.len(), self.control_desc.desc());
-        let Ok(context) = self.in_flight.begin(Op::ControlReceive { buffer }) else {
+        let Ok(context) = self.in_flight.begin(SendOp::ControlReceive { buffer }) else {
             return;
         };
         let Some(conn) = &self.conn else {
@@ -1038,7 +1040,7 @@ impl<L: Link> SendCore<L> {
             &mut self.in_flight,
             (&self.control, &self.control_desc),
             (cq_data, body),
-            |kind, _buffer| Op::ControlSend { kind, _buffer },
+            |kind, _buffer| SendOp::ControlSend { kind, _buffer },
         )
     }
 
@@ -1056,7 +1058,7 @@ impl<L: Link> SendCore<L> {
         }
         let mut earliest = None;
         let mut any_late = false;
-        let data = self.in_flight.iter_mut().filter_map(Op::timed);
+        let data = self.in_flight.iter_mut().filter_map(SendOp::timed);
         let one_sided = self.one_sided.iter_mut().chain(self.line.ops_mut());
         let one_sided = one_sided.map(|op| (op.key, &mut op.posted));
         let long = self.long.iter_mut().map(|op| (op.key, &mut op.posted));
@@ -1281,7 +1283,7 @@ impl<L: Link> SendCore<L> {
         let in_flight = std::mem::replace(&mut self.in_flight, empty);
         let empty = InFlight::second(0, ContextKind::Opaque);
         let one_sided = std::mem::replace(&mut self.one_sided, empty);
-        let data = in_flight.iter().filter_map(Op::data);
+        let data = in_flight.iter().filter_map(SendOp::data);
         let mut ops: Vec<_> = data.map(|op| (op.sequence, op.key)).collect();
         ops.sort_unstable();
         let keys = one_sided

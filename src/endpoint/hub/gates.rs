@@ -8,7 +8,7 @@ use std::num::NonZeroUsize;
 use super::sends::Sends;
 use super::{Hub, Operation, Peer};
 use crate::buffer::{GateError, Payload};
-use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane};
+use crate::endpoint::core::outgoing::{self, DataOp, Header, PostingContext};
 use crate::endpoint::core::pair::Stalled;
 use crate::endpoint::event::ReceiveEvent;
 use crate::endpoint::id::ConnectionId;
@@ -106,7 +106,7 @@ impl<L: Link> Hub<L> {
         };
         let mut iov = IovList::new();
         let gated = payload.is_gated();
-        let lane = Lane {
+        let lane = PostingContext {
             conn: Some(&peer.link),
             scoped: &mut peer.scoped,
             header_desc: own.header_desc(),

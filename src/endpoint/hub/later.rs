@@ -21,7 +21,7 @@ use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::line::{HoldsOneSided, Line, Over, PIECES_IN_FLIGHT, Posting};
-use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
+use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::passage::{Piece, Slots};
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::{Blocked, CompletionError, SendErrorKind};
@@ -130,7 +130,7 @@ impl<L: Link> Hub<L> {
             return Err((kind, payload));
         }
         if !waits && !self.account.later.has_line(id) {
-            let wanted = Wanted::write(place, &payload, data.is_some());
+            let wanted = OneSidedRequest::write(place, &payload, data.is_some());
             return match self.admit_later(&wanted) {
                 Ok(remote) => {
                     let how = How::write(remote, place, data, level);
@@ -163,7 +163,7 @@ impl<L: Link> Hub<L> {
             return Err((kind, into));
         }
         if !staged && !self.account.later.has_line(id) {
-            return match self.admit_later(&Wanted::read(place, &into)) {
+            return match self.admit_later(&OneSidedRequest::read(place, &into)) {
                 Ok(remote) => self.post_read(id, into, place.window.id(), remote, key),
                 Err(kind) => Err((kind, into)),
             };
@@ -351,7 +351,7 @@ impl<L: Link> TakesLater for Hub<L> {
         self.link.limits().rma
     }
 
-    fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+    fn admit_later(&self, wanted: &OneSidedRequest<'_>) -> Result<RemoteRange, SendErrorKind> {
         let id = wanted.place.window.connection();
         let peer = self
             .peers

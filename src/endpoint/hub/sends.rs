@@ -15,7 +15,9 @@ use crate::buffer::{HeaderSlotManager, Payload, WakerId};
 use crate::clock::Clock;
 use crate::contain::contain;
 use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane, Outgoing, PreparedHeader};
+use crate::endpoint::core::outgoing::{
+    self, DataOp, Header, Outgoing, PostingContext, PreparedHeader,
+};
 use crate::endpoint::core::pair::Stalled;
 use crate::endpoint::core::scoped::ScopedRegistrations;
 use crate::endpoint::event::{DeadlinePolicy, Inject, Level, ReceiveEvent};
@@ -246,7 +248,7 @@ impl Sends {
         payload: Payload,
         header: Header<'_>,
         key: u64,
-        lane: Lane<'_, C>,
+        lane: PostingContext<'_, C>,
     ) -> Result<usize, (SendErrorKind, Payload)> {
         self.outgoing.load_gated(slab, payload, header, key, lane)
     }
@@ -444,7 +446,7 @@ impl<L: Link> Hub<L> {
             return Err((SendErrorKind::NoConnection, payload));
         };
         let mut iov = IovList::new();
-        let lane = Lane {
+        let lane = PostingContext {
             conn: Some(&peer.link),
             scoped: &mut peer.scoped,
             header_desc: own.header_desc.desc(),

@@ -19,7 +19,7 @@ use crate::endpoint::protocol::connection::{
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
-use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
+use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
@@ -310,7 +310,7 @@ impl<L: Link> Hub<L> {
         level: Level,
         key: u64,
     ) -> Result<(), SendError> {
-        let wanted = Wanted::write(place, &payload, data.is_some());
+        let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
             Ok(remote) => {
@@ -367,7 +367,7 @@ impl<L: Link> Hub<L> {
         place: WindowPlace<'_>,
         key: u64,
     ) -> Result<(), ReadError> {
-        let wanted = Wanted::read(place, &into);
+        let wanted = OneSidedRequest::read(place, &into);
         let id = place.window.connection();
         match self.admit_one_sided(&wanted) {
             Ok(remote) => self.post_read(id, into, place.window.id(), remote, key),
@@ -417,7 +417,7 @@ impl<L: Link> Hub<L> {
     }
 
     /// Everything that can be said of an operation before anything is taken for it.
-    fn admit_one_sided(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+    fn admit_one_sided(&self, wanted: &OneSidedRequest<'_>) -> Result<RemoteRange, SendErrorKind> {
         let id = wanted.place.window.connection();
         let peer = self
             .peers

@@ -176,7 +176,7 @@ pub(crate) enum State {
 
 /// Why a data message can't be posted now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Blocked {
+pub(crate) enum SendBlocked {
     /// Not yet: a transmit now would crash inside the provider.
     NotConnected,
     /// The peer has granted no room.
@@ -697,7 +697,7 @@ impl Connection {
     /// # Errors
     ///
     /// As [`Connection::may_send`]; then nothing changes.
-    pub(crate) fn offer_long(&mut self, len: u64) -> Result<(), Blocked> {
+    pub(crate) fn offer_long(&mut self, len: u64) -> Result<(), SendBlocked> {
         let number = self.on_data_posted()?;
         self.long().offer(number, len);
         Ok(())
@@ -825,9 +825,9 @@ impl Connection {
     ///
     /// What stands in the way.
     #[inline]
-    pub(crate) fn may_use_window(&self) -> Result<(), Blocked> {
+    pub(crate) fn may_use_window(&self) -> Result<(), SendBlocked> {
         match self.may_send() {
-            Err(Blocked::NoCredit | Blocked::Long) => Ok(()),
+            Err(SendBlocked::NoCredit | SendBlocked::Long) => Ok(()),
             answer => answer,
         }
     }
@@ -838,7 +838,7 @@ impl Connection {
     ///
     /// What stands in the way; then nothing changes.
     #[inline]
-    pub(crate) fn on_window_posted(&mut self, immediate: bool) -> Result<(), Blocked> {
+    pub(crate) fn on_window_posted(&mut self, immediate: bool) -> Result<(), SendBlocked> {
         if immediate {
             self.on_data_posted()?;
             self.windows().on_immediate_posted();
@@ -940,16 +940,16 @@ impl Connection {
     ///
     /// What stands in the way.
     #[inline]
-    pub(crate) fn may_send(&self) -> Result<(), Blocked> {
+    pub(crate) fn may_send(&self) -> Result<(), SendBlocked> {
         match self.state {
-            State::Closed => Err(Blocked::Closed),
-            State::Closing => Err(Blocked::Closing),
-            State::Connecting | State::Accepting => Err(Blocked::NotConnected),
-            State::Established if !self.transmit => Err(Blocked::NotConnected),
+            State::Closed => Err(SendBlocked::Closed),
+            State::Closing => Err(SendBlocked::Closing),
+            State::Connecting | State::Accepting => Err(SendBlocked::NotConnected),
+            State::Established if !self.transmit => Err(SendBlocked::NotConnected),
             State::Established if self.long.as_ref().is_some_and(|long| long.is_sending()) => {
-                Err(Blocked::Long)
+                Err(SendBlocked::Long)
             }
-            State::Established if self.send.available() == 0 => Err(Blocked::NoCredit),
+            State::Established if self.send.available() == 0 => Err(SendBlocked::NoCredit),
             State::Established => Ok(()),
         }
     }
@@ -961,7 +961,7 @@ impl Connection {
     ///
     /// As [`Connection::may_send`]; then nothing changes.
     #[inline]
-    pub(crate) fn on_data_posted(&mut self) -> Result<u64, Blocked> {
+    pub(crate) fn on_data_posted(&mut self) -> Result<u64, SendBlocked> {
         self.may_send()?;
         let number = self.send.used() + u64::from(self.headers.sent);
         let taken = self.send.take();

@@ -14,7 +14,7 @@ use crate::endpoint::link::{LinkConn, RemoteRange, RmaLimits};
 use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::staging::{StagingRing, staged_segment};
 use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
-use crate::endpoint::windows::one_sided::{self, How, Local, Wanted};
+use crate::endpoint::windows::one_sided::{self, How, Local, OneSidedRequest};
 use crate::endpoint::windows::passage::{Given, Passage, Slots};
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::SendErrorKind;
@@ -75,7 +75,7 @@ pub(crate) trait TakesLater {
     fn rma_limits(&self) -> Option<RmaLimits>;
 
     /// Everything that can be said of an operation before anything is taken for it. Where it goes.
-    fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind>;
+    fn admit_later(&self, wanted: &OneSidedRequest<'_>) -> Result<RemoteRange, SendErrorKind>;
 
     /// Leases what is sent of a payload; true: by the lease that all share.
     fn lease_wire(
@@ -119,7 +119,7 @@ pub(crate) trait TakesLater {
         way: impl FnOnce(Payload) -> Result<Later, (SendErrorKind, Payload)>,
     ) -> Result<(), (SendErrorKind, Payload)> {
         let id = place.window.connection();
-        let wanted = Wanted::write(place, &payload, data.is_some());
+        let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let remote = match self.admit_later(&wanted) {
             Ok(remote) => remote,
             Err(kind) => return Err((kind, payload)),
@@ -172,7 +172,7 @@ pub(crate) trait TakesLater {
         slots: impl FnOnce(&Destination) -> Result<Option<Slots>, SendErrorKind>,
     ) -> Result<(), (SendErrorKind, Destination)> {
         let id = place.window.connection();
-        let wanted = Wanted::read(place, &into);
+        let wanted = OneSidedRequest::read(place, &into);
         let admitted = self.admit_later(&wanted);
         let admitted = admitted.and_then(|remote| Ok((remote, slots(&into)?)));
         let mut iov = IovList::new();

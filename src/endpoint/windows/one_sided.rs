@@ -183,7 +183,7 @@ fn seen(key: u64, into: Destination, error: Option<CompletionError>) -> WindowEv
 
 /// What an operation wants.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct OneSidedRequest<'a> {
     pub(crate) place: WindowPlace<'a>,
     pub(crate) len: u64,
     pub(crate) access: Access,
@@ -192,7 +192,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) immediate: bool,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> OneSidedRequest<'a> {
     #[inline]
     pub(crate) fn write(place: WindowPlace<'a>, payload: &Payload, immediate: bool) -> Self {
         Self {
@@ -222,7 +222,7 @@ pub(crate) fn check(
     machine: &Connection,
     connection: ConnectionId,
     rma: Option<&RmaLimits>,
-    wanted: &Wanted<'_>,
+    wanted: &OneSidedRequest<'_>,
 ) -> Result<RemoteRange, SendErrorKind> {
     let remote = check_in_pieces(machine, connection, rma, wanted)?;
     check_whole(rma, wanted.len, wanted.segments)?;
@@ -256,7 +256,7 @@ pub(crate) fn check_in_pieces(
     machine: &Connection,
     connection: ConnectionId,
     rma: Option<&RmaLimits>,
-    wanted: &Wanted<'_>,
+    wanted: &OneSidedRequest<'_>,
 ) -> Result<RemoteRange, SendErrorKind> {
     let WindowPlace { window, offset } = wanted.place;
     if window.connection != connection {

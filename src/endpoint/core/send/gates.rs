@@ -5,9 +5,9 @@
 
 use std::num::NonZeroUsize;
 
-use super::{Op, SendCore};
+use super::{SendCore, SendOp};
 use crate::buffer::{GateError, Payload};
-use crate::endpoint::core::outgoing::{self, DataOp, Header, Lane};
+use crate::endpoint::core::outgoing::{self, DataOp, Header, PostingContext};
 use crate::endpoint::core::pair::{self, PairOps, Stalled};
 use crate::endpoint::event::SendEvent;
 use crate::endpoint::link::Link;
@@ -45,7 +45,7 @@ impl<L: Link> SendCore<L> {
         let mut iov = IovList::new();
         let gated = payload.is_gated();
         let posted = self.posted_at();
-        let lane = Lane {
+        let lane = PostingContext {
             conn: self.conn.as_ref(),
             scoped: &mut self.scoped,
             header_desc: self.header_desc.desc(),
@@ -53,7 +53,7 @@ impl<L: Link> SendCore<L> {
             posted,
             iov: &mut iov,
         };
-        let slab = (&mut self.in_flight, Op::Data);
+        let slab = (&mut self.in_flight, SendOp::Data);
         let loaded = self
             .outgoing
             .load_gated(slab, payload, Header::Bytes(header), key, lane);
@@ -126,7 +126,7 @@ impl<L: Link> SendCore<L> {
         let (mut iov, desc) = (IovList::new(), self.header_desc.desc());
         let op = self.in_flight.get_mut(context).and_then(PairOps::data)?;
         let header = self.outgoing.lone_header(op, desc, &mut iov)?;
-        let Ok(first) = self.in_flight.begin(Op::Header(header)).map_err(drop) else {
+        let Ok(first) = self.in_flight.begin(SendOp::Header(header)).map_err(drop) else {
             unreachable!("the slab has room for a header with each send");
         };
         pair::tie(&mut self.in_flight, first, context);
@@ -186,7 +186,7 @@ impl<L: Link> SendCore<L> {
         let first = self.stalled.remove(at).map(|message| message.context);
         let lone = first.filter(|&first| first != context);
         match lone.map(|first| self.in_flight.abort(first)) {
-            Some(Op::Header(header)) => {
+            Some(SendOp::Header(header)) => {
                 self.stalled.remove(at);
                 self.outgoing.end_header(header.into_slot());
                 self.machine.on_pair_undone();
@@ -194,7 +194,7 @@ impl<L: Link> SendCore<L> {
             _ => self.machine.on_post_undone(),
         }
         self.move_up(at, 1 + u32::from(lone.is_some()));
-        let Op::Data(mut op) = self.in_flight.abort(context) else {
+        let SendOp::Data(mut op) = self.in_flight.abort(context) else {
             unreachable!("the context is the one that was asked");
         };
         let (key, payload) = self.outgoing.end(&mut op);

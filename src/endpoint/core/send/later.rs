@@ -13,7 +13,7 @@ use crate::endpoint::protocol::wire::WindowId;
 use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::later::{self, Later, TakesLater, Target};
 use crate::endpoint::windows::line::{HoldsPiece, Over, Posting};
-use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
+use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::passage::{Piece, Slots};
 use crate::endpoint::windows::window::WindowPlace;
 use crate::error::{Blocked, CompletionError, ReadError, SendError, SendErrorKind};
@@ -166,7 +166,7 @@ impl<L: Link> TakesLater for SendCore<L> {
         self.link.limits().rma
     }
 
-    fn admit_later(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+    fn admit_later(&self, wanted: &OneSidedRequest<'_>) -> Result<RemoteRange, SendErrorKind> {
         let rma = self.link.limits().rma.as_ref();
         // What can never be is said first: who is blocked tries again.
         let id = self.connection_id();

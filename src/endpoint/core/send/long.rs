@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::{PieceOp, SendCore};
 use crate::buffer::Payload;
 use crate::endpoint::core::control::HeldDescriptor;
-use crate::endpoint::core::outgoing::{Lane, LongOp};
+use crate::endpoint::core::outgoing::{LongOp, PostingContext};
 use crate::endpoint::event::{Level, SendEvent};
 use crate::endpoint::link::iov::IovList;
 use crate::endpoint::link::{IOV_MAX, Link, PostRefused, RemoteRange, RmaPost};
@@ -123,7 +123,7 @@ impl<L: Link> SendCore<L> {
             return Err(self.refuse(kind, payload, key));
         }
         let posted = self.posted_at();
-        let lane = Lane {
+        let lane = PostingContext {
             conn: self.conn.as_ref(),
             scoped: &mut self.scoped,
             header_desc: self.header_desc.desc(),

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::{Op, SendCore};
+use super::{SendCore, SendOp};
 use crate::buffer::Payload;
 use crate::endpoint::core::outgoing::{self, DataOp};
 use crate::endpoint::core::pair::{self, HeaderOp, PairOps, Stalled};
@@ -16,7 +16,7 @@ use crate::endpoint::protocol::connection::State;
 use crate::error::{Blocked, CompletionError, FabricErrno, SendError, SendErrorKind};
 use crate::fabric::Shape;
 
-impl PairOps for Op {
+impl PairOps for SendOp {
     fn of_data(op: DataOp) -> Self {
         Self::Data(op)
     }
@@ -74,7 +74,7 @@ impl<L: Link> SendCore<L> {
         let Some(header) = header else {
             return self.post(context, &iov, len);
         };
-        let Ok(first) = self.in_flight.begin(Op::Header(header)).map_err(drop) else {
+        let Ok(first) = self.in_flight.begin(SendOp::Header(header)).map_err(drop) else {
             unreachable!("the slab has room for a header with each send");
         };
         pair::tie(&mut self.in_flight, first, context);
@@ -85,7 +85,7 @@ impl<L: Link> SendCore<L> {
         let data = match posted {
             Ok(data) => Some(data),
             Err(refused) => {
-                if let Op::Header(header) = self.in_flight.abort(first) {
+                if let SendOp::Header(header) = self.in_flight.abort(first) {
                     self.outgoing.end_header(header.into_slot());
                 }
                 return Err(self.undo_post(context, refused));
@@ -189,9 +189,9 @@ impl<L: Link> SendCore<L> {
         let mut sends = Vec::new();
         for op in self.in_flight.drain() {
             match op {
-                Op::Data(op) => sends.push(op),
-                Op::Header(op) => self.outgoing.end_header(op.into_slot()),
-                Op::ControlSend { .. } | Op::ControlReceive { .. } => {}
+                SendOp::Data(op) => sends.push(op),
+                SendOp::Header(op) => self.outgoing.end_header(op.into_slot()),
+                SendOp::ControlSend { .. } | SendOp::ControlReceive { .. } => {}
             }
         }
         sends

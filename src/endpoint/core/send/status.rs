@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Op, SendCore};
+use super::{SendCore, SendOp};
 use crate::endpoint::link::Link;
 use crate::endpoint::protocol::connection::State;
 use crate::error::Blocked;
@@ -26,7 +26,7 @@ pub struct SendStatus {
 
 impl<L: Link> SendCore<L> {
     pub(crate) fn status(&self) -> SendStatus {
-        let data = self.in_flight.iter().filter_map(Op::data);
+        let data = self.in_flight.iter().filter_map(SendOp::data);
         let data = data.map(|op| op.posted);
         let one_sided = self.one_sided.iter().chain(self.line.ops());
         let one_sided = one_sided.map(|op| op.posted);

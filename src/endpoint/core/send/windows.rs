@@ -17,7 +17,7 @@ use crate::endpoint::protocol::connection::{State, Violation};
 use crate::endpoint::protocol::wire::{self, WindowDescriptor, WindowId};
 use crate::endpoint::windows::destination::{Destination, DestinationRun, LeasedDestination};
 use crate::endpoint::windows::exposed::{Named, STRAY_WRITES};
-use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, Wanted};
+use crate::endpoint::windows::one_sided::{self, How, Local, OneSided, OneSidedRequest};
 use crate::endpoint::windows::window::{
     ExposeError, LocalWindow, RemoteWindow, WindowEvent, WindowMemory, WindowPlace,
 };
@@ -49,7 +49,7 @@ impl<L: Link> SendCore<L> {
         level: Level,
         key: u64,
     ) -> Result<(), SendError> {
-        let wanted = Wanted::write(place, &payload, data.is_some());
+        let wanted = OneSidedRequest::write(place, &payload, data.is_some());
         let remote = match self.admit_one_sided(&wanted) {
             Ok(remote) => remote,
             Err(kind) => return self.write_later(kind, payload, (place, data, level), key),
@@ -81,7 +81,7 @@ impl<L: Link> SendCore<L> {
         place: WindowPlace<'_>,
         key: u64,
     ) -> Result<(), ReadError> {
-        let wanted = Wanted::read(place, &into);
+        let wanted = OneSidedRequest::read(place, &into);
         let remote = match self.admit_one_sided(&wanted) {
             Ok(remote) => remote,
             Err(kind) => return self.read_later(kind, into, place, key),
@@ -112,7 +112,7 @@ impl<L: Link> SendCore<L> {
     }
 
     /// Everything that can be said of an operation before anything is taken for it.
-    fn admit_one_sided(&self, wanted: &Wanted<'_>) -> Result<RemoteRange, SendErrorKind> {
+    fn admit_one_sided(&self, wanted: &OneSidedRequest<'_>) -> Result<RemoteRange, SendErrorKind> {
         let blocked = self.may_operate(wanted.immediate);
         if let Err(refused @ (SendErrorKind::Closed(_) | SendErrorKind::Closing)) = blocked {
             return Err(refused);

@@ -3,7 +3,7 @@
 //! Together they use one credit, for which the receiver keeps two receives posted; each has a number of its own in the RDM form. A header
 //! waits for its payload, which is marked as such: if the header is lost, it is not taken for a message.
 
-use super::{Blocked, Connection, Dropped, State, Violation};
+use super::{Connection, Dropped, SendBlocked, State, Violation};
 use crate::endpoint::protocol::credit::CreditError;
 use crate::endpoint::protocol::wire::{self, ControlKind, HeaderMode, WireError};
 
@@ -35,7 +35,7 @@ impl Connection {
     /// # Errors
     ///
     /// As [`Connection::may_send`]; then nothing changes.
-    pub(crate) fn on_pair_posted(&mut self) -> Result<u64, Blocked> {
+    pub(crate) fn on_pair_posted(&mut self) -> Result<u64, SendBlocked> {
         let number = self.on_data_posted()?;
         self.headers.sent = self.headers.sent.wrapping_add(1);
         Ok(number)

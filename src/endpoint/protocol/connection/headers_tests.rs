@@ -46,7 +46,7 @@ fn headers_that_travel_alone_have_numbers_and_give_them_back() {
     c.on_pair_undone();
     assert_eq!((c.on_pair_posted(), c.sent()), (Ok(0), 1));
     assert_eq!((c.on_data_posted(), c.sent()), (Ok(2), 2));
-    assert_eq!(c.on_pair_posted(), Err(Blocked::NoCredit));
+    assert_eq!(c.on_pair_posted(), Err(SendBlocked::NoCredit));
     assert_eq!(c.posted(), 2);
 }
 

@@ -91,7 +91,7 @@ fn assert_closed(c: &mut Connection, reason: CloseReason) {
     assert_eq!(actions(c), [Action::Close(reason)]);
     assert_eq!(c.state(), State::Closed);
     assert_eq!(c.close_reason(), Some(reason));
-    assert_eq!(c.may_send(), Err(Blocked::Closed));
+    assert_eq!(c.may_send(), Err(SendBlocked::Closed));
     assert_eq!(c.next_deadline(), None);
     // Nothing brings it back, and it says goodbye only once.
     let now = Instant::now();
@@ -113,7 +113,7 @@ pub(super) fn assert_violation(c: &mut Connection, violation: impl Into<Violatio
 fn handshake_over_cm_data_tells_each_side_of_the_other() {
     let now = Instant::now();
     let mut acceptor = msg_acceptor(now);
-    assert_eq!(acceptor.may_send(), Err(Blocked::NotConnected));
+    assert_eq!(acceptor.may_send(), Err(SendBlocked::NotConnected));
     acceptor.on_connected(&[0xa5; 256]);
     assert_eq!(actions(&mut acceptor), [Action::Established]);
     assert_eq!(acceptor.next_deadline(), None);
@@ -154,7 +154,7 @@ fn a_polite_close_waits_for_posted_data_and_for_both_byes() {
     assert_eq!(c.on_data_posted(), Ok(0));
     assert_eq!(c.on_data_posted(), Ok(1));
     c.close(ByeReason::CLOSING, now + TIMEOUT);
-    assert_eq!(c.on_data_posted(), Err(Blocked::Closing));
+    assert_eq!(c.on_data_posted(), Err(SendBlocked::Closing));
     c.on_data_done();
     assert_eq!(actions(&mut c), [], "one is still with the provider");
     c.on_data_done();
@@ -185,7 +185,7 @@ fn a_bye_is_answered_without_the_application() {
             reason: ByeReason(9)
         }]
     );
-    assert_eq!(c.may_send(), Err(Blocked::Closing));
+    assert_eq!(c.may_send(), Err(SendBlocked::Closing));
     assert_eq!(c.next_deadline(), Some(now + TIMEOUT));
     c.on_data_done();
     assert_eq!(actions(&mut c).len(), 1);
@@ -268,13 +268,13 @@ fn sends_stop_without_credit_and_an_undone_post_gives_it_back() {
     for sequence in 0..4 {
         assert_eq!(c.on_data_posted(), Ok(sequence));
     }
-    assert_eq!(c.on_data_posted(), Err(Blocked::NoCredit));
+    assert_eq!(c.on_data_posted(), Err(SendBlocked::NoCredit));
     c.on_post_undone();
     assert_eq!((c.posted(), c.sent()), (3, 3));
     assert_eq!(c.on_data_posted(), Ok(3));
     give(&mut c, Control::Credit { granted: 6 }, now);
     assert_eq!((c.on_data_posted(), c.on_data_posted()), (Ok(4), Ok(5)));
-    assert_eq!(c.on_data_posted(), Err(Blocked::NoCredit));
+    assert_eq!(c.on_data_posted(), Err(SendBlocked::NoCredit));
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn an_acceptor_does_not_wait_for_ever() {
     let mut c = msg_acceptor(now);
     assert_eq!(c.on_data(1), Ok(0));
     assert_eq!(actions(&mut c), [Action::Established]);
-    assert_eq!(c.may_send(), Err(Blocked::NotConnected));
+    assert_eq!(c.may_send(), Err(SendBlocked::NotConnected));
     c.tick(now + TIMEOUT);
     assert_closed(&mut c, CloseReason::HandshakeTimedOut);
 }
@@ -1133,7 +1133,7 @@ fn a_grant_that_was_lost_is_said_again_beside_a_heartbeat() {
         sender.on_data_posted().unwrap();
         receiver.on_data(1).unwrap();
     }
-    assert_eq!(sender.may_send(), Err(Blocked::NoCredit));
+    assert_eq!(sender.may_send(), Err(SendBlocked::NoCredit));
     receiver.on_reposted(4);
     // This one never comes.
     assert_eq!(
