@@ -1,5 +1,5 @@
-//! Which peers of `shm` can be talked to: those of other processes, whose shared memory has the same layout. It differs between versions of
-//! libfabric, and the provider does not compare it.
+//! Names of `shm`: which one an endpoint gets, and which peers can be talked to: those of other processes, whose shared memory has the same
+//! layout. It differs between versions of libfabric, and the provider does not compare it.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,6 +7,14 @@ use std::io::Read;
 use super::address::AddrForm;
 use crate::Error;
 use crate::fabric::PeerAddr;
+use crate::random::random_u64;
+
+/// A name for an endpoint that no other has, behind which the provider puts the user and a number of its own. It begins with the process, which
+/// [`check_peer`] looks at. Another process may have that number, too: in another container with the same `/dev/shm`, or one that was killed
+/// and left its memory there.
+pub(super) fn new_name(scheme: &str) -> String {
+    format!("{scheme}{}:{:016x}", std::process::id(), random_u64())
+}
 
 /// Refuses a peer of `shm` whose region has another layout than this process's own: neither side would understand what the
 /// other writes there. A region that can't be read is left to the provider.
@@ -62,6 +70,21 @@ fn layout(addr: &PeerAddr) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_of_this_process_and_has_room_for_what_the_provider_adds() {
+        let (one, other) = (new_name("fi_shm://"), new_name("fi_shm://"));
+        assert_ne!(one, other);
+        let pid = std::process::id();
+        for name in [one, other] {
+            // The largest number of a process there is, and the longest user and number of an endpoint.
+            let rest = name.replacen(&pid.to_string(), "4194304", 1);
+            let longest = format!("{rest}:-2147483648:-2147483648");
+            assert!(longest.parse::<PeerAddr>().is_ok(), "{longest}");
+            let addr = format!("{name}:0:1").parse().unwrap();
+            assert_eq!(process_of(&addr), Some(pid));
+        }
+    }
 
     #[test]
     fn regions_of_another_layout_and_of_this_process_are_refused() {
