@@ -98,7 +98,7 @@ impl Ep {
         av: &Arc<Av>,
     ) -> Result<Self, Error> {
         if let Some(scheme) = domain.fabric().provider().names {
-            info.set_source_name(&new_name(scheme))?;
+            info.set_source_name(&new_name(scheme)?)?;
         }
         let (raw, domain) = OpenedEp::sized(domain, info, sizes)?.into_parts();
         let ep = Self {

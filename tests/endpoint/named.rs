@@ -15,6 +15,8 @@ use fabricast::{
     Domain, Fabric, PeerAddr, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, SendEvent,
 };
 
+use rustix::process::{Resource, getrlimit, setrlimit};
+
 use crate::common::child::{self, Child};
 use crate::common::{SOON, Watchdog, after, drive, node, pool, sending, small_receiver};
 
@@ -247,5 +249,84 @@ fn a_node_is_refused_where_endpoints_have_names() {
             text.contains(&format!("; {provider}: its endpoints have names")),
             "{text}"
         );
+    }
+}
+
+/// libfabric 2.x makes an endpoint without memory of what it can't open a file for, and crashes.
+#[test]
+fn an_endpoint_is_refused_where_a_descriptor_is_wanting() {
+    const TEST: &str = "an_endpoint_is_refused_where_a_descriptor_is_wanting";
+    if child::role().is_some() {
+        let domain = open(&child::argument()).expect("it was there");
+        let to = "fi_shm://1:0:0".parse().expect("an address");
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = Some(3);
+        setrlimit(Resource::Nofile, limit).expect("lowered");
+        let error = SendEndpointZeroCopy::connect(&domain, to, sending()).expect_err("no file");
+        assert!(matches!(error, Error::TooFewDescriptors { .. }), "{error}");
+        return child::tell("refused");
+    }
+    for (provider, _) in named() {
+        let mut child = Child::start(TEST, "open", provider);
+        child.expect("refused", SOON);
+        child.finish(SOON);
+    }
+}
+
+/// How a process gets a PID namespace of its own; none, after a line that says why, where it can't.
+fn namespace() -> Option<&'static [&'static str]> {
+    let wrappers = [
+        &["unshare", "--pid", "--fork"][..],
+        &["unshare", "-U", "-r", "--pid", "--fork"],
+    ];
+    let works = |wrapper: &&[&str]| {
+        let mut command = process::Command::new(wrapper[0]);
+        let status = command.args(&wrapper[1..]).arg("true").status();
+        status.is_ok_and(|status| status.success())
+    };
+    let found = wrappers.into_iter().find(works);
+    if found.is_none() {
+        println!("SKIPPED: no PID namespace can be made here (unshare(1))");
+    }
+    found
+}
+
+/// The provider moves bytes into the process that has its peer's number here, whichever that is, unless it is told not to.
+#[test]
+fn a_peer_whose_number_is_of_another_namespace_is_refused() {
+    const TEST: &str = "a_peer_whose_number_is_of_another_namespace_is_refused";
+    if let Some(role) = child::role() {
+        let told = child::argument();
+        let (provider, to) = told.split_once(' ').unwrap_or((&told, ""));
+        let domain = open(provider).expect("it was there");
+        match &*role {
+            "receive" => return receive(&domain),
+            "send" => return send(&domain, to.parse().expect("an address")),
+            _ => {}
+        }
+        let to = to.parse().expect("an address");
+        let begun = SendEndpointZeroCopy::connect(&domain, to, sending());
+        return child::tell(format!(
+            "refused {:?}",
+            begun.err().map(|it| it.to_string())
+        ));
+    }
+    let _watchdog = Watchdog::new(TEST);
+    let Some(wrapper) = namespace() else { return };
+    let without = [&["env", "FI_SHM_DISABLE_CMA=1"], wrapper].concat();
+    for (provider, _) in named() {
+        let mut receiver = Child::through(&without, TEST, "receive", provider);
+        let to = format!("{provider} {}", receiver.expect("addr", SOON));
+        let mut refused = Child::through(wrapper, TEST, "connect", &to);
+        let text = refused.expect("refused", SOON);
+        refused.finish(SOON);
+        for part in ["PID namespace", "FI_SHM_DISABLE_CMA=1"] {
+            assert!(text.contains(part), "{part:?} is not in {text:?}");
+        }
+        let mut sender = Child::through(&without, TEST, "send", &to);
+        assert_eq!(sender.expect("sent", SOON), MESSAGES.to_string());
+        sender.finish(SOON);
+        assert_eq!(receiver.expect("received", SOON), MESSAGES.to_string());
+        receiver.finish(SOON);
     }
 }
