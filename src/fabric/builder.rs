@@ -58,8 +58,9 @@ impl FabricBuilder {
     }
 
     /// The local address or host name to use, such as `127.0.0.1`; it chooses the network interface. Default: the
-    /// first interface that the provider names, often not the loopback one. Providers whose endpoints have names instead
-    /// ([`Provider::names`]: `shm`) refuse it, and without a provider's name such ones are passed over.
+    /// first interface that the provider names, often not the loopback one. Providers whose
+    /// endpoints have names instead ([`Provider::names`]: `shm`) refuse it, and without a
+    /// provider's name such ones are passed over.
     #[must_use]
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.node = Some(node.into());
@@ -119,7 +120,8 @@ impl FabricBuilder {
     /// # Errors
     ///
     /// * [`Error::Library`]: no usable libfabric on this machine.
-    /// * [`Error::Address`]: the provider has no device with the address of `node`, and would take another, or has no addresses.
+    /// * [`Error::Address`]: the provider has no device with the address of `node`, and would take
+    ///   another, or has no addresses.
     /// * [`Error::NoProvider`]: nothing matches; which providers there are, and what ruled each out.
     /// * [`Error::Unsupported`]: the provider exists, but connections can't be made over it.
     /// * [`Error::Config`]: a setting out of range.

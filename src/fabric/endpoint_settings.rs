@@ -195,7 +195,8 @@ impl EndpointSettings {
         Ok(info)
     }
 
-    /// A source is an IP address of a provider that has those, or any: nobody else can be told where to be.
+    /// A source is an IP address of a provider that has those, or any: nobody else can be told
+    /// where to be.
     fn check_choosable(&self, fabric: &Fabric) -> Result<(), Error> {
         let has_names = fabric.provider().names.is_some();
         match self.source {

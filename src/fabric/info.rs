@@ -263,7 +263,8 @@ impl Info {
         let head = self.head_mut();
         let before = std::mem::replace(&mut head.src_addr, copy.cast());
         head.src_addrlen = name.len() + 1;
-        // SAFETY: the library allocated it with malloc(3), or it is ours, or null; nothing refers to it any more.
+        // SAFETY: the library allocated it with malloc(3), or it is ours, or null; nothing refers
+        // to it any more.
         unsafe { libc::free(before) };
         Ok(())
     }

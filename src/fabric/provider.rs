@@ -108,8 +108,9 @@ pub struct Provider {
     pub sized_by_universe: bool,
     /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
     pub endpoint_scope: bool,
-    /// Its endpoints have names of this scheme, in one place that all processes of the machine share, and whoever opens one at the name of another
-    /// takes away that one's memory, or shares it (`shm`): so each gets a name that no other has, and there is no node to choose.
+    /// Its endpoints have names of this scheme, in one place that all processes of the machine
+    /// share, and whoever opens one at the name of another takes away that one's memory, or shares
+    /// it (`shm`): so each gets a name that no other has, and there is no node to choose.
     pub names: Option<&'static str>,
     /// It has a file descriptor to wait on (`FI_WAIT_FD`).
     pub wait_fd: bool,
@@ -346,8 +347,9 @@ pub const PROVIDERS: &[Provider] = &[
         ..rdm("net", 4, false, "as tcp")
     },
     Provider {
-        // smr_endpoint_name puts the user and a number behind it, which begins with 0 in each process; smr_create and smr_retry_map unlink or share
-        // what is there already (1.17 to 2.6).
+        // smr_endpoint_name puts the user and a number behind it, which begins with 0 in each
+        // process; smr_create and smr_retry_map unlink or share what is there already (1.17 to
+        // 2.6).
         names: Some("fi_shm://"),
         reports_after_close: false,
         offset_windows: true,

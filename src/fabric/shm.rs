@@ -1,5 +1,6 @@
-//! Names of `shm`: which one an endpoint gets, and which peers can be talked to: those of other processes, in one PID namespace, whose shared
-//! memory has the same layout. It differs between versions of libfabric, and the provider does not compare it.
+//! Names of `shm`: which one an endpoint gets, and which peers can be talked to: those of other
+//! processes, in one PID namespace, whose shared memory has the same layout. It differs between
+//! versions of libfabric, and the provider does not compare it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -13,9 +14,10 @@ use crate::random::random_u64;
 /// Where regions are: shm_open(3).
 const REGIONS: &str = "/dev/shm";
 
-/// A name for an endpoint that no other has, behind which the provider puts the user and a number of its own: `process:namespace:random`. The first
-/// two are for [`check_peer`]. They are not enough: in another container with the same `/dev/shm` a process may have the same number, and one that
-/// was killed left its region there.
+/// A name for an endpoint that no other has, behind which the provider puts the user and a number
+/// of its own: `process:namespace:random`. The first two are for [`check_peer`]. They are not
+/// enough: in another container with the same `/dev/shm` a process may have the same number, and
+/// one that was killed left its region there.
 ///
 /// # Errors
 /// No region can be opened: libfabric 2.x makes an endpoint without one then, and crashes.
@@ -50,19 +52,22 @@ fn namespace_of(addr: &PeerAddr) -> Option<u64> {
     (number != 0).then_some(number)
 }
 
-/// The provider reads and writes the memory of other processes by their number (process_vm_readv(2)), also to find out whether it can, unless it is
-/// told not to.
+/// The provider reads and writes the memory of other processes by their number
+/// (process_vm_readv(2)), also to find out whether it can, unless it is told not to.
 fn goes_by_numbers() -> bool {
     let told = std::env::var("FI_SHM_DISABLE_CMA").unwrap_or_default();
     let no = ["1", "yes", "true", "on"];
     !no.iter().any(|word| told.eq_ignore_ascii_case(word))
 }
 
-/// Refuses a peer of `shm` in another PID namespace: its number is that of another process here, or of none. And one whose region has another layout than this process's own: neither side would understand what the
-/// other writes there. A region that can't be read is left to the provider.
+/// Refuses a peer of `shm` in another PID namespace: its number is that of another process here, or
+/// of none.
 ///
-/// Refuses one of this process, too: the provider uses its region in place, and goes on doing so when that endpoint was closed and the
-/// region unmapped.
+/// Refuses one whose region has another layout than this process's own: neither side would
+/// understand what the other writes there. A region that can't be read is left to the provider.
+///
+/// Refuses one of this process, too: the provider uses its region in place, and goes on doing so
+/// when that endpoint was closed and the region unmapped.
 pub(crate) fn check_peer(local: &PeerAddr, peer: &PeerAddr) -> Result<(), Error> {
     let bad = |reason: &str| Error::Address {
         address: peer.to_string(),
@@ -132,7 +137,8 @@ mod tests {
         assert_ne!(one, other);
         let pid = std::process::id();
         for name in [one, other] {
-            // The largest number that there is of a process, the largest user, and more endpoints than a process lives to open.
+            // The largest number that there is of a process, the largest user, and more endpoints
+            // than a process lives to open.
             let rest = name.replacen(&pid.to_string(), "4194304", 1);
             let longest = format!("{rest}:-2:999999999");
             assert!(longest.parse::<PeerAddr>().is_ok(), "{longest}");

@@ -40,7 +40,8 @@ pub(crate) fn nobodys_port() -> PeerAddr {
     listener.local_addr().expect("bound").into()
 }
 
-/// Where a test listens that is for all providers: at any port there, or wherever one whose endpoints have names does.
+/// Where a test listens that is for all providers: at any port there, or wherever one whose
+/// endpoints have names does.
 pub(crate) fn anywhere(domain: &Domain) -> PeerAddr {
     match domain.fabric().provider().names {
         Some(_) => PeerAddr::any(),

@@ -1,5 +1,5 @@
-//! Providers whose endpoints have names, in one place that all processes of the machine share (`shm`): each endpoint has a name of its own,
-//! whatever processes are there or were.
+//! Providers whose endpoints have names, in one place that all processes of the machine share
+//! (`shm`): each endpoint has a name of its own, whatever processes are there or were.
 
 #![allow(unsafe_code)]
 
@@ -72,8 +72,9 @@ impl Drop for Regions {
     }
 }
 
-/// Regions of others, which live, at the names that the provider gives this process's next endpoints by itself: those of another container with
-/// the same `/dev/shm`, where another process has the same number.
+/// Regions of others, which live, at the names that the provider gives this process's next
+/// endpoints by itself: those of another container with the same `/dev/shm`, where another process
+/// has the same number.
 struct Others(Vec<(PathBuf, Vec<u8>)>);
 
 impl Others {
@@ -291,7 +292,8 @@ fn namespace() -> Option<&'static [&'static str]> {
     found
 }
 
-/// The provider moves bytes into the process that has its peer's number here, whichever that is, unless it is told not to.
+/// The provider moves bytes into the process that has its peer's number here, whichever that is,
+/// unless it is told not to.
 #[test]
 fn a_peer_whose_number_is_of_another_namespace_is_refused() {
     const TEST: &str = "a_peer_whose_number_is_of_another_namespace_is_refused";
