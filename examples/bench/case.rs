@@ -136,9 +136,11 @@ impl Case {
         }
     }
 
-    /// The local address to ask for; none where a provider's addresses are no hosts.
+    /// The local address to ask for; none where a provider's endpoints have names.
     pub(crate) fn local_node(&self) -> Option<&str> {
-        (self.provider != "shm").then_some(self.node.as_str())
+        let row = fabricast::fabric::provider(&self.provider);
+        let has_names = row.is_some_and(|row| row.names.is_some());
+        (!has_names).then_some(self.node.as_str())
     }
 
     /// Messages that the receiver takes ahead: 16 MiB of them, at least twice the depth, and no more than the receive

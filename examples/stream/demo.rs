@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use crc_fast::{CrcAlgorithm, Digest};
+use fabricast::PeerAddr;
 use tempfile::TempDir;
 
 use crate::args::{CommonArgs, DemoArgs};
@@ -27,7 +28,7 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         Some(file) => file.clone(),
         None => make_file(&place.path().join("demo.dat"), args.size)?,
     };
-    let listen = SocketAddr::new(node(args)?, 0).to_string();
+    let listen = meeting_place(args)?.to_string();
     let mut receiver = Process::start("recv", |command| {
         command.args(["--once", "--listen", &listen, "--dir"]);
         command.arg(&target_dir);
@@ -50,17 +51,22 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
 }
 
 /// Where both meet.
-fn node(args: &DemoArgs) -> Result<IpAddr, Failure> {
+fn meeting_place(args: &DemoArgs) -> Result<PeerAddr, Failure> {
+    let at = |node| PeerAddr::from(SocketAddr::new(node, 0));
     if let Some(node) = args.node {
-        return Ok(node);
+        return Ok(at(node));
+    }
+    let row = fabricast::fabric::provider(&args.common.provider);
+    if row.is_some_and(|row| row.names.is_some()) {
+        return Ok(PeerAddr::any());
     }
     let loopback = IpAddr::from(Ipv4Addr::LOCALHOST);
-    if fabricast::fabric::provider(&args.common.provider).is_none_or(|row| row.over_tcp) {
-        return Ok(loopback);
+    if row.is_none_or(|row| row.over_tcp) {
+        return Ok(at(loopback));
     }
     // A device has an address of its own, and none on the loopback interface.
     let found = open_domain(&args.common, None)?.report().address;
-    Ok(found.unwrap_or(loopback))
+    Ok(at(found.unwrap_or(loopback)))
 }
 
 fn temporary_directory(args: &DemoArgs) -> Result<TempDir, Failure> {

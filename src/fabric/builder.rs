@@ -58,7 +58,9 @@ impl FabricBuilder {
     }
 
     /// The local address or host name to use, such as `127.0.0.1`; it chooses the network interface. Default: the
-    /// first interface that the provider names, often not the loopback one.
+    /// first interface that the provider names, often not the loopback one. Providers whose
+    /// endpoints have names instead ([`Provider::names`]: `shm`) refuse it, and without a
+    /// provider's name such ones are passed over.
     #[must_use]
     pub fn node(mut self, node: impl Into<String>) -> Self {
         self.node = Some(node.into());
@@ -118,7 +120,8 @@ impl FabricBuilder {
     /// # Errors
     ///
     /// * [`Error::Library`]: no usable libfabric on this machine.
-    /// * [`Error::Address`]: the provider has no device with the address of `node`, and would take another.
+    /// * [`Error::Address`]: the provider has no device with the address of `node`, and would take
+    ///   another, or has no addresses.
     /// * [`Error::NoProvider`]: nothing matches; which providers there are, and what ruled each out.
     /// * [`Error::Unsupported`]: the provider exists, but connections can't be made over it.
     /// * [`Error::Config`]: a setting out of range.
@@ -302,6 +305,7 @@ impl FabricBuilder {
             let is_named = self.provider.iter().all(|wanted| *wanted == name);
             provider(&name)
                 .filter(|row| is_named && row.refusal().is_none() && row.endpoints.contains(&kind))
+                .filter(|row| self.node.is_none() || row.names.is_none())
                 .filter(|_| self.interface.iter().all(is_wanted))
                 .map(|row| (info, row))
         };
@@ -309,7 +313,7 @@ impl FabricBuilder {
     }
 
     /// A provider that we know and can't use is refused in words, before libfabric is asked; so is a kind of endpoint
-    /// that it never has.
+    /// that it never has, and a node where there are none.
     fn refuse_known_unsupported(&self) -> Result<(), Error> {
         let Some(row) = self.provider.as_deref().and_then(provider) else {
             return Ok(());
@@ -320,12 +324,21 @@ impl FabricBuilder {
             Some(EndpointKind::Rdm) => Some("has connected endpoints (FI_EP_MSG) only"),
             None => None,
         };
-        match row.refusal().or(lacks) {
-            Some(need) => Err(Error::Unsupported {
+        if let Some(need) = row.refusal().or(lacks) {
+            return Err(Error::Unsupported {
                 provider: row.name.to_owned(),
                 need,
+            });
+        }
+        match (&self.node, row.names) {
+            (Some(node), Some(_)) => Err(Error::Address {
+                address: node.clone(),
+                reason: format!(
+                    "endpoints of provider {} have names and no addresses: open it without a node",
+                    row.name
+                ),
             }),
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 

@@ -74,6 +74,9 @@ fn first_refusal(
     if !row.endpoints.contains(&kind) {
         return Ok(format!("it has no {kind} endpoints that are used here"));
     }
+    if node.is_some() && row.names.is_some() {
+        return Ok("its endpoints have names and no addresses: it takes no node".to_owned());
+    }
     let mut hints = Info::hints(library)?;
     hints.set_provider(name)?;
     for requirement in requirements(kind) {

@@ -55,7 +55,7 @@ impl TrafficClass {
 /// | `rx_size` | receives that the provider queues | what the endpoint's depth needs, if the provider has it | 1 to what the provider has |
 /// | `iov_limit` | segments in one message, header included | the provider's | 1 to the provider's |
 /// | `traffic_class` | | the provider's | see [`TrafficClass`] |
-/// | `source` | local address and port; port 0 is any | any port of the fabric's address | addresses of this machine |
+/// | `source` | local address and port; port 0 is any | any port of the fabric's address | IP addresses of this machine, or `any` |
 ///
 /// A queue that is shorter than an endpoint's depth is back-pressure earlier, never a failure. `source` is for endpoints that
 /// connect; a listener has its address anyway.
@@ -182,6 +182,7 @@ impl EndpointSettings {
         let mut hints = hints.without_addresses();
         hints.head_mut().handle = ptr::null_mut();
         self.adjust(&mut hints);
+        self.check_choosable(fabric)?;
         let source = self.source.or_else(|| fabric.info().source());
         let mut info = match source.and_then(|addr| addr.socket_addr()) {
             Some(addr) => find_local(&hints, addr)?,
@@ -192,6 +193,26 @@ impl EndpointSettings {
         // Providers do not repeat the class.
         self.adjust(&mut info);
         Ok(info)
+    }
+
+    /// A source is an IP address of a provider that has those, or any: nobody else can be told
+    /// where to be.
+    fn check_choosable(&self, fabric: &Fabric) -> Result<(), Error> {
+        let has_names = fabric.provider().names.is_some();
+        match self.source {
+            Some(addr)
+                if addr != PeerAddr::any() && (has_names || addr.socket_addr().is_none()) =>
+            {
+                Err(Error::Address {
+                    address: addr.to_string(),
+                    reason: format!(
+                        "{} takes no such source: leave it out",
+                        fabric.provider().name
+                    ),
+                })
+            }
+            _ => Ok(()),
+        }
     }
 
     /// An endpoint that connects is where it was told to be.
@@ -295,6 +316,36 @@ mod tests {
                     assert_eq!((f, v), (field, value));
                 }
                 other => panic!("{field}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_that_no_endpoint_can_have_is_refused() {
+        for (provider, bad) in [
+            ("tcp", &["fi_shm://1:0:0", "hex:01"][..]),
+            ("shm", &["fi_shm://1:0:0", "hex:01", "127.0.0.1:0"]),
+        ] {
+            let fabric = match Fabric::builder().provider(provider).open() {
+                Ok(fabric) => fabric,
+                Err(error) => {
+                    println!("SKIPPED: {error}");
+                    continue;
+                }
+            };
+            let with = |addr: &str| {
+                let settings = EndpointSettings::default().source(addr.parse().unwrap());
+                settings.info(&fabric)
+            };
+            assert!(with("any").is_ok(), "{provider}");
+            for addr in bad {
+                let error = with(addr).expect_err("nobody can be there");
+                assert!(matches!(error, Error::Address { .. }), "{error}");
+                let text = error.to_string();
+                assert!(
+                    text.contains(addr) && text.contains("leave it out"),
+                    "{text}"
+                );
             }
         }
     }

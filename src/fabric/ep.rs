@@ -18,6 +18,7 @@ use super::domain::Domain;
 use super::handle;
 use super::info::{Info, ProviderAddress, read_address, read_provider_address};
 use super::queue::{Cq, Eq};
+use super::shm::new_name;
 use crate::Error;
 use crate::errno::FabricErrno;
 use crate::fabric::Level;
@@ -88,7 +89,7 @@ impl Ep {
     }
 
     /// The same for an endpoint that is not connected (`FI_EP_RDM`): it sends to any peer of the address vector, and
-    /// receives from everybody.
+    /// receives from everybody. Where endpoints have names, it gets one that no other has.
     pub(crate) fn open_rdm(
         domain: &Arc<Domain>,
         info: &mut Info,
@@ -96,6 +97,9 @@ impl Ep {
         cq: &Arc<Cq>,
         av: &Arc<Av>,
     ) -> Result<Self, Error> {
+        if let Some(scheme) = domain.fabric().provider().names {
+            info.set_source_name(&new_name(scheme)?)?;
+        }
         let (raw, domain) = OpenedEp::sized(domain, info, sizes)?.into_parts();
         let ep = Self {
             raw,

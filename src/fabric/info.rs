@@ -257,6 +257,18 @@ impl Info {
         Ok(())
     }
 
+    /// The local address of a provider whose addresses are texts.
+    pub(crate) fn set_source_name(&mut self, name: &str) -> Result<(), Error> {
+        let copy = duplicate_text("source", name)?;
+        let head = self.head_mut();
+        let before = std::mem::replace(&mut head.src_addr, copy.cast());
+        head.src_addrlen = name.len() + 1;
+        // SAFETY: the library allocated it with malloc(3), or it is ours, or null; nothing refers
+        // to it any more.
+        unsafe { libc::free(before) };
+        Ok(())
+    }
+
     /// The same without addresses and interface, to be asked for with others.
     pub(crate) fn without_addresses(mut self) -> Self {
         let head = self.head_mut();

@@ -122,11 +122,12 @@ impl fmt::Debug for Pep {
 
 /// The fabric's info with another local address.
 pub(crate) fn local_info(fabric: &Fabric, addr: &PeerAddr) -> Result<Info, Error> {
+    let has_names = fabric.provider().names.is_some();
     let socket = match (addr.form(), addr.socket_addr()) {
         // The address that the fabric was found with names no port: the provider chooses one.
         (AddrForm::Any, _) => return fabric.info().duplicate(),
-        (_, Some(socket)) => socket,
-        (_, None) => {
+        (_, Some(socket)) if !has_names => socket,
+        _ => {
             return Err(Error::Address {
                 address: addr.to_string(),
                 reason: "this provider names its listeners itself: listen at \"any\"".to_owned(),

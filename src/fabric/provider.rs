@@ -108,6 +108,10 @@ pub struct Provider {
     pub sized_by_universe: bool,
     /// Registrations are bound to endpoints (`FI_MR_ENDPOINT`).
     pub endpoint_scope: bool,
+    /// Its endpoints have names of this scheme, in one place that all processes of the machine
+    /// share, and whoever opens one at the name of another takes away that one's memory, or shares
+    /// it (`shm`): so each gets a name that no other has, and there is no node to choose.
+    pub names: Option<&'static str>,
     /// It has a file descriptor to wait on (`FI_WAIT_FD`).
     pub wait_fd: bool,
     /// After `fi_close(ep)` it reports what was in flight; where it does not, we fail those operations ourselves.
@@ -263,6 +267,7 @@ pub const PROVIDERS: &[Provider] = &[
         fixed_queues: false,
         sized_by_universe: false,
         endpoint_scope: false,
+        names: None,
         wait_fd: true,
         reports_after_close: true,
         uses_more: false,
@@ -295,6 +300,7 @@ pub const PROVIDERS: &[Provider] = &[
         fixed_queues: true,
         sized_by_universe: false,
         endpoint_scope: false,
+        names: None,
         wait_fd: true,
         reports_after_close: true,
         cq_data: 4,
@@ -341,6 +347,10 @@ pub const PROVIDERS: &[Provider] = &[
         ..rdm("net", 4, false, "as tcp")
     },
     Provider {
+        // smr_endpoint_name puts the user and a number behind it, which begins with 0 in each
+        // process; smr_create and smr_retry_map unlink or share what is there already (1.17 to
+        // 2.6).
+        names: Some("fi_shm://"),
         reports_after_close: false,
         offset_windows: true,
         reads_outlive_close: true,
@@ -422,6 +432,7 @@ const fn rdm(
         fixed_queues: false,
         sized_by_universe: false,
         endpoint_scope: false,
+        names: None,
         wait_fd,
         reports_after_close: true,
         uses_more: false,

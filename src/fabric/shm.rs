@@ -1,24 +1,91 @@
-//! Which peers of `shm` can be talked to: those of other processes, whose shared memory has the same layout. It differs between versions of
-//! libfabric, and the provider does not compare it.
+//! Names of `shm`: which one an endpoint gets, and which peers can be talked to: those of other
+//! processes, in one PID namespace, whose shared memory has the same layout. It differs between
+//! versions of libfabric, and the provider does not compare it.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io::Read;
+use std::path::Path;
 
 use super::address::AddrForm;
 use crate::Error;
 use crate::fabric::PeerAddr;
+use crate::random::random_u64;
 
-/// Refuses a peer of `shm` whose region has another layout than this process's own: neither side would understand what the
-/// other writes there. A region that can't be read is left to the provider.
+/// Where regions are: shm_open(3).
+const REGIONS: &str = "/dev/shm";
+
+/// A name for an endpoint that no other has, behind which the provider puts the user and a number
+/// of its own: `process:namespace:random`. The first two are for [`check_peer`]. They are not
+/// enough: in another container with the same `/dev/shm` a process may have the same number, and
+/// one that was killed left its region there.
 ///
-/// Refuses one of this process, too: the provider uses its region in place, and goes on doing so when that endpoint was closed and the
-/// region unmapped.
+/// # Errors
+/// No region can be opened: libfabric 2.x makes an endpoint without one then, and crashes.
+pub(super) fn new_name(scheme: &str) -> Result<String, Error> {
+    let (process, random) = (std::process::id(), random_u64());
+    let name = format!("{process}:{:x}:{random:016x}", namespace());
+    let path = Path::new(REGIONS).join(&name);
+    let mut options = OpenOptions::new();
+    let tried = options.write(true).create_new(true).open(&path);
+    tried
+        .and_then(|_| fs::remove_file(&path))
+        .map_err(|source| Error::Os {
+            call: "shm_open",
+            source,
+        })?;
+    Ok(format!("{scheme}{name}"))
+}
+
+/// The PID namespace of this process; 0 where `/proc` does not say.
+fn namespace() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    fs::metadata("/proc/self/ns/pid").map_or(0, |its| its.ino())
+}
+
+/// The PID namespace that a region's name says; none in a name that is not of [`new_name`].
+fn namespace_of(addr: &PeerAddr) -> Option<u64> {
+    let words: Vec<_> = region(addr)?.split(':').collect();
+    let [_, namespace, _, _, _] = *words else {
+        return None;
+    };
+    let number = u64::from_str_radix(namespace, 16).ok()?;
+    (number != 0).then_some(number)
+}
+
+/// The provider reads and writes the memory of other processes by their number
+/// (process_vm_readv(2)), also to find out whether it can, unless it is told not to.
+fn goes_by_numbers() -> bool {
+    let told = std::env::var("FI_SHM_DISABLE_CMA").unwrap_or_default();
+    let no = ["1", "yes", "true", "on"];
+    !no.iter().any(|word| told.eq_ignore_ascii_case(word))
+}
+
+/// Refuses a peer of `shm` in another PID namespace: its number is that of another process here, or
+/// of none.
+///
+/// Refuses one whose region has another layout than this process's own: neither side would
+/// understand what the other writes there. A region that can't be read is left to the provider.
+///
+/// Refuses one of this process, too: the provider uses its region in place, and goes on doing so
+/// when that endpoint was closed and the region unmapped.
 pub(crate) fn check_peer(local: &PeerAddr, peer: &PeerAddr) -> Result<(), Error> {
-    if process_of(peer) == Some(std::process::id()) {
-        return Err(Error::Address {
-            address: peer.to_string(),
-            reason: "it is this process: shm is for peers in other processes".to_owned(),
-        });
+    let bad = |reason: &str| Error::Address {
+        address: peer.to_string(),
+        reason: reason.to_owned(),
+    };
+    let apart = match (namespace_of(local), namespace_of(peer)) {
+        (Some(ours), Some(theirs)) => ours != theirs,
+        _ => false,
+    };
+    if apart && goes_by_numbers() {
+        return Err(bad(
+            "it is in another PID namespace (another container): share one, or start both processes with FI_SHM_DISABLE_CMA=1",
+        ));
+    }
+    if !apart && process_of(peer) == Some(std::process::id()) {
+        return Err(bad(
+            "it is this process: shm is for peers in other processes",
+        ));
     }
     match (layout(local), layout(peer)) {
         (Some(ours), Some(theirs)) if ours != theirs => Err(Error::Address {
@@ -53,7 +120,7 @@ fn layout(addr: &PeerAddr) -> Option<u8> {
         return None;
     }
     let mut version = [0];
-    File::open(format!("/dev/shm/{region}"))
+    File::open(Path::new(REGIONS).join(region))
         .and_then(|mut file| file.read_exact(&mut version))
         .ok()?;
     Some(version[0])
@@ -62,6 +129,43 @@ fn layout(addr: &PeerAddr) -> Option<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_of_this_process_and_has_room_for_what_the_provider_adds() {
+        let new = || new_name("fi_shm://").unwrap();
+        let (one, other) = (new(), new());
+        assert_ne!(one, other);
+        let pid = std::process::id();
+        for name in [one, other] {
+            // The largest number that there is of a process, the largest user, and more endpoints
+            // than a process lives to open.
+            let rest = name.replacen(&pid.to_string(), "4194304", 1);
+            let longest = format!("{rest}:-2:999999999");
+            assert!(longest.parse::<PeerAddr>().is_ok(), "{longest}");
+            let addr: PeerAddr = format!("{name}:0:1").parse().unwrap();
+            assert_eq!(process_of(&addr), Some(pid));
+            assert_eq!(namespace_of(&addr), Some(namespace()));
+            let left = region(&addr).unwrap().trim_end_matches(":0:1");
+            assert!(!Path::new(REGIONS).join(left).exists(), "{left}");
+        }
+        for old in ["fi_shm://12:0:3", "fi_shm://12:0:3:4711"] {
+            assert_eq!(namespace_of(&old.parse().unwrap()), None, "{old}");
+        }
+    }
+
+    #[test]
+    fn a_peer_of_another_namespace_is_refused_before_its_number_is_looked_at() {
+        let this = std::process::id();
+        let at = |namespace: u64| -> PeerAddr {
+            let name = format!("fi_shm://{this}:{namespace:x}:0123456789abcdef:0:1");
+            name.parse().unwrap()
+        };
+        let (here, there) = (at(namespace()), at(namespace() ^ 1));
+        for (peer, what) in [(here, "other processes"), (there, "PID namespace")] {
+            let error = check_peer(&here, &peer).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        }
+    }
 
     #[test]
     fn regions_of_another_layout_and_of_this_process_are_refused() {

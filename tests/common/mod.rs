@@ -32,7 +32,7 @@ use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent, SendEndpointZeroCopy, Sen
 )]
 pub(crate) use self::{
     patience::patient,
-    provider::{Offers, any_port, domain_of, nobodys_port, node},
+    provider::{Offers, any_port, anywhere, domain_of, nobodys_port, node},
 };
 
 /// After which a step hangs that takes milliseconds on an idle machine. Ends a test, and is no claim about how long anything takes: a machine

@@ -40,6 +40,15 @@ pub(crate) fn nobodys_port() -> PeerAddr {
     listener.local_addr().expect("bound").into()
 }
 
+/// Where a test listens that is for all providers: at any port there, or wherever one whose
+/// endpoints have names does.
+pub(crate) fn anywhere(domain: &Domain) -> PeerAddr {
+    match domain.fabric().provider().names {
+        Some(_) => PeerAddr::any(),
+        None => any_port(),
+    }
+}
+
 /// The providers that tests over this kind of endpoint run on, the best first: those of the environment, else `usual`.
 pub(crate) fn asked_or(kind: EndpointKind, usual: &[&'static str]) -> Vec<&'static str> {
     let Some(asked) = PROVIDERS.as_deref() else {

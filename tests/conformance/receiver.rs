@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use fabricast::buffer::SharedBufferManager;
 use fabricast::endpoint::{ConnectionId, ConnectionInfo, LongMessages, ReceiveConfig};
-use fabricast::{Domain, PeerAddr, ReceiveEndpoint, ReceiveEvent};
+use fabricast::{Domain, ReceiveEndpoint, ReceiveEvent};
 
-use crate::common::{SOON, any_port, child, drive};
+use crate::common::{SOON, anywhere, child, drive};
 use crate::message::{Checker, MAX_MESSAGE};
 use crate::told::{Told, mode};
 
@@ -27,12 +27,8 @@ pub(crate) fn listen(told: &Told, domain: &Arc<Domain>) -> ReceiveEndpoint {
     if let Some(asked) = told.text("asks") {
         config = config.header_mode(mode(asked));
     }
-    let anywhere = match domain.fabric().provider().name {
-        "shm" => PeerAddr::any(),
-        _ => any_port(),
-    };
     let at = told.text("at");
-    let at = at.map_or(anywhere, |at| at.parse().expect("an address"));
+    let at = at.map_or_else(|| anywhere(domain), |at| at.parse().expect("an address"));
     ReceiveEndpoint::listen(domain, at, config).expect("listens")
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fabricast::error::Error;
-use fabricast::fabric::EndpointKind;
+use fabricast::fabric::{EndpointKind, provider};
 use fabricast::{Domain, Fabric};
 
 use crate::common::{SOON, child, node};
@@ -15,8 +15,6 @@ pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) provider: &'static str,
     pub(crate) kind: EndpointKind,
-    /// It takes an address of this machine.
-    by_address: bool,
     /// Bytes of CQ data that it may use: 4 is what efa and psm3 have.
     pub(crate) cq_data: usize,
 }
@@ -25,46 +23,45 @@ pub(crate) const ROWS: &[Row] = &[
     Row {
         name: "tcp(MSG)",
         kind: EndpointKind::Msg,
-        ..row("tcp", true)
+        ..row("tcp")
     },
     Row {
         name: "tcp(RDM)",
-        ..row("tcp", true)
+        ..row("tcp")
     },
-    row("tcp;ofi_rxm", true),
-    row("net", true),
+    row("tcp;ofi_rxm"),
+    row("net"),
     Row {
         name: "tcp(RDM,4)",
         cq_data: 4,
-        ..row("tcp", true)
+        ..row("tcp")
     },
     Row {
         name: "net(4)",
         cq_data: 4,
-        ..row("net", true)
+        ..row("net")
     },
-    row("shm", false),
-    row("sockets", true),
-    row("udp;ofi_rxd", true),
+    row("shm"),
+    row("sockets"),
+    row("udp;ofi_rxd"),
     Row {
         name: "verbs(MSG)",
         kind: EndpointKind::Msg,
         // What a card's immediate data holds.
         cq_data: 4,
-        ..row("verbs", true)
+        ..row("verbs")
     },
     Row {
         cq_data: 4,
-        ..row("verbs;ofi_rxm", true)
+        ..row("verbs;ofi_rxm")
     },
 ];
 
-const fn row(provider: &'static str, by_address: bool) -> Row {
+const fn row(provider: &'static str) -> Row {
     Row {
         name: provider,
         provider,
         kind: EndpointKind::Rdm,
-        by_address,
         cq_data: 8,
     }
 }
@@ -79,9 +76,10 @@ pub(crate) fn open(row: &Row) -> Result<Arc<Domain>, Error> {
         .provider(row.provider)
         .endpoint_kind(row.kind)
         .cq_data_limit(row.cq_data);
-    let builder = match row.by_address {
-        true => builder.node(node()),
-        false => builder,
+    let has_names = provider(row.provider).is_some_and(|it| it.names.is_some());
+    let builder = match has_names {
+        true => builder,
+        false => builder.node(node()),
     };
     builder.open()?.open_domain()
 }

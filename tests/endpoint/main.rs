@@ -13,6 +13,7 @@ mod hooked;
 mod lifecycle;
 mod long;
 mod mixed;
+mod named;
 #[path = "../common/namespaces.rs"]
 mod namespaces;
 mod publish;

@@ -9,7 +9,7 @@ use fabricast::fabric::EndpointKind;
 use fabricast::{ConnectionlessEndpoint, PeerAddr};
 
 use crate::common::child::{self, Child};
-use crate::common::{SOON, after, any_port, drive, pattern};
+use crate::common::{SOON, after, anywhere, drive, pattern};
 use crate::message::{Checker, HEADER, header};
 use crate::on::{On, kill};
 use crate::rows;
@@ -190,10 +190,7 @@ pub(crate) fn exchange(told: &Told) {
         .receive_depth(6)
         .unresponsive_after(Some(Duration::from_millis(700)))
         .lost_after(Some(Duration::from_millis(2500)));
-    let at = match domain.fabric().provider().name {
-        "shm" => PeerAddr::any(),
-        _ => any_port(),
-    };
+    let at = anywhere(&domain);
     let end = match ConnectionlessEndpoint::open(&domain, at, config) {
         Ok(end) => end,
         Err(error) => return child::tell(format!("addr {error}").replace('\n', " ")),

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use fabricast::endpoint::{CloseReason, PublishConfig, SlowPolicy, SubscribeConfig};
-use fabricast::{PeerAddr, PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
+use fabricast::{PublishEndpoint, PublishEvent, SubscribeEndpoint, SubscribeEvent};
 
-use crate::common::{SOON, after, any_port, buffer, child, drive, pattern, pool};
+use crate::common::{SOON, after, anywhere, buffer, child, drive, pattern, pool};
 use crate::message::{Checker, header};
 use crate::on::On;
 use crate::table::Shown;
@@ -41,10 +41,7 @@ pub(crate) fn publisher(told: &Told) {
             queue: 64,
             deadline: SOON,
         });
-    let at = match domain.fabric().provider().name {
-        "shm" => PeerAddr::any(),
-        _ => any_port(),
-    };
+    let at = anywhere(&domain);
     let mut endpoint = PublishEndpoint::listen(&domain, at, config).expect("listens");
     child::tell(format!("addr {}", endpoint.local_addr()));
     let (mut next, mut over, mut sent, mut left) = (0, 0, 0, 0);
