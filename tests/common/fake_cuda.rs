@@ -68,7 +68,9 @@ pub(crate) fn over_the_fake(test: &str, env: &[(&str, &str)], body: impl FnOnce(
     command
         .env("FABRICAST_CUDA", fake)
         .env("FAKE_CUDA_THREADS", "1")
-        .env("FAKE_CUDA_PROTECTED", "1");
+        .env("FAKE_CUDA_PROTECTED", "1")
+        // A libcufile of this machine would open its own driver, which knows no memory of the fake.
+        .env("FABRICAST_CUFILE", "/nowhere/libcufile.so.0");
     for (name, value) in env {
         command.env(name, value);
     }
