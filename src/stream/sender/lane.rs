@@ -5,18 +5,20 @@ use std::time::{Duration, Instant};
 
 use super::config::{Peer, Transport};
 use super::delivery::Shipment;
-use super::engine::{Route, Tools};
 use super::placing::InSlot;
-use super::rail::{Rail, RailStage};
+use super::rail::{RailBlocks, SenderRail};
+use super::side::{Route, SenderTools};
 use super::transfer::PeerOutcome;
 use crate::buffer::Buffer;
 use crate::endpoint::{CloseReason, Message as Arrived, ReceiveEvent, WindowEvent};
 use crate::error::SendErrorKind;
 use crate::random::random_u64;
-use crate::stream::outbox::{CONTROL_KEY, Pumped};
+use crate::stream::auth;
+use crate::stream::handshake::DialSettings;
+use crate::stream::outbox::CONTROL_KEY;
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sending::Outlay;
-use crate::stream::wire::{HEADER_LEN, Message, Open, OpenFlags, Placed};
+use crate::stream::wire::{Features, HEADER_LEN, Message, Open, OpenFlags, Placed};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// The only stream of a session: each transfer makes a session of its own with each peer.
@@ -92,7 +94,7 @@ pub(super) struct Lane {
     peer: Peer,
     number: usize,
     stage: Stage,
-    rails: Vec<Rail>,
+    rails: Vec<SenderRail>,
     session: [u8; 16],
     /// None until the stream is open.
     outlay: Option<Outlay>,
@@ -173,7 +175,7 @@ impl Lane {
     /// The longest block that it takes, once it has said so.
     pub(super) fn payload_max(&self) -> Option<u32> {
         let ready = self.rails.first().filter(|_| self.stage != Stage::Over);
-        ready.and_then(Rail::payload_max)
+        ready.and_then(SenderRail::payload_max)
     }
 
     pub(super) fn has_failed_once(&self) -> bool {
@@ -182,7 +184,7 @@ impl Lane {
 
     /// Blocks that are read for it, wait for it, or are on their way to it.
     pub(super) fn held(&self) -> usize {
-        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
+        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
         self.assigned.len() + self.queue.len() + in_flight
     }
 
@@ -228,7 +230,7 @@ impl Lane {
             && self
                 .rails
                 .iter()
-                .all(|rail| rail.in_flight == 0 && rail.unplaced() == 0);
+                .all(|rail| rail.local.in_flight == 0 && rail.unplaced() == 0);
         idle && self
             .outlay
             .as_ref()
@@ -270,14 +272,14 @@ impl Lane {
     // ---- connections ---------------------------------------------------------------------------------------------
 
     /// Begins a session: its first rail.
-    pub(super) fn connect(&mut self, shipment: &Shipment, tools: &mut Tools) {
+    pub(super) fn connect(&mut self, shipment: &Shipment, tools: &mut SenderTools) {
         self.stage = Stage::Connecting;
         self.session = [random_u64().to_le_bytes(), random_u64().to_le_bytes()]
             .concat()
             .try_into()
             .expect("twice 8 bytes are 16");
         self.dialed = 0;
-        self.last_moved = tools.now;
+        self.last_moved = tools.now();
         if let Err(error) = self.dial(shipment, tools) {
             self.on_lost(error, shipment, tools);
         }
@@ -290,7 +292,7 @@ impl Lane {
     }
 
     /// Starts the next rail.
-    fn dial(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
+    fn dial(&mut self, shipment: &Shipment, tools: &mut SenderTools) -> Result<(), StreamError> {
         let number = usize::from(self.dialed);
         let addr = self.peer.addrs[number % self.peer.addrs.len()];
         let dock = (number % self.peer.addrs.len()) % tools.docks.len();
@@ -300,21 +302,29 @@ impl Lane {
             lane: self.number,
             rail,
         };
-        let (port, connection) = tools.dial(dock, &addr, route)?;
-        let rails = self.wanted_rails(shipment);
-        let mut rail = Rail::new(port, connection, (self.dialed, rails), self.session, tools)?;
-        rail.placing = self.by_write.then(Box::default);
+        let settings = DialSettings {
+            session: self.session,
+            rail: self.dialed,
+            rails: self.wanted_rails(shipment),
+            features: Features::all(),
+            key: tools.config.key.clone(),
+            nonce: auth::nonce()?,
+            deadline: tools.now() + tools.config.connect_timeout,
+        };
+        let dialed = tools.dial(dock, &addr, route)?;
+        let mut rail = SenderRail::dialing(dialed, settings, tools.now(), RailBlocks::default());
+        rail.local.placing = self.by_write.then(Box::default);
+        #[cfg(test)]
+        rail.outbox.swallow(tools.config.swallow.clone());
         self.rails.push(rail);
         self.dialed += 1;
         Ok(())
     }
 
     /// The session is over: its connections are left, and what was on the way is to be sent anew.
-    fn leave_rails(&mut self, politely: bool, tools: &mut Tools) {
-        for rail in self.rails.drain(..) {
-            if let Some(connection) = rail.connection {
-                tools.leave(rail.port, connection, politely);
-            }
+    fn leave_rails(&mut self, politely: bool, tools: &mut SenderTools) {
+        for mut rail in self.rails.drain(..) {
+            tools.leave(&mut rail, politely);
         }
         self.outlay = None;
         self.by_write = false;
@@ -323,7 +333,7 @@ impl Lane {
     }
 
     /// The last connection is gone, or can't be made: another attempt, or the end.
-    fn on_lost(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+    fn on_lost(&mut self, error: StreamError, shipment: &Shipment, tools: &mut SenderTools) {
         self.failed_once = true;
         let busy = matches!(
             error,
@@ -344,12 +354,17 @@ impl Lane {
         self.report.reconnects += 1;
         tracing::debug!(peer = %self.peer, %error, attempt = self.failures, "a stream connects again");
         self.stage = Stage::Resting {
-            until: tools.now + wait.min(RETRY_MAX),
+            until: tools.now() + wait.min(RETRY_MAX),
         };
     }
 
     /// This side gives it up: the peer is told.
-    pub(super) fn give_up(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+    pub(super) fn give_up(
+        &mut self,
+        error: StreamError,
+        shipment: &Shipment,
+        tools: &mut SenderTools,
+    ) {
         if self.is_over() {
             return;
         }
@@ -357,31 +372,36 @@ impl Lane {
         self.end(Err(error), shipment, tools);
     }
 
-    fn tell_why(&mut self, error: &StreamError, shipment: &Shipment, tools: &mut Tools) {
+    fn tell_why(&mut self, error: &StreamError, shipment: &Shipment, tools: &mut SenderTools) {
         if let Some(outlay) = &mut self.outlay {
             let (code, text) = told(error);
             outlay.give_up(code, &text);
             self.speak(shipment);
             for rail in &mut self.rails {
-                rail.pump(tools);
+                rail.pump(&mut tools.network);
             }
         }
     }
 
     /// Its connections end, and nothing else is done.
-    pub(super) fn break_off(&mut self, tools: &mut Tools) {
+    pub(super) fn break_off(&mut self, tools: &mut SenderTools) {
         self.leave_rails(false, tools);
         self.stage = Stage::Over;
     }
 
-    fn end(&mut self, result: Result<(), StreamError>, shipment: &Shipment, tools: &mut Tools) {
+    fn end(
+        &mut self,
+        result: Result<(), StreamError>,
+        shipment: &Shipment,
+        tools: &mut SenderTools,
+    ) {
         if self.is_over() {
             return;
         }
-        self.stalls.turn(Stall::None, tools.now);
+        self.stalls.turn(Stall::None, tools.now());
         self.report.path = tools.path(&*shipment.source);
         self.report.stalls = self.stalls.totals();
-        self.report.took = tools.now - self.began;
+        self.report.took = tools.now() - self.began;
         self.report.sent_bytes = self.sent_bytes;
         self.report.bytes = match result {
             Ok(()) => shipment.shared.total(),
@@ -407,7 +427,7 @@ impl Lane {
         rail: usize,
         event: ReceiveEvent,
         shipment: &Shipment,
-        tools: &mut Tools,
+        tools: &mut SenderTools,
     ) {
         match event {
             ReceiveEvent::Connected { .. } => self.rails[rail].on_connected(),
@@ -420,13 +440,13 @@ impl Lane {
                 }
             }
             ReceiveEvent::Completed { key, .. } if key != CONTROL_KEY => {
-                self.rails[rail].in_flight -= 1;
-                self.last_moved = tools.now;
+                self.rails[rail].local.in_flight -= 1;
+                self.last_moved = tools.now();
             }
-            ReceiveEvent::Window { event, .. } => self.on_window_event(rail, event, tools.now),
+            ReceiveEvent::Window { event, .. } => self.on_window_event(rail, event, tools.now()),
             ReceiveEvent::Failed { key, .. } if key != CONTROL_KEY => {
                 // Whether it arrived is not known; the peer says what it lacks.
-                self.rails[rail].in_flight -= 1;
+                self.rails[rail].local.in_flight -= 1;
             }
             ReceiveEvent::Disconnected { reason, .. } => {
                 self.on_disconnected(rail, reason, shipment, tools);
@@ -437,23 +457,23 @@ impl Lane {
 
     fn on_window_event(&mut self, rail: usize, event: WindowEvent, now: Instant) {
         let rail = &mut self.rails[rail];
-        let Some(placing) = &mut rail.placing else {
+        let Some(placing) = &mut rail.local.placing else {
             return;
         };
         match event {
             WindowEvent::Written { key, .. } => {
                 placing.on_written(key);
-                rail.in_flight -= 1;
+                rail.local.in_flight -= 1;
                 self.last_moved = now;
             }
             // The end of the connection follows, and what becomes of the block.
-            WindowEvent::WriteFailed { .. } => rail.in_flight -= 1,
+            WindowEvent::WriteFailed { .. } => rail.local.in_flight -= 1,
             _ => {}
         }
     }
 
     /// The peer does not take it, or does not keep to the protocol.
-    fn on_refused(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+    fn on_refused(&mut self, error: StreamError, shipment: &Shipment, tools: &mut SenderTools) {
         match is_worth_a_retry(&error) {
             true => self.on_lost(error, shipment, tools),
             false => self.give_up(error, shipment, tools),
@@ -465,14 +485,14 @@ impl Lane {
         rail: usize,
         reason: CloseReason,
         shipment: &Shipment,
-        tools: &mut Tools,
+        tools: &mut SenderTools,
     ) {
         let lost = &mut self.rails[rail];
-        if let Some(connection) = lost.connection.take() {
+        if let Some(connection) = lost.connection() {
             tools.routes.remove(&connection);
         }
-        let was_ready = std::mem::replace(&mut lost.stage, RailStage::Gone) == RailStage::Ready;
-        if !self.rails.iter().any(Rail::is_ready) {
+        let was_ready = lost.on_gone();
+        if !self.rails.iter().any(SenderRail::is_ready) {
             return self.on_lost(StreamError::Lost(reason), shipment, tools);
         }
         if was_ready {
@@ -486,12 +506,12 @@ impl Lane {
         rail: usize,
         error: StreamError,
         shipment: &Shipment,
-        tools: &mut Tools,
+        tools: &mut SenderTools,
     ) {
         // The peer is told, where there is something to tell.
-        self.rails[rail].pump(tools);
-        let was_ready = self.leave_rail(rail, true, tools);
-        if !self.rails.iter().any(Rail::is_ready) {
+        self.rails[rail].pump(&mut tools.network);
+        let was_ready = tools.leave(&mut self.rails[rail], true);
+        if !self.rails.iter().any(SenderRail::is_ready) {
             return self.on_refused(error, shipment, tools);
         }
         tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
@@ -500,33 +520,23 @@ impl Lane {
         }
     }
 
-    /// One connection is left, and others go on. Whether it was ready.
-    fn leave_rail(&mut self, rail: usize, politely: bool, tools: &mut Tools) -> bool {
-        let left = &mut self.rails[rail];
-        let stage = std::mem::replace(&mut left.stage, RailStage::Gone);
-        if let Some(connection) = left.connection.take() {
-            tools.leave(left.port, connection, politely);
-        }
-        stage == RailStage::Ready
-    }
-
     /// The receiver has lost one of the connections, which this side may not have heard of: what it
     /// says of it comes by another one.
     fn on_rail_gone(
         &mut self,
         number: u16,
         shipment: &Shipment,
-        tools: &mut Tools,
+        tools: &mut SenderTools,
     ) -> Result<(), StreamError> {
         let Some(rail) = self.rails.iter().position(|it| it.number == number) else {
             let (what, value) = ("the number of a connection", number.into());
             return Err(StreamViolation::Count { what, value }.into());
         };
-        if self.rails[rail].stage == RailStage::Gone {
+        if self.rails[rail].is_gone() {
             return Ok(());
         }
-        let was_ready = self.leave_rail(rail, false, tools);
-        if !self.rails.iter().any(Rail::is_ready) {
+        let was_ready = tools.leave(&mut self.rails[rail], false);
+        if !self.rails.iter().any(SenderRail::is_ready) {
             let error = StreamError::Lost(CloseReason::PeerLost { errno: None });
             self.on_lost(error, shipment, tools);
         } else if was_ready {
@@ -538,8 +548,8 @@ impl Lane {
     /// A connection that was ready is gone, and others are not: what was on the way there may have arrived, and the receiver says what it lacks.
     fn give_back_of(&mut self, rail: usize) {
         let lost = &mut self.rails[rail];
-        let unplaced = lost.placing.as_mut().map(|placing| placing.lose());
-        lost.in_flight = 0;
+        let unplaced = lost.local.placing.as_mut().map(|placing| placing.lose());
+        lost.local.in_flight = 0;
         if let Some(outlay) = &mut self.outlay {
             self.report.rails_lost += 1;
             for block in unplaced.into_iter().flatten() {
@@ -554,14 +564,14 @@ impl Lane {
         rail: usize,
         arrived: &Arrived,
         shipment: &Shipment,
-        tools: &mut Tools,
+        tools: &mut SenderTools,
     ) -> Result<(), StreamError> {
+        self.rails[rail].last_heard = tools.now();
         if !self.rails[rail].is_ready() {
-            self.last_moved = tools.now;
-            if self.rails[rail].on_handshake(arrived, tools.now)? {
-                let number = self.rails[rail].number;
+            self.last_moved = tools.now();
+            if let Some(agreed) = self.rails[rail].on_handshake(arrived, tools.now())? {
                 match &mut self.outlay {
-                    Some(outlay) => outlay.add_rail(number),
+                    Some(outlay) => outlay.add_rail(agreed.rail),
                     None => self.stage = Stage::Ready,
                 }
             }
@@ -582,7 +592,7 @@ impl Lane {
             return Ok(());
         }
         if let Message::RailLost(lost) = &message
-            && self.rails[rail].hears_of_rails()
+            && self.rails[rail].can(Features::RAIL_GONE)
         {
             return self.on_rail_gone(lost.rail, shipment, tools);
         }
@@ -594,8 +604,8 @@ impl Lane {
         let news = outlay.news();
         outlay.on_message(&message)?;
         match &message {
-            _ if outlay.news() > news => self.last_moved = tools.now,
-            Message::Written(_) => self.peer_works = tools.now,
+            _ if outlay.news() > news => self.last_moved = tools.now(),
+            Message::Written(_) => self.peer_works = tools.now(),
             // What says nothing new is no movement: a peer that answers questions may stand still, too.
             _ => {}
         }
@@ -619,13 +629,14 @@ impl Lane {
         rail: usize,
         message: &Message<'_>,
         shipment: &Shipment,
-        tools: &mut Tools,
+        tools: &mut SenderTools,
     ) -> Result<(), StreamError> {
         let rail = &mut self.rails[rail];
-        let (Some(placing), Some(connection)) = (&mut rail.placing, rail.connection) else {
+        let (Some(connection), Some(placing)) = (rail.connection(), &mut rail.local.placing) else {
             return Ok(());
         };
-        let (Some(endpoint), Some(plan)) = (tools.endpoint(rail.port), &shipment.plan) else {
+        let (Some(endpoint), Some(plan)) = (tools.network.endpoint(rail.port), &shipment.plan)
+        else {
             return Ok(());
         };
         match message {
@@ -639,7 +650,7 @@ impl Lane {
     }
 
     /// The others, now that the receiver knows the session.
-    fn more_rails(&mut self, shipment: &Shipment, tools: &mut Tools) {
+    fn more_rails(&mut self, shipment: &Shipment, tools: &mut SenderTools) {
         for _ in self.dialed..self.wanted_rails(shipment) {
             if let Err(error) = self.dial(shipment, tools) {
                 tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
@@ -648,7 +659,11 @@ impl Lane {
         }
     }
 
-    fn after_message(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
+    fn after_message(
+        &mut self,
+        shipment: &Shipment,
+        tools: &mut SenderTools,
+    ) -> Result<(), StreamError> {
         let written = self.written_bytes();
         shipment.shared.tell(self.number, written, self.sent_bytes);
         if written > self.most_written {
@@ -668,7 +683,7 @@ impl Lane {
             }
             Some(Err(error)) => {
                 let error = error.clone();
-                return Err(error.with_this_side(|| self.describe_wait(shipment, tools.now)));
+                return Err(error.with_this_side(|| self.describe_wait(shipment, tools.now())));
             }
             // Something is missing: another lap.
             None if self.stage == Stage::Finishing && !outlay.is_finishing() => {
@@ -687,8 +702,8 @@ impl Lane {
 
     // ---- time ----------------------------------------------------------------------------------------------------
 
-    pub(super) fn on_time(&mut self, shipment: &Shipment, tools: &mut Tools) {
-        let now = tools.now;
+    pub(super) fn on_time(&mut self, shipment: &Shipment, tools: &mut SenderTools) {
+        let now = tools.now();
         for rail in 0..self.rails.len() {
             if let Some(error) = self.rails[rail].on_time(now) {
                 self.on_rail_failed(rail, error, shipment, tools);
@@ -720,8 +735,8 @@ impl Lane {
 
     /// What it waits for, now.
     fn wait(&self, shipment: &Shipment, now: Instant) -> Wait {
-        let unplaced: usize = self.rails.iter().map(Rail::unplaced).sum();
-        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
+        let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
+        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
         match self.stage {
             Stage::Ready => Wait::Peer("the peers' handshakes"),
             Stage::Opening => Wait::Peer("the peer to accept the stream"),
@@ -741,7 +756,7 @@ impl Lane {
                 _ => Wait::Source,
             },
             Stage::Sending if !shipment.rate.may(now) => Wait::Own,
-            Stage::Sending if self.by_write && !self.rails.iter().any(Rail::has_slot) => {
+            Stage::Sending if self.by_write && !self.rails.iter().any(SenderRail::has_slot) => {
                 Wait::Peer("a slot to write into (window, freed)")
             }
             Stage::Sending => Wait::Peer("blocks to be granted (credit)"),
@@ -758,15 +773,15 @@ impl Lane {
             Wait::Own => "its turn, a limit or the end of a pause",
         };
         let outlay = self.outlay.as_ref().map(Outlay::describe);
-        let rails: Vec<_> = self.rails.iter().map(Rail::describe).collect();
+        let rails: Vec<_> = self.rails.iter().map(|rail| rail.describe(now)).collect();
         let outlay = outlay.unwrap_or_else(|| "no stream is open".to_owned());
         let rails = rails.join("; ");
         format!("the sender waited for {what} ({outlay}; {rails})")
     }
 
     /// Ends what does not move any more: this side, the peer and the source each have their time.
-    fn watch(&mut self, silent: Duration, shipment: &Shipment, tools: &mut Tools) {
-        let now = tools.now;
+    fn watch(&mut self, silent: Duration, shipment: &Shipment, tools: &mut SenderTools) {
+        let now = tools.now();
         let stalled = shipment.options.stalled_after;
         let wait = self.wait(shipment, now);
         match wait {
@@ -784,7 +799,7 @@ impl Lane {
             }
             Wait::Peer(_) => {
                 self.source_since = None;
-                let is_told = self.rails.iter().any(Rail::hears_of_work);
+                let is_told = self.rails.iter().any(|rail| rail.can(Features::WORKING));
                 let is_long = matches!(self.stage, Stage::Opening | Stage::Finishing) && !is_told;
                 let limit = if is_long {
                     stalled.saturating_mul(LONG_WORK)
@@ -811,8 +826,8 @@ impl Lane {
     }
 
     /// Nothing moves though the peer is there: it is told what is waited for, and another attempt is made, if there is one left.
-    fn on_stalled(&mut self, after: Duration, shipment: &Shipment, tools: &mut Tools) {
-        let waits = self.describe_wait(shipment, tools.now);
+    fn on_stalled(&mut self, after: Duration, shipment: &Shipment, tools: &mut SenderTools) {
+        let waits = self.describe_wait(shipment, tools.now());
         tracing::warn!(peer = %self.peer, ?after, %waits, "a stream stands still");
         let error = StreamError::Stalled { after, waits };
         self.tell_why(&error, shipment, tools);
@@ -821,7 +836,7 @@ impl Lane {
 
     // ---- sending -------------------------------------------------------------------------------------------------
 
-    pub(super) fn pump(&mut self, shipment: &mut Shipment, tools: &mut Tools) -> bool {
+    pub(super) fn pump(&mut self, shipment: &mut Shipment, tools: &mut SenderTools) -> bool {
         if self.stage == Stage::Ready
             && shipment.plan.is_some()
             && let Err(error) = self.open(shipment, tools)
@@ -834,12 +849,8 @@ impl Lane {
         let mut any = self.begin_finish(shipment);
         self.speak(shipment);
         for rail in &mut self.rails {
-            if rail.pump(tools) == Pumped::Dead
-                && let (Some(connection), Some(endpoint)) =
-                    (rail.connection, tools.endpoint(rail.port))
-            {
-                endpoint.abort_connection(connection);
-            }
+            rail.local.blocked = false;
+            rail.pump(&mut tools.network);
         }
         while self.is_sending() && self.send_next(shipment, tools) {
             any = true;
@@ -851,7 +862,7 @@ impl Lane {
             let code = RefusalCode::SOURCE;
             self.give_up(StreamError::GivenUp { code, reason }, shipment, tools);
         }
-        self.account(shipment, tools.now);
+        self.account(shipment, tools.now());
         any
     }
 
@@ -871,7 +882,7 @@ impl Lane {
         true
     }
 
-    fn open(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
+    fn open(&mut self, shipment: &Shipment, tools: &mut SenderTools) -> Result<(), StreamError> {
         let Some(plan) = &shipment.plan else {
             return Ok(());
         };
@@ -909,14 +920,14 @@ impl Lane {
         &mut self,
         wanted: Transport,
         block_bytes: u32,
-        tools: &mut Tools,
+        tools: &mut SenderTools,
     ) -> Result<(), StreamError> {
         let Some(first) = self.rails.first() else {
             return Ok(());
         };
         let (able, favoured) = tools.writes(first.port, block_bytes);
         let may = wanted == Transport::Write || !self.no_windows;
-        let offered = able && may && first.takes_writes();
+        let offered = able && may && first.can(Features::BY_WRITE);
         let chosen = wanted.choose(offered, favoured);
         let (by_write, why) = chosen.map_err(|reason| StreamError::GivenUp {
             code: RefusalCode::FEATURE,
@@ -925,7 +936,7 @@ impl Lane {
         self.by_write = by_write;
         self.report.transport = why.to_owned();
         for rail in &mut self.rails {
-            rail.placing = by_write.then(Box::default);
+            rail.local.placing = by_write.then(Box::default);
         }
         Ok(())
     }
@@ -936,7 +947,7 @@ impl Lane {
             return;
         };
         for rail in self.rails.iter_mut().filter(|rail| rail.is_ready()) {
-            let Some(placing) = &mut rail.placing else {
+            let Some(placing) = &mut rail.local.placing else {
                 continue;
             };
             while rail.outbox.len() < PLACED_WAITING
@@ -953,20 +964,20 @@ impl Lane {
     }
 
     /// Sends the next block, by whichever rail has the most room. False: not now.
-    fn send_next(&mut self, shipment: &mut Shipment, tools: &mut Tools) -> bool {
-        let now = tools.now;
+    fn send_next(&mut self, shipment: &mut Shipment, tools: &mut SenderTools) -> bool {
+        let now = tools.now();
         let Some(outlay) = self.outlay.as_mut() else {
             return false;
         };
         let Some(next) = self.queue.front() else {
             return false;
         };
-        if shipment.paused || !outlay.may_send() || !shipment.rate.may(tools.now) {
+        if shipment.paused || !outlay.may_send() || !shipment.rate.may(tools.now()) {
             return false;
         }
         if self.by_write {
             // What was written, and is not told of, is to be sent on credit, too.
-            let unplaced: usize = self.rails.iter().map(Rail::unplaced).sum();
+            let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
             if outlay.room() <= unplaced as u64 {
                 return false;
             }
@@ -974,15 +985,16 @@ impl Lane {
         let depth = tools.config.depth as usize;
         let able = self.rails.iter_mut();
         let able = able.filter(|rail| rail.may_send(depth));
-        let Some(rail) = able.min_by_key(|rail| rail.in_flight) else {
+        let Some(rail) = able.min_by_key(|rail| rail.local.in_flight) else {
             return false;
         };
-        let (Some(connection), Some(endpoint)) = (rail.connection, tools.endpoint(rail.port))
+        let (Some(connection), Some(endpoint)) =
+            (rail.connection(), tools.network.endpoint(rail.port))
         else {
             return false;
         };
         let (block, crc) = (next.block, next.crc);
-        let sent = match &mut rail.placing {
+        let sent = match &mut rail.local.placing {
             None => {
                 let mut header = [0; HEADER_LEN];
                 outlay.header(&block, crc).encode(&mut header);
@@ -997,7 +1009,7 @@ impl Lane {
                 if !self.by_write {
                     outlay.on_sent(rail.number, &block, crc);
                 }
-                rail.in_flight += 1;
+                rail.local.in_flight += 1;
                 let len = u64::from(block.len);
                 shipment.rate.take(len, now);
                 self.sent_bytes += len;
@@ -1006,7 +1018,7 @@ impl Lane {
                 true
             }
             Err(refused) => {
-                rail.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
+                rail.local.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
                 // Another rail may have room; that a connection is over, its own event says; and no other attempt makes a block of it that can be sent.
                 self.unsendable = is_unsendable(&refused).then(|| refused.to_string());
                 false
@@ -1030,15 +1042,15 @@ impl Lane {
         lines.extend(
             self.rails
                 .iter()
-                .map(|rail| format!("    {}", rail.describe())),
+                .map(|rail| format!("    {}", rail.describe(now))),
         );
         lines.join("\n")
     }
 
     /// What it waits for, from now on.
     fn account(&mut self, shipment: &Shipment, now: Instant) {
-        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
-        let has_slot = !self.by_write || self.rails.iter().any(Rail::has_slot);
+        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
+        let has_slot = !self.by_write || self.rails.iter().any(SenderRail::has_slot);
         let may = has_slot && self.outlay.as_ref().is_some_and(Outlay::may_send);
         let stall = match self.stage {
             Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::Limit,

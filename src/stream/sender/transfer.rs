@@ -1,13 +1,12 @@
 //! `Transfer`: the handle on one transfer, for whoever began it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::config::Peer;
-use super::engine::Command;
-use crate::event_loop::Waker;
+use super::side::Order;
+use crate::stream::network::Orders;
 use crate::stream::{RefusalCode, StreamError, StreamReport};
 
 /// How far a peer is.
@@ -41,8 +40,7 @@ pub struct PeerOutcome {
 pub struct Transfer {
     pub(super) id: u64,
     pub(super) shared: Arc<Shared>,
-    pub(super) commands: Sender<Command>,
-    pub(super) waker: Waker,
+    pub(super) orders: Orders<Order>,
 }
 
 /// What the thread of the network tells, and whoever waits reads.
@@ -163,32 +161,26 @@ impl Transfer {
 
     /// Sends no further block until [`resume`](Self::resume). Peers are told, and wait.
     pub fn pause(&self) {
-        self.tell(Command::Pause(self.id, true));
+        self.orders.give(Order::Pause(self.id, true));
     }
 
     /// Goes on after [`pause`](Self::pause).
     pub fn resume(&self) {
-        self.tell(Command::Pause(self.id, false));
+        self.orders.give(Order::Pause(self.id, false));
     }
 
     /// Ends it. Peers are told; what they have they keep, for a later transfer of the same source.
     pub fn cancel(&self) {
-        self.tell(Command::Cancel(self.id));
+        self.orders.give(Order::Cancel(self.id));
     }
 
     /// Of two transfers that could send, the one with the higher number does.
     pub fn set_priority(&self, priority: u8) {
-        self.tell(Command::Priority(self.id, priority));
+        self.orders.give(Order::Priority(self.id, priority));
     }
 
     /// Bytes a second at most, all peers together; none: no limit.
     pub fn set_rate(&self, bytes_per_second: Option<u64>) {
-        self.tell(Command::Rate(self.id, bytes_per_second));
-    }
-
-    fn tell(&self, command: Command) {
-        // With the sender gone, there is nothing left to do about it.
-        let _ = self.commands.send(command);
-        self.waker.wake();
+        self.orders.give(Order::Rate(self.id, bytes_per_second));
     }
 }
