@@ -2,14 +2,16 @@
 //! for a file.
 //!
 //! ```text
-//!  one turn:  commands ─► events of endpoints ─► what the workers did ─► time ─► messages and blocks to send
+//!  one turn:  orders ─► events of endpoints ─► what the workers did ─► time ─► messages and blocks to send
 //! ```
 //!
 //! The thread is the same on both sides. What a side does in its turns is its [`StreamSide`]; what
 //! it has of the network is its [`Network`].
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::fmt::{Debug, Formatter};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -63,13 +65,13 @@ pub(super) struct Network {
     next_port: usize,
     /// For control messages.
     control: SharedBufferManager,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// When this turn began.
-    now: Instant,
+    pub(super) now: Instant,
     /// How long goodbyes may take.
     goodbye: Duration,
     /// By when everything is to be over, once the side was told to stop.
-    stop: Option<Instant>,
+    pub(super) stop: Option<Instant>,
 }
 
 impl Network {
@@ -99,23 +101,9 @@ impl Network {
         self.event_loop.waker()
     }
 
-    pub(super) fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
-    /// When this turn began.
-    pub(super) fn now(&self) -> Instant {
-        self.now
-    }
-
     /// When a goodbye that is said now has had its time.
     pub(super) fn goodbye_by(&self) -> Instant {
         self.now + self.goodbye
-    }
-
-    /// Whether its side was told to stop.
-    pub(super) fn is_stopping(&self) -> bool {
-        self.stop.is_some()
     }
 
     /// Takes an endpoint in. One that `is_single` goes when its last connection is gone.
@@ -139,7 +127,7 @@ impl Network {
 
     /// The endpoint of a port; None: it has gone with its connection.
     pub(super) fn endpoint(&mut self, port: usize) -> Option<&mut DuplexEndpoint> {
-        self.ports.get_mut(&port).map(|port| &mut port.endpoint)
+        Some(&mut self.ports.get_mut(&port)?.endpoint)
     }
 
     /// Sends of an outbox what can be sent now.
@@ -149,10 +137,10 @@ impl Network {
         connection: ConnectionId,
         outbox: &mut Outbox,
     ) -> Pumped {
-        match self.ports.get_mut(&port) {
-            Some(port) => outbox.pump(&mut port.endpoint, connection, &self.control),
-            None => Pumped::Empty,
-        }
+        let port = self.ports.get_mut(&port);
+        port.map_or(Pumped::Empty, |port| {
+            outbox.pump(&mut port.endpoint, connection, &self.control)
+        })
     }
 
     /// Ends a connection politely: what was sent arrives.
@@ -223,14 +211,9 @@ impl Network {
 
 /// What the thread does for its side.
 pub(super) trait StreamSide: Send + 'static {
-    /// What its handle asks for, beside what every side can be asked for.
-    type Order: Send;
-
     fn network(&self) -> &Network;
 
     fn network_mut(&mut self) -> &mut Network;
-
-    fn obey(&mut self, order: Self::Order);
 
     fn on_event(&mut self, port: usize, event: ReceiveEvent);
 
@@ -247,38 +230,29 @@ pub(super) trait StreamSide: Send + 'static {
     fn end(self, reason: &StreamError);
 }
 
-/// What a thread is asked for.
-#[derive(Debug)]
-enum Command<O> {
-    Order(O),
-    /// What is not over by then is cut.
-    Stop(Instant),
-    /// How everything is, in words.
-    Describe(SyncSender<String>),
-}
+/// What a thread is to do with its side.
+type Order<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 /// The thread of a side.
 pub(super) struct NetworkThread<S: StreamSide> {
     side: S,
-    commands: Receiver<Command<S::Order>>,
+    orders: Receiver<Order<S>>,
 }
 
 impl<S: StreamSide> NetworkThread<S> {
     /// A thread that is not spawned yet, and its handle.
-    pub(super) fn new(side: S) -> (ThreadHandle<S::Order>, Self) {
-        let (commands, queue) = channel();
+    pub(super) fn new(side: S) -> (ThreadHandle<S>, Self) {
+        let (queue, orders) = channel();
         let network = side.network();
-        let orders = Orders {
-            commands,
-            waker: network.waker(),
-        };
         let handle = ThreadHandle {
-            orders,
+            orders: Arc::new(Orders {
+                queue,
+                waker: network.waker(),
+            }),
             clock: network.clock.clone(),
             thread: None,
         };
-        let commands = queue;
-        (handle, Self { side, commands })
+        (handle, Self { side, orders })
     }
 
     /// Until it is told to stop, and everything is over. Whatever breaks it, its side is told to
@@ -334,7 +308,11 @@ impl<S: StreamSide> NetworkThread<S> {
     fn turn(&mut self, ready: &[Token]) -> bool {
         let network = self.side.network_mut();
         network.now = network.clock.now();
-        let mut work = self.take_commands();
+        let mut work = false;
+        while let Ok(order) = self.orders.try_recv() {
+            work = true;
+            order(&mut self.side);
+        }
         for (port, events) in self.side.network_mut().poll(ready) {
             work = true;
             for event in events {
@@ -344,28 +322,6 @@ impl<S: StreamSide> NetworkThread<S> {
         work |= self.side.turn();
         self.side.network_mut().forget_ports();
         work
-    }
-
-    fn take_commands(&mut self) -> bool {
-        let mut any = false;
-        loop {
-            let command = self.commands.try_recv();
-            let network = self.side.network_mut();
-            match command {
-                Ok(Command::Order(order)) => self.side.obey(order),
-                Ok(Command::Stop(by)) => {
-                    network.stop = Some(network.stop.map_or(by, |old| old.min(by)));
-                }
-                // Whoever asked may have given up.
-                Ok(Command::Describe(to)) => drop(to.try_send(self.side.describe())),
-                Err(TryRecvError::Empty) => return any,
-                Err(TryRecvError::Disconnected) => {
-                    network.stop.get_or_insert(network.now);
-                    return any;
-                }
-            }
-            any = true;
-        }
     }
 }
 
@@ -408,51 +364,35 @@ impl<S: StreamSide> NetworkThread<S> {
     }
 }
 
-/// The way of orders to a thread.
-#[derive(Debug)]
-pub(super) struct Orders<O> {
-    commands: Sender<Command<O>>,
+/// The way of orders to a thread, which wakes up for each.
+pub(super) struct Orders<S> {
+    queue: Sender<Order<S>>,
     waker: Waker,
 }
 
-impl<O> Orders<O> {
-    /// A thread that is gone takes none: there is nothing left to do about it.
-    pub(super) fn give(&self, order: O) {
-        self.command(Command::Order(order));
-    }
-
-    fn command(&self, command: Command<O>) {
-        let _ = self.commands.send(command);
+impl<S> Orders<S> {
+    pub(super) fn give(&self, order: impl FnOnce(&mut S) + Send + 'static) {
+        // A thread that is gone takes none: there is nothing left to do about it.
+        let _ = self.queue.send(Box::new(order));
         self.waker.wake();
     }
 }
 
-impl<O> Clone for Orders<O> {
-    fn clone(&self) -> Self {
-        Self {
-            commands: self.commands.clone(),
-            waker: self.waker.clone(),
-        }
+impl<S> Debug for Orders<S> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Orders").finish_non_exhaustive()
     }
 }
 
 /// What a sender or a receiver holds of its thread.
-#[derive(Debug)]
-pub(super) struct ThreadHandle<O> {
-    orders: Orders<O>,
+pub(super) struct ThreadHandle<S> {
+    pub(super) orders: Arc<Orders<S>>,
     clock: Clock,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<O> ThreadHandle<O> {
-    pub(super) fn spawn<S: StreamSide<Order = O>>(
-        &mut self,
-        thread: NetworkThread<S>,
-        name: &str,
-    ) -> Result<(), Error>
-    where
-        O: Send,
-    {
+impl<S: StreamSide> ThreadHandle<S> {
+    pub(super) fn spawn(&mut self, thread: NetworkThread<S>, name: &str) -> Result<(), Error> {
         let builder = std::thread::Builder::new().name(name.to_owned());
         let spawned = builder.spawn(move || thread.run());
         self.thread = Some(spawned.map_err(|source| Error::Os {
@@ -462,34 +402,41 @@ impl<O> ThreadHandle<O> {
         Ok(())
     }
 
-    pub(super) fn orders(&self) -> &Orders<O> {
-        &self.orders
-    }
-
-    /// None: the thread did not answer within that time.
+    /// How everything is, in words. None: the thread did not answer within that time.
     pub(super) fn describe(&self, timeout: Duration) -> Option<String> {
         let (way, words) = sync_channel(1);
-        self.orders.command(Command::Describe(way));
+        // Whoever asked may have given up.
+        self.orders
+            .give(move |side| drop(way.try_send(side.describe())));
         words.recv_timeout(timeout).ok()
     }
 
-    /// Everything is to be over by then; what is not is cut.
-    pub(super) fn begin_stop(&self, by: Instant) {
-        self.orders.command(Command::Stop(by));
+    /// What is not over by then is cut.
+    fn stop_by(&self, by: Instant) {
+        self.orders.give(move |side| {
+            let stop = &mut side.network_mut().stop;
+            *stop = Some(stop.map_or(by, |old| old.min(by)));
+        });
     }
 
     /// What is not over is cut, soon, and nobody waits for that.
     pub(super) fn cut(&self) {
-        self.begin_stop(self.clock.now());
+        self.stop_by(self.clock.now());
     }
 
     /// Returns when the thread has ended, a little after the deadline at the latest.
     pub(super) fn stop(&mut self, deadline: Instant) {
-        self.begin_stop(deadline);
+        self.stop_by(deadline);
         if let Some(thread) = self.thread.take() {
             // What it says of its panic, it said on stderr.
             let _ = thread.join();
         }
+    }
+}
+
+impl<S> Debug for ThreadHandle<S> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        self.thread.fmt(f)
     }
 }
 

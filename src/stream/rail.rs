@@ -47,15 +47,14 @@ pub(super) struct Rail<L> {
 impl<L> Rail<L> {
     /// A connection that this side has begun to make.
     pub(super) fn dialing(
-        (port, connection): (usize, ConnectionId),
+        at: (usize, ConnectionId),
         settings: DialSettings,
         now: Instant,
         local: L,
     ) -> Self {
         let number = settings.rail;
         let (dialing, hello) = Dialing::new(settings);
-        let handshake = Handshake::Dialing(dialing);
-        let mut rail = Self::new((port, connection), handshake, now, local);
+        let mut rail = Self::new(at, Handshake::Dialing(dialing), now, local);
         rail.stage = RailStage::Connecting;
         rail.number = number;
         // It is the first that is said once there is a connection.
@@ -65,13 +64,13 @@ impl<L> Rail<L> {
 
     /// A connection that the other side has made.
     pub(super) fn answering(
-        (port, connection): (usize, ConnectionId),
+        at: (usize, ConnectionId),
         settings: AnswerSettings,
         now: Instant,
         local: L,
     ) -> Self {
-        let handshake = Handshake::Answering(Answering::new(settings));
-        Self::new((port, connection), handshake, now, local)
+        let answering = Answering::new(settings);
+        Self::new(at, Handshake::Answering(answering), now, local)
     }
 
     fn new(

@@ -10,7 +10,6 @@ mod session;
 mod side;
 mod writing;
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -60,7 +59,7 @@ const CONTROL_DEPTH: u32 = 4;
 pub struct StreamReceiver {
     addrs: Vec<PeerAddr>,
     news: Arc<Mailbox>,
-    thread: ThreadHandle<Infallible>,
+    thread: ThreadHandle<ReceiverSide>,
     /// Where blocks arrive.
     #[cfg(test)]
     pools: Vec<SharedBufferManager>,

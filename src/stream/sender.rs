@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use self::reading::{Employment, ReadJob};
-use self::side::{Begin, Order, SenderSide};
+use self::side::{Begin, SenderSide};
 use self::transfer::{Promised, Shared};
 use super::interface::Interface;
 use super::network::{NetworkThread, ThreadHandle};
@@ -64,7 +64,7 @@ const CONTROL_SENDS: u32 = 8;
 pub struct StreamSender {
     interfaces: Vec<Interface>,
     pool: SharedBufferManager,
-    thread: ThreadHandle<Order>,
+    thread: ThreadHandle<SenderSide>,
     next: AtomicU64,
 }
 
@@ -163,10 +163,10 @@ impl StreamSender {
         let transfer = Transfer {
             id,
             shared,
-            orders: self.thread.orders().clone(),
+            orders: Arc::clone(&self.thread.orders),
         };
         // The thread ends before this value only when its loop broke: then nobody takes the promise, and the transfer is over at once.
-        transfer.orders.give(Order::Begin(Box::new(begin)));
+        transfer.orders.give(move |side| side.begin(begin));
         Ok(transfer)
     }
 

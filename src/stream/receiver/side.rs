@@ -1,7 +1,6 @@
 //! `ReceiverSide`: what the network thread does for a receiver.
 
 use std::collections::{BTreeMap, HashMap};
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
@@ -39,14 +38,14 @@ pub(super) struct ReceiverTools {
     /// Where senders write by themselves, where they may.
     pub(super) landings: Option<SharedBufferManager>,
     pub(super) config: ReceiverConfig,
-    writers: Option<Writers>,
+    writers: Writers,
     pub(super) news: News,
 }
 
 impl ReceiverTools {
     /// When this turn began.
     pub(super) fn now(&self) -> Instant {
-        self.network.now()
+        self.network.now
     }
 
     /// The rail of a connection that a sender has made.
@@ -83,11 +82,7 @@ impl ReceiverTools {
     }
 
     pub(super) fn give(&self, job: WriteJob) {
-        let given = self
-            .writers
-            .as_ref()
-            .is_some_and(|writers| writers.give(job));
-        if !given {
+        if !self.writers.give(job) {
             tracing::error!("the queue of the writers of a stream receiver is full");
         }
     }
@@ -134,7 +129,7 @@ impl ReceiverSide {
                 providers: interface::describe(interfaces.iter()),
                 landings,
                 config,
-                writers: Some(writers),
+                writers,
                 news: News::new(news),
             },
             sessions: BTreeMap::new(),
@@ -210,11 +205,11 @@ impl ReceiverSide {
             None => {
                 let sessions = self.sessions.values().filter(|session| !session.is_over());
                 if sessions.count() >= self.tools.config.limits.streams as usize
-                    || self.tools.network.is_stopping()
+                    || self.tools.network.stop.is_some()
                 {
-                    let code = match self.tools.network.is_stopping() {
-                        true => RefusalCode::CLOSING,
-                        false => RefusalCode::BUSY,
+                    let code = match self.tools.network.stop {
+                        Some(_) => RefusalCode::CLOSING,
+                        None => RefusalCode::BUSY,
                     };
                     return self.refuse(connection, code, "");
                 }
@@ -380,19 +375,12 @@ impl ReceiverSide {
 }
 
 impl StreamSide for ReceiverSide {
-    /// None but what every side is asked for.
-    type Order = Infallible;
-
     fn network(&self) -> &Network {
         &self.tools.network
     }
 
     fn network_mut(&mut self) -> &mut Network {
         &mut self.tools.network
-    }
-
-    fn obey(&mut self, order: Infallible) {
-        match order {}
     }
 
     fn on_event(&mut self, port: usize, event: ReceiveEvent) {
@@ -447,10 +435,8 @@ impl StreamSide for ReceiverSide {
         }
         self.pump();
         // What is written goes on being written: sinks are told that it is over by the last of their jobs.
-        if let Some(writers) = self.tools.writers.take() {
-            let clock = self.tools.network.clock();
-            writers.finish(clock, clock.now() + LAST_WRITES);
-        }
+        let clock = &self.tools.network.clock;
+        self.tools.writers.finish(clock, clock.now() + LAST_WRITES);
         self.tools.network.close();
         for done in self.written.try_iter() {
             if let Some(session) = self.sessions.get_mut(&done.session) {

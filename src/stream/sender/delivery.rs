@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::{SendOptions, SlowPeer};
-use super::lane::{Lane, Ready};
+use super::lane::{Lane, LaneContext, Ready};
 use super::reading::{ReadDone, ReadJob, Wanted, What};
 use super::side::{Begin, Route, SenderTools};
 use super::transfer::Promised;
@@ -124,10 +124,20 @@ impl Delivery {
                 checked: false,
             },
         };
-        for lane in &mut this.lanes {
-            lane.connect(&this.shipment, tools);
-        }
+        this.each_lane(tools, Lane::connect);
         this
+    }
+
+    fn each_lane(
+        &mut self,
+        tools: &mut SenderTools,
+        mut act: impl FnMut(&mut Lane, &mut LaneContext<'_>),
+    ) {
+        let shipment = &mut self.shipment;
+        let mut with = LaneContext { shipment, tools };
+        for lane in &mut self.lanes {
+            act(lane, &mut with);
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -166,9 +176,7 @@ impl Delivery {
 
     /// Every peer that is not done is told, and left.
     pub(super) fn fail_all(&mut self, error: &StreamError, tools: &mut SenderTools) {
-        for lane in &mut self.lanes {
-            lane.give_up(error.clone(), &self.shipment, tools);
-        }
+        self.each_lane(tools, |lane, with| lane.give_up(error.clone(), with));
     }
 
     /// Code of the user's panicked somewhere here: nothing of this is asked any more, not even the source.
@@ -183,7 +191,8 @@ impl Delivery {
 
     pub(super) fn on_event(&mut self, route: Route, event: ReceiveEvent, tools: &mut SenderTools) {
         if let Some(lane) = self.lanes.get_mut(route.lane) {
-            lane.on_event(route.rail, event, &self.shipment, tools);
+            let shipment = &mut self.shipment;
+            lane.on_event(route.rail, event, &mut LaneContext { shipment, tools });
         }
     }
 
@@ -194,9 +203,7 @@ impl Delivery {
         }
         self.shipment.reads_since = tools.reads_since;
         self.cut(tools.now(), tools.config.block_bytes);
-        for lane in &mut self.lanes {
-            lane.on_time(&self.shipment, tools);
-        }
+        self.each_lane(tools, Lane::on_time);
         self.judge_slow(tools);
         if self.begin_by.is_none() && self.lanes.iter().any(Lane::is_sending) {
             self.begin_by = Some(tools.now() + PLAN_WAIT);
@@ -240,12 +247,12 @@ impl Delivery {
             SlowPeer::Wait(time) | SlowPeer::Drop(time) if several => time,
             _ => return,
         };
-        for lane in &mut self.lanes {
-            if lane.held_up_for(tools.now()) > limit {
+        self.each_lane(tools, |lane, with| {
+            if lane.held_up_for(with.now()) > limit {
                 let what = "the peer takes blocks more slowly than the others may wait for";
-                lane.give_up(StreamError::Deadline { what }, &self.shipment, tools);
+                lane.give_up(StreamError::Deadline { what }, with);
             }
-        }
+        });
     }
 
     // ---- reading -------------------------------------------------------------------------------------------------
@@ -403,9 +410,7 @@ impl Delivery {
     /// Sends what can be sent now; whether that was anything.
     pub(super) fn pump(&mut self, tools: &mut SenderTools) -> bool {
         let mut any = false;
-        for lane in &mut self.lanes {
-            any |= lane.pump(&mut self.shipment, tools);
-        }
+        self.each_lane(tools, |lane, with| any |= lane.pump(with));
         any
     }
 }

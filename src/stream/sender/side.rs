@@ -31,16 +31,6 @@ const GOODBYE: Duration = Duration::from_secs(2);
 /// How long a file may hold a thread when the sender ends.
 const LAST_READS: Duration = Duration::from_secs(10);
 
-/// What the sender's handles ask for.
-#[derive(Debug)]
-pub(super) enum Order {
-    Begin(Box<Begin>),
-    Pause(u64, bool),
-    Cancel(u64),
-    Priority(u64, u8),
-    Rate(u64, Option<u64>),
-}
-
 /// A transfer that is to begin.
 #[derive(Debug)]
 pub(super) struct Begin {
@@ -105,7 +95,7 @@ impl SenderTools {
 
     /// When this turn began.
     pub(super) fn now(&self) -> Instant {
-        self.network.now()
+        self.network.now
     }
 
     /// Starts to connect by an interface: the port, and the connection.
@@ -166,7 +156,7 @@ impl SenderTools {
 pub(super) struct SenderSide {
     tools: SenderTools,
     pool: SharedBufferManager,
-    readers: Option<Workers<ReadJob>>,
+    readers: Workers<ReadJob>,
     reads: Receiver<ReadDone>,
     /// Reads that are under way.
     reading: usize,
@@ -197,7 +187,7 @@ impl SenderSide {
         Ok(Self {
             tools: SenderTools::new(config, interfaces, network)?,
             pool,
-            readers: Some(readers),
+            readers,
             reads,
             reading: 0,
             deliveries: BTreeMap::new(),
@@ -205,8 +195,14 @@ impl SenderSide {
         })
     }
 
+    pub(super) fn begin(&mut self, begin: Begin) {
+        let id = begin.id;
+        let delivery = Delivery::new(begin, &mut self.tools);
+        self.deliveries.insert(id, delivery);
+    }
+
     /// Lets a delivery act. It calls code of the user's: when that panics, this transfer ends, and no other. None: it has ended.
-    fn act<T>(
+    pub(super) fn act<T>(
         &mut self,
         id: u64,
         act: impl FnOnce(&mut Delivery, &mut SenderTools) -> T,
@@ -260,10 +256,8 @@ impl SenderSide {
             });
             // One that ended instead leaves the others their turn.
             let Some(job) = job else { continue };
-            let (Some(job), Some(readers)) = (job, &self.readers) else {
-                break;
-            };
-            if readers.give(job).is_err() {
+            let Some(job) = job else { break };
+            if self.readers.give(job).is_err() {
                 // There is room for all that may be under way.
                 tracing::error!("the queue of the readers of a stream sender is full");
                 break;
@@ -292,36 +286,12 @@ impl SenderSide {
 }
 
 impl StreamSide for SenderSide {
-    type Order = Order;
-
     fn network(&self) -> &Network {
         &self.tools.network
     }
 
     fn network_mut(&mut self) -> &mut Network {
         &mut self.tools.network
-    }
-
-    fn obey(&mut self, order: Order) {
-        match order {
-            Order::Begin(begin) => {
-                let id = begin.id;
-                let delivery = Delivery::new(*begin, &mut self.tools);
-                self.deliveries.insert(id, delivery);
-            }
-            Order::Pause(id, on) => {
-                self.act(id, |it, tools| it.pause(on, tools));
-            }
-            Order::Cancel(id) => {
-                self.act(id, |it, tools| it.cancel(tools));
-            }
-            Order::Priority(id, to) => {
-                self.act(id, |it, _| it.set_priority(to));
-            }
-            Order::Rate(id, rate) => {
-                self.act(id, |it, tools| it.set_rate(rate, tools.now()));
-            }
-        }
     }
 
     fn on_event(&mut self, _: usize, event: ReceiveEvent) {
@@ -379,10 +349,8 @@ impl StreamSide for SenderSide {
             false
         });
         // Nobody waits for a room in the queue of what was read: it has one for each job.
-        if let Some(readers) = self.readers.take() {
-            let clock = self.tools.network.clock();
-            readers.finish(clock, clock.now() + LAST_READS);
-        }
+        let clock = &self.tools.network.clock;
+        self.readers.finish(clock, clock.now() + LAST_READS);
         self.tools.network.close();
     }
 }

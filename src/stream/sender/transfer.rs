@@ -5,7 +5,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::config::Peer;
-use super::side::Order;
+use super::delivery::Delivery;
+use super::side::{SenderSide, SenderTools};
 use crate::stream::network::Orders;
 use crate::stream::{RefusalCode, StreamError, StreamReport};
 
@@ -40,7 +41,7 @@ pub struct PeerOutcome {
 pub struct Transfer {
     pub(super) id: u64,
     pub(super) shared: Arc<Shared>,
-    pub(super) orders: Orders<Order>,
+    pub(super) orders: Arc<Orders<SenderSide>>,
 }
 
 /// What the thread of the network tells, and whoever waits reads.
@@ -161,26 +162,33 @@ impl Transfer {
 
     /// Sends no further block until [`resume`](Self::resume). Peers are told, and wait.
     pub fn pause(&self) {
-        self.orders.give(Order::Pause(self.id, true));
+        self.ask(|delivery, tools| delivery.pause(true, tools));
     }
 
     /// Goes on after [`pause`](Self::pause).
     pub fn resume(&self) {
-        self.orders.give(Order::Pause(self.id, false));
+        self.ask(|delivery, tools| delivery.pause(false, tools));
     }
 
     /// Ends it. Peers are told; what they have they keep, for a later transfer of the same source.
     pub fn cancel(&self) {
-        self.orders.give(Order::Cancel(self.id));
+        self.ask(Delivery::cancel);
     }
 
     /// Of two transfers that could send, the one with the higher number does.
     pub fn set_priority(&self, priority: u8) {
-        self.orders.give(Order::Priority(self.id, priority));
+        self.ask(move |delivery, _| delivery.set_priority(priority));
     }
 
     /// Bytes a second at most, all peers together; none: no limit.
     pub fn set_rate(&self, bytes_per_second: Option<u64>) {
-        self.orders.give(Order::Rate(self.id, bytes_per_second));
+        self.ask(move |delivery, tools| delivery.set_rate(bytes_per_second, tools.now()));
+    }
+
+    fn ask(&self, order: impl FnOnce(&mut Delivery, &mut SenderTools) + Send + 'static) {
+        let id = self.id;
+        self.orders.give(move |side| {
+            side.act(id, order);
+        });
     }
 }
