@@ -211,10 +211,10 @@ impl<L> Rail<L> {
     {
         let silent = now.saturating_duration_since(self.last_heard);
         let what = match self.stage {
-            RailStage::Connecting => "being dialed",
+            RailStage::Connecting => "Connecting",
             RailStage::Handshake => "in its handshake",
-            RailStage::Ready => "ready",
-            RailStage::Gone => "gone",
+            RailStage::Ready => "Ready",
+            RailStage::Gone => "Gone",
         };
         let left = if self.is_left() { ", is left" } else { "" };
         format!(
