@@ -175,7 +175,7 @@ impl<L> Rail<L> {
 
     /// It is told its last words. Whatever is said meanwhile, it gets no more time.
     pub(super) fn leave(&mut self, network: &Network) {
-        self.leave_by.get_or_insert(network.goodbye_by());
+        self.leave_by.get_or_insert_with(|| network.goodbye_by());
     }
 
     /// It has had its time for the last words.

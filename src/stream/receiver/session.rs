@@ -281,7 +281,7 @@ impl Session {
                 }
                 if matches!(message, Message::Pause(_)) {
                     // Going on for a moment, and sending nothing, is no end of a pause.
-                    self.paused_since.get_or_insert(tools.now());
+                    self.paused_since.get_or_insert_with(|| tools.now());
                 }
                 self.look(tools);
             }
