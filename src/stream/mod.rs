@@ -13,12 +13,14 @@ pub(crate) mod handshake;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod hostile;
 mod identity;
+mod interface;
 pub(crate) mod journal;
 mod limits;
 mod manifest;
 mod name;
 mod network;
 mod outbox;
+mod rail;
 mod rate;
 mod receiver;
 pub(crate) mod receiving;

@@ -1,95 +1,446 @@
-//! `Network`: what the endpoints of a sender or a receiver are opened over: a domain, or, in tests of this crate, a net in memory.
+//! `NetworkThread`: the thread of a sender or a receiver that owns its endpoints, and never waits
+//! for a file.
+//!
+//! ```text
+//!  one turn:  orders ─► events of endpoints ─► what the workers did ─► time ─► messages and blocks to send
+//! ```
+//!
+//! The thread is the same on both sides. What a side does in its turns is its [`StreamSide`]; what
+//! it has of the network is its [`Network`].
 
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Formatter};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
-use crate::fabric::EndpointKind;
-use crate::{Domain, Error, PeerAddr, Region};
+use super::interface::Interface;
+use super::outbox::{Outbox, Pumped};
+use super::wire::HEADER_LEN;
+use super::workers::guarded;
+use super::{RefusalCode, StreamError};
+use crate::Error;
+use crate::buffer::SharedBufferManager;
+use crate::clock::Clock;
+use crate::endpoint::duplex::DuplexEndpoint;
+use crate::endpoint::{ConnectionId, ReceiveEvent};
+use crate::event_loop::{EventLoop, LoopEvent, Token, Waker};
 
-#[cfg(all(test, not(loom)))]
-use super::rehearsal::Shore;
+/// How often deadlines are looked at.
+const TICK: Duration = Duration::from_millis(50);
 
-/// One network interface, for one side.
-#[derive(Debug, Clone)]
-pub(super) enum Network {
-    Domain(Arc<Domain>),
-    /// An arm that no program has outside of these tests: a match costs nothing there.
-    #[cfg(all(test, not(loom)))]
-    Rehearsed(Shore),
+/// Buffers for control messages; each peer uses few at a time.
+const CONTROL_SLOTS: u32 = 64;
+
+/// Bytes of a buffer for control messages.
+pub(super) const CONTROL_ROOM: usize = 16 * 1024;
+
+/// An endpoint.
+struct Port {
+    endpoint: DuplexEndpoint,
+    token: Token,
+    /// It is there for one connection, and goes with it.
+    is_single: bool,
+    /// It can't be used any more, which was said.
+    has_failed: bool,
 }
 
-impl From<&Arc<Domain>> for Network {
-    fn from(domain: &Arc<Domain>) -> Self {
-        Self::Domain(Arc::clone(domain))
+/// Buffers for control messages.
+pub(super) fn control_pool(interfaces: &[Interface]) -> Result<SharedBufferManager, Error> {
+    let pool =
+        SharedBufferManager::allocate_with_headroom(CONTROL_SLOTS, CONTROL_ROOM, HEADER_LEN)?;
+    for interface in interfaces {
+        interface.register(pool.region())?;
     }
+    Ok(pool)
+}
+
+/// The endpoints of a side, and its time.
+pub(super) struct Network {
+    /// What its side is called where something is said of it.
+    name: &'static str,
+    event_loop: EventLoop,
+    ports: BTreeMap<usize, Port>,
+    next_port: usize,
+    /// For control messages.
+    control: SharedBufferManager,
+    pub(super) clock: Clock,
+    /// When this turn began.
+    pub(super) now: Instant,
+    /// How long goodbyes may take.
+    goodbye: Duration,
+    /// By when everything is to be over, once the side was told to stop.
+    pub(super) stop: Option<Instant>,
 }
 
 impl Network {
-    /// Whether connections have endpoints of their own.
-    pub(super) fn kind(&self) -> EndpointKind {
-        match self {
-            Self::Domain(domain) => domain.fabric().endpoint_kind(),
-            #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(shore) => shore.kind(),
+    pub(super) fn new(
+        name: &'static str,
+        interfaces: &[Interface],
+        goodbye: Duration,
+        clock: Clock,
+    ) -> Result<Self, Error> {
+        let mut event_loop = EventLoop::with(super::loop_config())?;
+        event_loop.add_timer(TICK, Some(TICK));
+        let control = control_pool(interfaces)?;
+        Ok(Self {
+            name,
+            event_loop,
+            ports: BTreeMap::new(),
+            next_port: 0,
+            control,
+            now: clock.now(),
+            clock,
+            goodbye,
+            stop: None,
+        })
+    }
+
+    pub(super) fn waker(&self) -> Waker {
+        self.event_loop.waker()
+    }
+
+    /// When a goodbye that is said now has had its time.
+    pub(super) fn goodbye_by(&self) -> Instant {
+        self.now + self.goodbye
+    }
+
+    /// Takes an endpoint in. One that `is_single` goes when its last connection is gone.
+    pub(super) fn add_port(
+        &mut self,
+        endpoint: DuplexEndpoint,
+        is_single: bool,
+    ) -> Result<usize, Error> {
+        let token = self.event_loop.add_endpoint(&endpoint)?;
+        let number = self.next_port;
+        self.next_port += 1;
+        let port = Port {
+            endpoint,
+            token,
+            is_single,
+            has_failed: false,
+        };
+        self.ports.insert(number, port);
+        Ok(number)
+    }
+
+    /// The endpoint of a port; None: it has gone with its connection.
+    pub(super) fn endpoint(&mut self, port: usize) -> Option<&mut DuplexEndpoint> {
+        Some(&mut self.ports.get_mut(&port)?.endpoint)
+    }
+
+    /// Sends of an outbox what can be sent now.
+    pub(super) fn pump(
+        &mut self,
+        port: usize,
+        connection: ConnectionId,
+        outbox: &mut Outbox,
+    ) -> Pumped {
+        let port = self.ports.get_mut(&port);
+        port.map_or(Pumped::Empty, |port| {
+            outbox.pump(&mut port.endpoint, connection, &self.control)
+        })
+    }
+
+    /// Ends a connection politely: what was sent arrives.
+    pub(super) fn close_connection(&mut self, port: usize, connection: ConnectionId) {
+        let by = self.goodbye_by();
+        if let Some(endpoint) = self.endpoint(port) {
+            endpoint.close_connection(connection, by);
         }
     }
 
-    /// Whether blocks go better by RMA write than by messages.
-    pub(super) fn favours_writes(&self) -> bool {
-        match self {
-            Self::Domain(domain) => domain.fabric().provider().favours_writes,
-            #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(_) => false,
+    /// Ends a connection at once.
+    pub(super) fn abort_connection(&mut self, port: usize, connection: ConnectionId) {
+        if let Some(endpoint) = self.endpoint(port) {
+            endpoint.abort_connection(connection);
         }
     }
 
-    /// Its provider, and what that copies, in words.
-    pub(super) fn describe(&self) -> String {
-        match self {
-            Self::Domain(domain) => {
-                let report = domain.report();
-                format!("{}: {}", report.provider, report.copies)
+    /// What happened at each port. One that has connections is asked even if it is not ready: a
+    /// look costs little beside a block.
+    fn poll(&mut self, ready: &[Token]) -> Vec<(usize, Vec<ReceiveEvent>)> {
+        let mut all = Vec::new();
+        for (number, port) in &mut self.ports {
+            if !ready.contains(&port.token) && port.endpoint.connections() == 0 {
+                continue;
             }
-            #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(_) => "a net in memory".to_owned(),
+            let mut events = Vec::new();
+            if let Err(error) = port.endpoint.poll(&mut events)
+                // For good: it says so at each poll.
+                && !std::mem::replace(&mut port.has_failed, true)
+            {
+                tracing::error!(%error, "an endpoint of a stream {} failed", self.name);
+            }
+            if !events.is_empty() {
+                all.push((*number, events));
+            }
+        }
+        all
+    }
+
+    /// Endpoints whose one connection is closed go.
+    fn forget_ports(&mut self) {
+        let event_loop = &mut self.event_loop;
+        self.ports.retain(|_, port| {
+            let is_over = port.is_single && port.endpoint.connections() == 0;
+            if is_over {
+                event_loop.remove(port.token);
+            }
+            !is_over
+        });
+    }
+
+    /// Every endpoint goes, once its goodbyes are said.
+    pub(super) fn close(&mut self) {
+        for port in std::mem::take(&mut self.ports).into_values() {
+            let _ = port.endpoint.close(self.clock.now() + self.goodbye);
         }
     }
 
-    /// Memory that blocks or messages are sent from.
-    pub(super) fn register(&self, region: &Region) -> Result<(), Error> {
-        match self {
-            Self::Domain(domain) => Ok(region.register(domain)?),
-            #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(shore) => Ok(region.register_with(shore.memory())?),
+    /// How its ports are, in words.
+    pub(super) fn describe(&self) -> impl Iterator<Item = String> + '_ {
+        self.ports.iter().map(|(number, port)| {
+            let connections = port.endpoint.connections();
+            let failed = if port.has_failed { ", failed" } else { "" };
+            format!("port {number}: {connections} connections{failed}")
+        })
+    }
+}
+
+/// What the thread does for its side.
+pub(super) trait StreamSide: Send + 'static {
+    fn network(&self) -> &Network;
+
+    fn network_mut(&mut self) -> &mut Network;
+
+    fn on_event(&mut self, port: usize, event: ReceiveEvent);
+
+    /// The rest of a turn, behind orders and events. Whether it did something.
+    fn turn(&mut self) -> bool;
+
+    /// Whether everything that was begun is over.
+    fn is_idle(&self) -> bool;
+
+    /// How everything is, in words.
+    fn describe(&self) -> String;
+
+    /// Everything that is not over fails, the goodbyes are said, and its workers have ended.
+    fn end(self, reason: &StreamError);
+}
+
+/// What a thread is to do with its side.
+type Order<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+/// The thread of a side.
+pub(super) struct NetworkThread<S: StreamSide> {
+    side: S,
+    orders: Receiver<Order<S>>,
+}
+
+impl<S: StreamSide> NetworkThread<S> {
+    /// A thread that is not spawned yet, and its handle.
+    pub(super) fn new(side: S) -> (ThreadHandle<S>, Self) {
+        let (queue, orders) = channel();
+        let network = side.network();
+        let handle = ThreadHandle {
+            orders: Arc::new(Orders {
+                queue,
+                waker: network.waker(),
+            }),
+            clock: network.clock.clone(),
+            thread: None,
+        };
+        (handle, Self { side, orders })
+    }
+
+    /// Until it is told to stop, and everything is over. Whatever breaks it, its side is told to
+    /// end.
+    fn run(mut self) {
+        let reason = guarded(|| self.run_on()).unwrap_or_else(|text| {
+            let name = self.side.network().name;
+            tracing::error!(%text, "the thread of a stream {name} panicked");
+            closing(text)
+        });
+        self.side.end(&reason);
+    }
+
+    /// Why it ends.
+    fn run_on(&mut self) -> StreamError {
+        // Whether the last turn did something, which may let the next one do more.
+        let mut work = false;
+        loop {
+            let mut ready = Vec::new();
+            let wait = if work { Duration::ZERO } else { TICK };
+            let network = self.side.network_mut();
+            let ran = network.event_loop.run_once(Some(wait), |_, event| {
+                if let LoopEvent::Endpoint(token) = event {
+                    ready.push(token);
+                }
+            });
+            if let Err(error) = ran {
+                tracing::error!(%error, "the loop of a stream {} failed", network.name);
+                return StreamError::from(error);
+            }
+            work = self.turn(&ready);
+            if work {
+                self.side.network_mut().event_loop.mark_busy();
+            }
+            if self.is_over() {
+                return self.was_stopped();
+            }
         }
     }
 
-    /// An endpoint that takes connections.
-    pub(super) fn listen(
-        &self,
-        addr: PeerAddr,
-        config: &DuplexConfig,
-    ) -> Result<DuplexEndpoint, Error> {
-        match self {
-            Self::Domain(domain) => DuplexEndpoint::listen(domain, addr, config),
-            #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(shore) => shore.listen(config),
-        }
+    fn was_stopped(&self) -> StreamError {
+        closing(format!("the {} was stopped", self.side.network().name))
     }
 
-    /// One that only makes them.
-    pub(super) fn dialing(&self, config: &DuplexConfig) -> Result<DuplexEndpoint, Error> {
-        match self {
-            Self::Domain(domain) => DuplexEndpoint::dialing(domain, config),
-            #[cfg(all(test, not(loom)))]
-            Self::Rehearsed(shore) => shore.dialing(config),
+    /// Whether it was told to stop, and may.
+    fn is_over(&self) -> bool {
+        let network = self.side.network();
+        let may = |by| network.now >= by || self.side.is_idle();
+        network.stop.is_some_and(may)
+    }
+
+    /// Whether it did something.
+    fn turn(&mut self, ready: &[Token]) -> bool {
+        let network = self.side.network_mut();
+        network.now = network.clock.now();
+        let mut work = false;
+        while let Ok(order) = self.orders.try_recv() {
+            work = true;
+            order(&mut self.side);
+        }
+        for (port, events) in self.side.network_mut().poll(ready) {
+            work = true;
+            for event in events {
+                self.side.on_event(port, event);
+            }
+        }
+        work |= self.side.turn();
+        self.side.network_mut().forget_ports();
+        work
+    }
+}
+
+/// For whoever drives it without a thread.
+#[cfg(all(test, not(loom)))]
+impl<S: StreamSide> NetworkThread<S> {
+    pub(super) fn side(&self) -> &S {
+        &self.side
+    }
+
+    /// One turn, in which every endpoint is polled. Whether it did something.
+    pub(super) fn turn_all(&mut self) -> bool {
+        let ports = self.side.network().ports.values();
+        let all: Vec<_> = ports.map(|port| port.token).collect();
+        self.turn(&all)
+    }
+
+    /// When it takes its next turn, whatever happens.
+    pub(super) fn due(&self) -> Instant {
+        let network = self.side.network();
+        let ports = network.ports.values();
+        let first = ports.filter_map(|port| port.endpoint.next_deadline()).min();
+        let tick = network.now + TICK;
+        first.map_or(tick, |first| first.min(tick))
+    }
+
+    /// Connections of its endpoints.
+    pub(super) fn connections(&self) -> usize {
+        let ports = self.side.network().ports.values();
+        ports.map(|port| port.endpoint.connections()).sum()
+    }
+
+    pub(super) fn has_stopped(&self) -> bool {
+        self.is_over()
+    }
+
+    pub(super) fn end_now(self) {
+        let reason = self.was_stopped();
+        self.side.end(&reason);
+    }
+}
+
+/// The way of orders to a thread, which wakes up for each.
+pub(super) struct Orders<S> {
+    queue: Sender<Order<S>>,
+    waker: Waker,
+}
+
+impl<S> Orders<S> {
+    pub(super) fn give(&self, order: impl FnOnce(&mut S) + Send + 'static) {
+        // A thread that is gone takes none: there is nothing left to do about it.
+        let _ = self.queue.send(Box::new(order));
+        self.waker.wake();
+    }
+}
+
+impl<S> Debug for Orders<S> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Orders").finish_non_exhaustive()
+    }
+}
+
+/// What a sender or a receiver holds of its thread.
+pub(super) struct ThreadHandle<S> {
+    pub(super) orders: Arc<Orders<S>>,
+    clock: Clock,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<S: StreamSide> ThreadHandle<S> {
+    pub(super) fn spawn(&mut self, thread: NetworkThread<S>, name: &str) -> Result<(), Error> {
+        let builder = std::thread::Builder::new().name(name.to_owned());
+        let spawned = builder.spawn(move || thread.run());
+        self.thread = Some(spawned.map_err(|source| Error::Os {
+            call: "pthread_create",
+            source,
+        })?);
+        Ok(())
+    }
+
+    /// How everything is, in words. None: the thread did not answer within that time.
+    pub(super) fn describe(&self, timeout: Duration) -> Option<String> {
+        let (way, words) = sync_channel(1);
+        // Whoever asked may have given up.
+        self.orders
+            .give(move |side| drop(way.try_send(side.describe())));
+        words.recv_timeout(timeout).ok()
+    }
+
+    /// What is not over by then is cut.
+    fn stop_by(&self, by: Instant) {
+        self.orders.give(move |side| {
+            let stop = &mut side.network_mut().stop;
+            *stop = Some(stop.map_or(by, |old| old.min(by)));
+        });
+    }
+
+    /// What is not over is cut, soon, and nobody waits for that.
+    pub(super) fn cut(&self) {
+        self.stop_by(self.clock.now());
+    }
+
+    /// Returns when the thread has ended, a little after the deadline at the latest.
+    pub(super) fn stop(&mut self, deadline: Instant) {
+        self.stop_by(deadline);
+        if let Some(thread) = self.thread.take() {
+            // What it says of its panic, it said on stderr.
+            let _ = thread.join();
         }
     }
 }
 
-/// What several are called.
-pub(super) fn describe(networks: &[Network]) -> String {
-    let mut named: Vec<_> = networks.iter().map(Network::describe).collect();
-    named.dedup();
-    named.join(", ")
+impl<S> Debug for ThreadHandle<S> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        self.thread.fmt(f)
+    }
+}
+
+fn closing(reason: String) -> StreamError {
+    let code = RefusalCode::CLOSING;
+    StreamError::GivenUp { code, reason }
 }

@@ -60,11 +60,8 @@ pub(super) enum Pumped {
 
 impl Outbox {
     #[cfg(test)]
-    pub(super) fn swallowing(swallow: Option<Swallow>) -> Self {
-        Self {
-            swallow,
-            ..Self::default()
-        }
+    pub(super) fn swallow(&mut self, swallow: Option<Swallow>) {
+        self.swallow = swallow;
     }
 
     pub(super) fn push(&mut self, message: &Message<'_>) {

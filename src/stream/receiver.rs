@@ -3,30 +3,27 @@
 #[cfg(all(test, not(loom)))]
 mod by_hand;
 mod config;
-mod engine;
-mod guest;
 mod landings;
 mod news;
+mod rail;
 mod session;
+mod side;
 mod writing;
 
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use self::config::{RECEIVES_BESIDE, RECEIVES_OF_WINDOWS};
-use self::engine::{Command, Engine};
 use self::news::Mailbox;
+use self::side::ReceiverSide;
 use self::writing::{Employment, Writers};
 use super::StreamError;
-use super::network::{self, Network};
-use super::sender::{control_pool, pool};
+use super::interface::Interface;
+use super::network::{NetworkThread, ThreadHandle};
+use super::sender::pool;
 use super::wire::HEADER_LEN;
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
-use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexConfig;
-use crate::event_loop::Waker;
 use crate::{Domain, PeerAddr, Region};
 
 #[cfg(all(test, not(loom)))]
@@ -62,10 +59,7 @@ const CONTROL_DEPTH: u32 = 4;
 pub struct StreamReceiver {
     addrs: Vec<PeerAddr>,
     news: Arc<Mailbox>,
-    commands: Sender<Command>,
-    waker: Waker,
-    thread: Option<JoinHandle<()>>,
-    clock: Clock,
+    thread: ThreadHandle<ReceiverSide>,
     /// Where blocks arrive.
     #[cfg(test)]
     pools: Vec<SharedBufferManager>,
@@ -94,44 +88,35 @@ impl StreamReceiver {
     ) -> Result<Self, StreamError> {
         let places: Vec<_> = places
             .iter()
-            .map(|(domain, addr)| (Network::from(domain), *addr))
+            .map(|(domain, addr)| (Interface::from(domain), *addr))
             .collect();
-        let (mut receiver, engine) = Self::prepare(&places, config, Writers::spawn)?;
-        let thread = std::thread::Builder::new().name("stream-recv".to_owned());
-        let thread = thread.spawn(move || engine.run());
-        let thread = thread.map_err(|error| crate::Error::Os {
-            call: "pthread_create",
-            source: error,
-        })?;
-        receiver.thread = Some(thread);
+        let (mut receiver, thread) = Self::prepare(&places, config, Writers::spawn)?;
+        receiver.thread.spawn(thread, "stream-recv")?;
         Ok(receiver)
     }
 
-    /// All of it but the thread of its engine.
+    /// All of it but its thread.
     fn prepare(
-        places: &[(Network, PeerAddr)],
+        places: &[(Interface, PeerAddr)],
         config: ReceiverConfig,
         employ: impl FnOnce(Employment) -> Result<Writers, crate::Error>,
-    ) -> Result<(Self, Engine), StreamError> {
+    ) -> Result<(Self, NetworkThread<ReceiverSide>), StreamError> {
         config.check()?;
-        let clock = config.clock.clone();
         let mut endpoints = Vec::new();
         let mut addrs = Vec::new();
         let mut slots = 0;
         let windows = windows(places, &config);
         #[cfg(test)]
         let mut pools = Vec::new();
-        let networks: Vec<_> = places.iter().map(|(network, _)| network.clone()).collect();
-        for (network, addr) in places {
+        for (interface, addr) in places {
             let duplex = duplex(&config, windows)?;
             slots += duplex.pool.slots();
             #[cfg(test)]
             pools.push(duplex.pool.clone());
-            let endpoint = network.listen(*addr, &duplex)?;
+            let endpoint = interface.listen(*addr, &duplex)?;
             addrs.extend(endpoint.local_addr());
             endpoints.push(endpoint);
         }
-        let control = control_pool(&networks)?;
         let can_write = endpoints.iter().all(|endpoint| endpoint.can_write(1));
         let landings = match windows {
             0 => None,
@@ -142,24 +127,21 @@ impl StreamReceiver {
             }
         };
         let news = Arc::new(Mailbox::default());
-        let (commands, queue) = channel();
         #[cfg(test)]
         pools.extend(landings.clone());
-        let endpoints = (endpoints, network::describe(&networks));
-        let memory = (control, landings, slots);
-        let orders = (Arc::clone(&news), queue);
-        let (engine, waker) = Engine::new(config, endpoints, memory, orders, employ)?;
+        let interfaces = places.iter().map(|(interface, _)| interface.clone());
+        let interfaces: Vec<_> = interfaces.collect();
+        let (memory, told) = ((landings, slots), Arc::clone(&news));
+        let side = ReceiverSide::new(config, &interfaces, endpoints, memory, told, employ)?;
+        let (handle, thread) = NetworkThread::new(side);
         let receiver = Self {
             addrs,
             news,
-            commands,
-            waker,
-            thread: None,
-            clock,
+            thread: handle,
             #[cfg(test)]
             pools,
         };
-        Ok((receiver, engine))
+        Ok((receiver, thread))
     }
 
     /// Where it listens, with the real ports.
@@ -188,40 +170,28 @@ impl StreamReceiver {
     /// Takes no new streams, waits for those that are under way until the deadline, and cuts what is left then. Returns when its threads have
     /// ended, with the news that nobody fetched.
     pub fn stop(mut self, deadline: Instant) -> Vec<StreamNews> {
-        self.begin_stop(deadline);
-        if let Some(thread) = self.thread.take() {
-            // What it says of its panic, it said on stderr.
-            let _ = thread.join();
-        }
+        self.thread.stop(deadline);
         self.news.take_all()
     }
 
     /// What each stream is doing and waiting for, in words, for whoever looks for the reason why something does not go on. The words are not part of
     /// the interface. `None`: its thread did not answer within that time.
     pub fn describe(&self, timeout: Duration) -> Option<String> {
-        let (way, words) = std::sync::mpsc::sync_channel(1);
-        let _ = self.commands.send(Command::Describe(way));
-        self.waker.wake();
-        words.recv_timeout(timeout).ok()
-    }
-
-    fn begin_stop(&self, deadline: Instant) {
-        let _ = self.commands.send(Command::Stop(deadline));
-        self.waker.wake();
+        self.thread.describe(timeout)
     }
 }
 
 impl Drop for StreamReceiver {
     /// The rude end: what is not over is cut, soon, and nobody waits for that.
     fn drop(&mut self) {
-        self.begin_stop(self.clock.now());
+        self.thread.cut();
     }
 }
 
 /// Slots that senders may write into: as the setting says, or, where it says nothing, none unless the provider is better at that.
-fn windows(places: &[(Network, PeerAddr)], config: &ReceiverConfig) -> u32 {
-    let mut networks = places.iter().map(|(network, _)| network);
-    let favoured = networks.all(Network::favours_writes);
+fn windows(places: &[(Interface, PeerAddr)], config: &ReceiverConfig) -> u32 {
+    let mut interfaces = places.iter().map(|(interface, _)| interface);
+    let favoured = interfaces.all(Interface::favours_writes);
     config.windows.unwrap_or(match favoured {
         true => config.buffers,
         false => 0,

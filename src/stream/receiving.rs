@@ -136,7 +136,7 @@ impl State {
 
 /// One connection, as far as this stream is concerned.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rail {
+struct RailReceipts {
     arrived: u64,
     /// Blocks that were sent on it and will never arrive.
     lost: u64,
@@ -196,7 +196,7 @@ pub(crate) struct Intake {
     parser: Option<ManifestParser>,
     manifest: Arc<Manifest>,
     plan: Arc<BlockPlan>,
-    rails: Vec<Rail>,
+    rails: Vec<RailReceipts>,
     /// The rail that the sender is told things on.
     home: Option<u16>,
     /// Rails that are gone here and that the sender has not said to be lost, and whether it was
@@ -781,19 +781,19 @@ impl Intake {
         self.home
     }
 
-    fn rail(&self, rail: u16) -> Rail {
+    fn rail(&self, rail: u16) -> RailReceipts {
         let rail = self.rails.get(usize::from(rail));
         rail.copied().unwrap_or_default()
     }
 
-    fn rail_mut(&mut self, rail: u16) -> Result<&mut Rail, StreamViolation> {
+    fn rail_mut(&mut self, rail: u16) -> Result<&mut RailReceipts, StreamViolation> {
         if rail >= RAILS_MAX {
             let (what, value) = ("the number of a connection", rail.into());
             return Err(StreamViolation::Count { what, value });
         }
         let at = usize::from(rail);
         if self.rails.len() <= at {
-            self.rails.resize(at + 1, Rail::default());
+            self.rails.resize(at + 1, RailReceipts::default());
         }
         Ok(&mut self.rails[at])
     }
@@ -990,7 +990,7 @@ impl Intake {
     pub(crate) fn describe(&self) -> String {
         let rails = self.rails.iter().enumerate();
         let rails = rails.map(|(number, rail)| {
-            let Rail {
+            let RailReceipts {
                 arrived,
                 said,
                 finished,

@@ -4,32 +4,29 @@
 mod by_hand;
 mod config;
 mod delivery;
-mod engine;
 #[cfg(all(test, not(loom)))]
 mod impostor_tests;
 mod lane;
 mod placing;
 mod rail;
 mod reading;
+mod side;
 mod transfer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use self::engine::{Begin, Command, Engine};
 use self::reading::{Employment, ReadJob};
+use self::side::{Begin, SenderSide};
 use self::transfer::{Promised, Shared};
-use super::network::Network;
+use super::interface::Interface;
+use super::network::{NetworkThread, ThreadHandle};
 use super::wire::HEADER_LEN;
 use super::workers::{Theirs, Workers};
 use super::{BlockSource, StreamError};
 use crate::buffer::{SharedBufferConfig, SharedBufferManager};
-use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexConfig;
-use crate::event_loop::Waker;
 use crate::{Domain, Region};
 
 #[cfg(all(test, not(loom)))]
@@ -37,9 +34,6 @@ pub(super) use by_hand::SenderByHand;
 pub use config::{Peer, SendOptions, SenderConfig, SlowPeer, Transport};
 pub(super) use config::{setting, time};
 pub use transfer::{PeerOutcome, PeerProgress, Transfer};
-
-/// Buffers for control messages; each peer uses few at a time.
-const CONTROL_SLOTS: u32 = 64;
 
 /// Control messages granted to each receiver at once.
 const CONTROL_DEPTH: u32 = 16;
@@ -68,13 +62,10 @@ const CONTROL_SENDS: u32 = 8;
 /// ```
 #[derive(Debug)]
 pub struct StreamSender {
-    networks: Vec<Network>,
+    interfaces: Vec<Interface>,
     pool: SharedBufferManager,
-    commands: Sender<Command>,
-    waker: Waker,
-    thread: Option<JoinHandle<()>>,
+    thread: ThreadHandle<SenderSide>,
     next: AtomicU64,
-    clock: Clock,
 }
 
 impl StreamSender {
@@ -91,26 +82,20 @@ impl StreamSender {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn over(domains: &[Arc<Domain>], config: SenderConfig) -> Result<Self, StreamError> {
-        let networks: Vec<_> = domains.iter().map(Network::from).collect();
-        let (mut sender, engine) = Self::prepare(networks, config, reading::spawn)?;
-        let thread = std::thread::Builder::new().name("stream-send".to_owned());
-        let thread = thread.spawn(move || engine.run());
-        let thread = thread.map_err(|error| crate::Error::Os {
-            call: "pthread_create",
-            source: error,
-        })?;
-        sender.thread = Some(thread);
+        let interfaces: Vec<_> = domains.iter().map(Interface::from).collect();
+        let (mut sender, thread) = Self::prepare(interfaces, config, reading::spawn)?;
+        sender.thread.spawn(thread, "stream-send")?;
         Ok(sender)
     }
 
-    /// All of it but the thread of its engine.
+    /// All of it but its thread.
     fn prepare(
-        networks: Vec<Network>,
+        interfaces: Vec<Interface>,
         config: SenderConfig,
         employ: impl FnOnce(Employment) -> Result<Workers<ReadJob>, crate::Error>,
-    ) -> Result<(Self, Engine), StreamError> {
+    ) -> Result<(Self, NetworkThread<SenderSide>), StreamError> {
         config.check()?;
-        if networks.is_empty() {
+        if interfaces.is_empty() {
             let range = "at least 1";
             let name = "domains";
             return Err(StreamError::Setting {
@@ -119,22 +104,16 @@ impl StreamSender {
                 range,
             });
         }
-        let clock = config.clock.clone();
-        let pool = block_pool(&config, &networks)?;
-        let control = control_pool(&networks)?;
-        let (commands, queue) = channel();
-        let pools = (pool.clone(), control);
-        let (engine, waker) = Engine::new(config, &networks, pools, queue, employ)?;
+        let pool = block_pool(&config, &interfaces)?;
+        let side = SenderSide::new(config, interfaces.clone(), pool.clone(), employ)?;
+        let (handle, thread) = NetworkThread::new(side);
         let sender = Self {
-            networks,
+            interfaces,
             pool,
-            commands,
-            waker,
-            thread: None,
+            thread: handle,
             next: AtomicU64::new(1),
-            clock,
         };
-        Ok((sender, engine))
+        Ok((sender, thread))
     }
 
     /// Registers a pool with every domain of this sender, so that a source may [lend](BlockSource::lend) buffers of it.
@@ -142,8 +121,8 @@ impl StreamSender {
     /// # Errors
     /// What the registration answers.
     pub fn register(&self, pool: &SharedBufferManager) -> Result<(), StreamError> {
-        for network in &self.networks {
-            network.register(pool.region())?;
+        for interface in &self.interfaces {
+            interface.register(pool.region())?;
         }
         Ok(())
     }
@@ -184,51 +163,37 @@ impl StreamSender {
         let transfer = Transfer {
             id,
             shared,
-            commands: self.commands.clone(),
-            waker: self.waker.clone(),
+            orders: Arc::clone(&self.thread.orders),
         };
         // The thread ends before this value only when its loop broke: then nobody takes the promise, and the transfer is over at once.
-        let _ = self.commands.send(Command::Begin(Box::new(begin)));
-        self.waker.wake();
+        transfer.orders.give(move |side| side.begin(begin));
         Ok(transfer)
     }
 
     /// Ends it: transfers go on until the deadline, what is left then fails. Returns when its threads have ended, a little after the deadline at
     /// the latest.
     pub fn stop(mut self, deadline: Instant) {
-        self.begin_stop(deadline);
-        if let Some(thread) = self.thread.take() {
-            // What it says of its panic, it said on stderr.
-            let _ = thread.join();
-        }
+        self.thread.stop(deadline);
     }
 
     /// What each transfer is doing and waiting for, in words, for whoever looks for the reason why something does not go on. The words are not part of
     /// the interface. `None`: its thread did not answer within that time.
     pub fn describe(&self, timeout: Duration) -> Option<String> {
-        let (way, words) = std::sync::mpsc::sync_channel(1);
-        let _ = self.commands.send(Command::Describe(way));
-        self.waker.wake();
-        words.recv_timeout(timeout).ok()
-    }
-
-    fn begin_stop(&self, deadline: Instant) {
-        let _ = self.commands.send(Command::Stop(deadline));
-        self.waker.wake();
+        self.thread.describe(timeout)
     }
 }
 
 impl Drop for StreamSender {
     /// The rude end: what is not over fails, soon, and nobody waits for that.
     fn drop(&mut self) {
-        self.begin_stop(self.clock.now());
+        self.thread.cut();
     }
 }
 
 /// Buffers for blocks, in huge pages where there are some.
 fn block_pool(
     config: &SenderConfig,
-    networks: &[Network],
+    interfaces: &[Interface],
 ) -> Result<SharedBufferManager, StreamError> {
     let layout = SharedBufferConfig {
         slots: Some(config.buffers),
@@ -237,8 +202,8 @@ fn block_pool(
         ..SharedBufferConfig::new(config.block_bytes as usize)
     };
     let pool = pool(layout, config.pinned)?;
-    for network in networks {
-        network.register(pool.region())?;
+    for interface in interfaces {
+        interface.register(pool.region())?;
     }
     Ok(pool)
 }
@@ -253,23 +218,12 @@ pub(super) fn pool(
     Ok(SharedBufferManager::new(region, layout)?)
 }
 
-/// Buffers for control messages.
-pub(super) fn control_pool(networks: &[Network]) -> Result<SharedBufferManager, StreamError> {
-    let pool =
-        SharedBufferManager::allocate_with_headroom(CONTROL_SLOTS, rail::CONTROL_ROOM, HEADER_LEN);
-    let pool = pool.map_err(crate::Error::from)?;
-    for network in networks {
-        network.register(pool.region())?;
-    }
-    Ok(pool)
-}
-
 pub(super) fn duplex(
-    network: &Network,
+    interface: &Interface,
     config: &SenderConfig,
     connections: u32,
 ) -> Result<DuplexConfig, StreamError> {
-    let kind = network.kind();
+    let kind = interface.kind();
     // It exposes none, and says that it knows what they are.
     let windows = 1;
     let receives = DuplexConfig::receives(kind, CONTROL_DEPTH, windows);

@@ -58,7 +58,7 @@ impl State {
 
 /// One connection, as far as this stream is concerned.
 #[derive(Debug, Clone, Copy, Default)]
-struct Rail {
+struct RailSends {
     is_live: bool,
     is_lost: bool,
     /// Blocks that were sent on it.
@@ -86,7 +86,7 @@ pub(crate) struct Outlay {
     open: Open,
     plan: Arc<BlockPlan>,
     state: State,
-    rails: Vec<Rail>,
+    rails: Vec<RailSends>,
     /// The rail that the stream was opened on.
     home: u16,
     /// To be sent, and nobody has begun to.
@@ -181,7 +181,7 @@ impl Outlay {
         assert!(rail < RAILS_MAX, "rail {rail}");
         let at = usize::from(rail);
         if self.rails.len() <= at {
-            self.rails.resize(at + 1, Rail::default());
+            self.rails.resize(at + 1, RailSends::default());
         }
         let it = &mut self.rails[at];
         assert!(
@@ -191,7 +191,7 @@ impl Outlay {
         it.is_live = true;
     }
 
-    fn rail(&self, rail: u16) -> Rail {
+    fn rail(&self, rail: u16) -> RailSends {
         let rail = self.rails.get(usize::from(rail));
         rail.copied().unwrap_or_default()
     }
@@ -775,7 +775,7 @@ impl Outlay {
     pub(crate) fn describe(&self) -> String {
         let rails = self.rails.iter().enumerate();
         let rails = rails.map(|(number, rail)| {
-            let Rail { sent, finished, .. } = rail;
+            let RailSends { sent, finished, .. } = rail;
             let state = if rail.is_live { "live" } else { "gone" };
             format!("{number} {state}, {sent} sent, finished {finished:?}")
         });

@@ -2,13 +2,14 @@
 
 use super::writing::{self, WriteDone, WriteJob};
 use super::*;
+use crate::stream::network::StreamSide;
 use crate::stream::rehearsal::Crew;
 
 /// A receiver whose turns are taken, and whose blocks are written, when the test says so.
 pub(in crate::stream) struct ReceiverByHand {
     /// For what an application asks of it.
     pub(in crate::stream) handle: StreamReceiver,
-    engine: Engine,
+    thread: NetworkThread<ReceiverSide>,
     /// For blocks, and for what takes long.
     writers: Vec<Crew<WriteJob, WriteDone>>,
 }
@@ -17,7 +18,7 @@ pub(in crate::stream) struct ReceiverByHand {
 const LONG_THREADS: u32 = 2;
 
 impl ReceiverByHand {
-    pub(in crate::stream) fn open(place: (Network, PeerAddr), config: ReceiverConfig) -> Self {
+    pub(in crate::stream) fn open(place: (Interface, PeerAddr), config: ReceiverConfig) -> Self {
         let mut writers = Vec::new();
         let employ = |with: Employment| {
             let (workers, queues) = Writers::by_hand(with.bounds);
@@ -27,23 +28,23 @@ impl ReceiverByHand {
             }
             Ok(workers)
         };
-        let (handle, engine) =
+        let (handle, thread) =
             StreamReceiver::prepare(&[place], config, employ).expect("a receiver");
         Self {
             handle,
-            engine,
+            thread,
             writers,
         }
     }
 
     /// Whether it did something.
     pub(in crate::stream) fn turn(&mut self) -> bool {
-        self.engine.turn_all()
+        self.thread.turn_all()
     }
 
     /// When it takes its next turn, whatever happens.
     pub(in crate::stream) fn due(&self) -> Instant {
-        self.engine.due()
+        self.thread.due()
     }
 
     /// What its writers do now; each job takes as long as is said of it. Whether one was done.
@@ -67,20 +68,20 @@ impl ReceiverByHand {
 
     /// Connections that it has, and streams that are not over.
     pub(in crate::stream) fn busy(&self) -> usize {
-        self.engine.busy()
+        self.thread.connections() + self.thread.side().under_way()
     }
 
     pub(in crate::stream) fn describe(&self) -> String {
-        self.engine.in_words()
+        self.thread.side().describe()
     }
 
     /// Tells it to stop at once, and ends it as its thread does: what is written goes on being written. None: it would not have stopped.
     pub(in crate::stream) fn end(mut self) -> Option<StreamReceiver> {
-        self.handle.begin_stop(self.handle.clock.now());
+        self.handle.thread.cut();
         self.turn();
-        let stops = self.engine.has_stopped();
+        let stops = self.thread.has_stopped();
         self.writers.iter_mut().for_each(Crew::finish);
-        self.engine.end_now();
+        self.thread.end_now();
         stops.then_some(self.handle)
     }
 }

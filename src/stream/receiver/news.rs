@@ -4,7 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::engine::Who;
+use super::side::Who;
 use crate::PeerAddr;
 use crate::stream::{Manifest, RefusalCode, StreamError, StreamIdentity, StreamReport};
 

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::engine::{GOODBYE, Tools, Who};
-use super::guest::{Guests, features};
 use super::landings::Landings;
 use super::news::{Arrival, News, StreamNews};
+use super::rail::{ReceiverRail, features};
+use super::side::{ReceiverTools, Who};
 use super::writing::{Arriving, Bytes, Damage, Did, What, WriteDone, WriteJob};
 use crate::buffer::BufferMut;
 use crate::endpoint::landing::Landing;
@@ -16,7 +16,7 @@ use crate::stream::receiving::{self, Intake, IntakeSettings, Refusal};
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, Stop, StreamOffer};
 use crate::stream::wire::{
-    BlockHeader, Checks, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Placed,
+    BlockHeader, Checks, Features, Message, Open, OpenFlags, PAYLOAD_ROOM_MIN, Placed,
 };
 use crate::stream::workers::{Theirs, guarded};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
@@ -164,12 +164,11 @@ impl Session {
         &mut self,
         connection: ConnectionId,
         number: u16,
-        guests: &mut Guests,
-        tools: &mut Tools,
+        tools: &mut ReceiverTools,
     ) {
         self.rails.push((connection, number));
         self.numbers.insert(number);
-        self.grant_slots((connection, number), guests, tools);
+        self.grant_slots((connection, number), tools);
     }
 
     /// Bytes of memory that its account takes.
@@ -177,41 +176,48 @@ impl Session {
         self.intake.as_ref().map_or(0, Intake::memory)
     }
 
+    /// One of its connections that are there.
+    fn any_rail<'a>(&self, tools: &'a mut ReceiverTools) -> Option<&'a mut ReceiverRail> {
+        let there = self.rails().find(|rail| tools.rails.contains_key(rail))?;
+        tools.rails.get_mut(&there)
+    }
+
+    /// Its connection of this number, if that is there.
+    fn rail<'a>(&self, number: u16, tools: &'a mut ReceiverTools) -> Option<&'a mut ReceiverRail> {
+        let (rail, _) = self.rails.iter().find(|(_, it)| *it == number)?;
+        tools.rails.get_mut(rail)
+    }
+
     /// Puts into the outbox what the sender is to hear, unless that is still full of the last.
-    fn say(&mut self, guests: &mut Guests) {
+    fn say(&mut self, tools: &mut ReceiverTools) {
+        let home = self.intake.as_ref().and_then(Intake::home);
+        let home = home.or_else(|| self.any_rail(tools).map(|rail| rail.number));
+        let Some(home) = home else { return };
+        let rail = self.rail(home, tools);
         let Some(intake) = &mut self.intake else {
             return;
         };
-        let live = |rail: &&(ConnectionId, u16)| guests.contains_key(&rail.0);
-        if intake.home().is_none()
-            && let Some((_, number)) = self.rails.iter().find(live)
-        {
-            intake.set_home(*number);
-        }
-        let home = intake.home();
-        let rail = self.rails.iter().find(|(_, number)| home == Some(*number));
-        let Some(guest) = rail.and_then(|(rail, _)| guests.get_mut(rail)) else {
-            return;
-        };
+        intake.set_home(home);
+        let Some(rail) = rail else { return };
         // The last word is not put off: the connection is closed behind it.
-        while (guest.outbox.len() < WAITING || intake.outcome().is_some())
+        while (rail.outbox.len() < WAITING || intake.outcome().is_some())
             && let Some(message) = intake.next_to_say()
         {
-            guest.outbox.push(&message);
+            rail.outbox.push(&message);
             intake.on_said();
         }
     }
 
     /// What becomes of it when its account says that it is over, and it did not end well.
-    fn look(&mut self, guests: &mut Guests, tools: &mut Tools) {
+    fn look(&mut self, tools: &mut ReceiverTools) {
         if matches!(self.stage, Stage::Leaving | Stage::Over) {
             return;
         }
         let outcome = self.intake.as_ref().and_then(Intake::outcome);
         let Some(Err(error)) = outcome else { return };
         let error = error.clone().with_this_side(|| self.describe_wait());
-        self.say(guests);
-        self.say_goodbye(guests, tools.now);
+        self.say(tools);
+        self.say_goodbye(tools);
         match (self.stage, &error) {
             (Stage::Opening, StreamError::GivenUp { code, reason }) => {
                 tools.news.refused(self.peer, *code, reason);
@@ -227,7 +233,7 @@ impl Session {
         rail: u16,
         open: &Open,
         memory_left: u64,
-        tools: &Tools,
+        tools: &ReceiverTools,
     ) -> Result<(), Refusal> {
         let config = &tools.config;
         let by_write = open.flags.contains(OpenFlags::BY_WRITE);
@@ -255,30 +261,29 @@ impl Session {
         rail: u16,
         message: &Message<'_>,
         memory_left: u64,
-        guests: &mut Guests,
-        tools: &mut Tools,
+        tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
-        self.last_moved = tools.now;
+        self.last_moved = tools.now();
         if matches!(self.stage, Stage::Leaving | Stage::Over) {
             return Ok(());
         }
         match (message, &mut self.intake) {
             (Message::Open(open), None) => {
                 if let Err(refusal) = self.open(rail, open, memory_left, tools) {
-                    self.refuse(open.stream, &refusal, guests, tools);
+                    self.refuse(open.stream, &refusal, tools);
                     return Ok(());
                 }
             }
-            (Message::Placed(placed), Some(_)) => self.on_placed(rail, placed, guests, tools)?,
+            (Message::Placed(placed), Some(_)) => self.on_placed(rail, placed, tools)?,
             (_, Some(intake)) => {
                 if let receiving::Arrival::CloseRail(lost) = intake.on_message(rail, message)? {
-                    self.close_rail(lost, guests, tools);
+                    self.close_rail(lost, tools);
                 }
                 if matches!(message, Message::Pause(_)) {
                     // Going on for a moment, and sending nothing, is no end of a pause.
-                    self.paused_since.get_or_insert(tools.now);
+                    self.paused_since.get_or_insert_with(|| tools.now());
                 }
-                self.look(guests, tools);
+                self.look(tools);
             }
             (_, None) => {
                 let kind = message.kind().0;
@@ -286,23 +291,21 @@ impl Session {
                 return Err(StreamViolation::Unexpected { kind, state });
             }
         }
-        self.advance(guests, tools);
+        self.advance(tools);
         Ok(())
     }
 
     /// The sender has lost this connection: whatever still came on it was sent again.
-    fn close_rail(&self, lost: u16, guests: &Guests, tools: &mut Tools) {
-        let rail = self.rails.iter().find(|(_, number)| *number == lost);
-        if let Some((connection, _)) = rail
-            && let Some(guest) = guests.get(connection)
+    fn close_rail(&self, lost: u16, tools: &mut ReceiverTools) {
+        if let Some(rail) = self.rail(lost, tools)
+            && let (port, Some(connection)) = (rail.port, rail.connection())
         {
-            let endpoint = &mut tools.ports[guest.port].endpoint;
-            endpoint.abort_connection(*connection);
+            tools.network.abort_connection(port, connection);
         }
     }
 
     /// The manifest is whole: the sink is asked what it has.
-    fn prove(&mut self, guests: &mut Guests, tools: &mut Tools) {
+    fn prove(&mut self, tools: &mut ReceiverTools) {
         let Some(intake) = &self.intake else { return };
         let open = *intake.open();
         let has = |flag| open.flags.contains(flag);
@@ -328,12 +331,12 @@ impl Session {
             Err(error) => {
                 let (code, text) = told(&error);
                 let refusal = Refusal::new(code, text);
-                self.refuse(open.stream, &refusal, guests, tools);
+                self.refuse(open.stream, &refusal, tools);
             }
         }
     }
 
-    fn give(&mut self, what: What, tools: &Tools) {
+    fn give(&mut self, what: What, tools: &ReceiverTools) {
         if let Some(sink) = &self.sink {
             self.jobs += 1;
             tools.give(WriteJob {
@@ -345,39 +348,31 @@ impl Session {
     }
 
     /// The stream is not taken: its sender is told why, and left.
-    pub(super) fn refuse(
-        &mut self,
-        stream: u32,
-        refusal: &Refusal,
-        guests: &mut Guests,
-        tools: &mut Tools,
-    ) {
+    pub(super) fn refuse(&mut self, stream: u32, refusal: &Refusal, tools: &mut ReceiverTools) {
         match &mut self.intake {
             Some(intake) => {
                 intake.refuse(refusal.clone());
-                self.say(guests);
+                self.say(tools);
             }
-            None => self.tell(&refusal.message(stream), guests),
+            None => self.tell(&refusal.message(stream), tools),
         }
         let (code, text) = (refusal.code, &refusal.reason);
         tools.news.refused(self.peer, code, text);
         self.stage = Stage::Over;
-        self.say_goodbye(guests, tools.now);
+        self.say_goodbye(tools);
     }
 
     /// Where there is no account that would.
-    fn tell(&self, message: &Message<'_>, guests: &mut Guests) {
-        let rail = self.rails().find(|rail| guests.contains_key(rail));
-        if let Some(guest) = rail.and_then(|rail| guests.get_mut(&rail)) {
-            guest.outbox.push(message);
+    fn tell(&self, message: &Message<'_>, tools: &mut ReceiverTools) {
+        if let Some(rail) = self.any_rail(tools) {
+            rail.outbox.push(message);
         }
     }
 
-    fn say_goodbye(&self, guests: &mut Guests, now: Instant) {
-        for (rail, _) in &self.rails {
-            if let Some(guest) = guests.get_mut(rail) {
-                // Whatever it says meanwhile, it gets no more time.
-                guest.leave_by.get_or_insert(now + GOODBYE);
+    fn say_goodbye(&self, tools: &mut ReceiverTools) {
+        for (connection, _) in &self.rails {
+            if let Some(rail) = tools.rails.get_mut(connection) {
+                rail.leave(&tools.network);
             }
         }
     }
@@ -389,10 +384,9 @@ impl Session {
         rail: u16,
         header: &BlockHeader,
         arrived: Arrived,
-        guests: &mut Guests,
-        tools: &mut Tools,
+        tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
-        self.last_moved = tools.now;
+        self.last_moved = tools.now();
         if self.stage != Stage::Receiving {
             let state = "no block is expected";
             return match self.stage {
@@ -405,14 +399,14 @@ impl Session {
         };
         match intake.on_message(rail, &Message::Block(*header))? {
             receiving::Arrival::Block(block) => {
-                self.paused_since = intake.is_paused().then_some(tools.now);
+                self.paused_since = intake.is_paused().then_some(tools.now());
                 let arriving = arriving(intake, (block, header.crc), Bytes::Message(arrived));
                 self.give(What::Write(arriving), tools);
             }
             receiving::Arrival::Twice => self.report.doubled += 1,
             _ => {}
         }
-        self.look(guests, tools);
+        self.look(tools);
         Ok(())
     }
 
@@ -421,19 +415,20 @@ impl Session {
     /// Lets the sender write slots by one of its connections: as many as its share.
     fn grant_slots(
         &mut self,
-        (connection, rail): (ConnectionId, u16),
-        guests: &mut Guests,
-        tools: &mut Tools,
+        (connection, number): (ConnectionId, u16),
+        tools: &mut ReceiverTools,
     ) {
-        let (Some(landings), Some(guest)) = (&mut self.landings, guests.get_mut(&connection))
-        else {
+        let (Some(landings), Some(intake)) = (&mut self.landings, &self.intake) else {
             return;
         };
-        let Some(intake) = &self.intake else { return };
-        let share = landings.share(guest.rails);
-        let endpoint = &mut tools.ports[guest.port].endpoint;
-        let grant = (rail, intake.open().stream, share);
-        if let Err(error) = landings.grant(grant, (endpoint, connection), &mut guest.outbox) {
+        let Some(rail) = tools.rails.get_mut(&connection) else {
+            return;
+        };
+        let Some(endpoint) = tools.network.endpoint(rail.port) else {
+            return;
+        };
+        let grant = (number, intake.open().stream, landings.share(rail.rails()));
+        if let Err(error) = landings.grant(grant, (endpoint, connection), &mut rail.outbox) {
             tracing::warn!(%error, "a stream's sender gets fewer slots to write into");
         }
     }
@@ -442,8 +437,7 @@ impl Session {
         &mut self,
         rail: u16,
         placed: &Placed,
-        guests: &mut Guests,
-        tools: &mut Tools,
+        tools: &mut ReceiverTools,
     ) -> Result<(), StreamViolation> {
         let Some(intake) = &mut self.intake else {
             return Ok(());
@@ -456,7 +450,7 @@ impl Session {
         let landing = landings.on_placed(rail, placed.slot)?;
         match intake.on_message(rail, &message)? {
             receiving::Arrival::Block(block) => {
-                self.paused_since = intake.is_paused().then_some(tools.now);
+                self.paused_since = intake.is_paused().then_some(tools.now());
                 landings.keep(block.index, rail, placed.slot);
                 let bytes = Bytes::Landed(landing);
                 let arriving = arriving(intake, (block, placed.block.crc), bytes);
@@ -465,43 +459,43 @@ impl Session {
             receiving::Arrival::Twice => {
                 self.report.doubled += 1;
                 let freed = landings.free(rail, placed.slot, intake.open().stream);
-                self.tell_freed(freed, guests);
+                self.tell_freed(freed, tools);
             }
             _ => {}
         }
-        self.look(guests, tools);
+        self.look(tools);
         Ok(())
     }
 
     /// The slot that a block was in may be written again.
-    fn free_slot(&mut self, block: u64, guests: &mut Guests) {
+    fn free_slot(&mut self, block: u64, tools: &mut ReceiverTools) {
         if let (Some(landings), Some(intake)) = (&mut self.landings, &self.intake) {
             let freed = landings.on_done(block, intake.open().stream);
-            self.tell_freed(freed, guests);
+            self.tell_freed(freed, tools);
         }
     }
 
-    fn tell_freed(&self, freed: Option<(u16, Message<'static>)>, guests: &mut Guests) {
-        let Some((rail, message)) = freed else { return };
-        let of = self.rails.iter().find(|(_, number)| *number == rail);
-        if let Some(guest) = of.and_then(|(connection, _)| guests.get_mut(connection)) {
-            guest.outbox.push(&message);
+    fn tell_freed(&self, freed: Option<(u16, Message<'static>)>, tools: &mut ReceiverTools) {
+        if let Some((number, message)) = freed
+            && let Some(rail) = self.rail(number, tools)
+        {
+            rail.outbox.push(&message);
         }
     }
 
     // ---- what the sink did ---------------------------------------------------------------------------------------
 
-    pub(super) fn on_done(&mut self, done: WriteDone, guests: &mut Guests, tools: &mut Tools) {
+    pub(super) fn on_done(&mut self, done: WriteDone, tools: &mut ReceiverTools) {
         self.jobs -= 1;
-        self.last_moved = self.last_moved.max(tools.now);
+        self.last_moved = self.last_moved.max(tools.now());
         if let Did::Written(block, _) = &done.did {
-            self.free_slot(block.index, guests);
+            self.free_slot(block.index, tools);
         }
         let failed = match done.did {
             Did::Abandoned => {
                 self.stage = Stage::Over;
                 self.tell_cut(&mut tools.news);
-                self.say_goodbye(guests, tools.now);
+                self.say_goodbye(tools);
                 return;
             }
             Did::Finished(finished) if matches!(self.stage, Stage::Leaving | Stage::Over) => {
@@ -510,7 +504,7 @@ impl Session {
             }
             _ if matches!(self.stage, Stage::Leaving | Stage::Over) => None,
             Did::Opened(Ok(kept), memory) => {
-                self.accept(kept, memory, guests, tools);
+                self.accept(kept, memory, tools);
                 None
             }
             Did::Opened(Err(error), _) => {
@@ -521,7 +515,7 @@ impl Session {
                 let (code, text) = told(&error);
                 self.sink = None;
                 let refusal = Refusal::new(code, text);
-                return self.refuse(stream, &refusal, guests, tools);
+                return self.refuse(stream, &refusal, tools);
             }
             Did::Written(block, Ok(sums)) => {
                 self.report.write_time += done.took;
@@ -538,7 +532,7 @@ impl Session {
             Did::Written(block, Err(Damage::Sink(error))) => Some((error, Some(block.index))),
             Did::Finished(Ok(read_back)) => {
                 self.count_placed(&Ok(read_back));
-                self.complete(read_back, guests, tools);
+                self.complete(read_back, tools);
                 None
             }
             Did::Finished(Err(error)) => {
@@ -552,10 +546,10 @@ impl Session {
                 code,
                 reason: text.clone(),
             };
-            self.fail((code, &text), block, reason, guests, tools);
+            self.fail((code, &text), block, reason, tools);
         }
-        self.look(guests, tools);
-        self.advance(guests, tools);
+        self.look(tools);
+        self.advance(tools);
     }
 
     /// What is under its names, however the stream ends.
@@ -579,13 +573,7 @@ impl Session {
         }
     }
 
-    fn accept(
-        &mut self,
-        kept: Kept,
-        memory: Vec<Arc<Landing>>,
-        guests: &mut Guests,
-        tools: &mut Tools,
-    ) {
+    fn accept(&mut self, kept: Kept, memory: Vec<Arc<Landing>>, tools: &mut ReceiverTools) {
         let Some(intake) = &mut self.intake else {
             return;
         };
@@ -596,7 +584,7 @@ impl Session {
         if !memory.is_empty() {
             self.landings = Some(Landings::new(memory));
             for rail in self.rails.clone() {
-                self.grant_slots(rail, guests, tools);
+                self.grant_slots(rail, tools);
             }
             if self.landings.as_ref().is_some_and(Landings::has_none) {
                 let text = "no window could be opened to its sender";
@@ -605,12 +593,12 @@ impl Session {
                     code,
                     reason: text.to_owned(),
                 };
-                return self.fail((code, text), None, error, guests, tools);
+                return self.fail((code, text), None, error, tools);
             }
         }
         let arrival = self.arrival();
         tools.news.tell(StreamNews::Began(arrival));
-        self.advance(guests, tools);
+        self.advance(tools);
     }
 
     fn arrival(&self) -> Arrival {
@@ -626,10 +614,10 @@ impl Session {
     }
 
     /// What follows from what came and what was done.
-    fn advance(&mut self, guests: &mut Guests, tools: &mut Tools) {
+    fn advance(&mut self, tools: &mut ReceiverTools) {
         let Some(intake) = &self.intake else { return };
         match self.stage {
-            Stage::Opening if intake.is_announced() => self.prove(guests, tools),
+            Stage::Opening if intake.is_announced() => self.prove(tools),
             Stage::Receiving if intake.is_whole() && self.jobs == 0 => {
                 self.stage = Stage::Finishing;
                 self.give(What::Finish(self.stop.clone()), tools);
@@ -639,7 +627,7 @@ impl Session {
         }
     }
 
-    fn complete(&mut self, read_back: ReadBack, guests: &mut Guests, tools: &mut Tools) {
+    fn complete(&mut self, read_back: ReadBack, tools: &mut ReceiverTools) {
         let (Some(intake), Some(offer)) = (&mut self.intake, &self.offer) else {
             return;
         };
@@ -664,12 +652,12 @@ impl Session {
             .tell(StreamNews::Complete(self.arrival(), report));
         self.sink = None;
         self.stage = Stage::Over;
-        self.say(guests);
-        self.say_goodbye(guests, tools.now);
+        self.say(tools);
+        self.say_goodbye(tools);
     }
 
-    fn close_report(&mut self, tools: &Tools) {
-        let now = tools.now;
+    fn close_report(&mut self, tools: &ReceiverTools) {
+        let now = tools.now();
         self.report.path = tools.path(self.sink.as_deref());
         self.stalls.turn(Stall::None, now);
         self.report.stalls = self.stalls.totals();
@@ -684,8 +672,7 @@ impl Session {
         (code, text): (RefusalCode, &str),
         block: Option<u64>,
         error: StreamError,
-        guests: &mut Guests,
-        tools: &mut Tools,
+        tools: &mut ReceiverTools,
     ) {
         if matches!(self.stage, Stage::Leaving | Stage::Over) {
             return;
@@ -693,16 +680,16 @@ impl Session {
         match &mut self.intake {
             Some(intake) => {
                 intake.fail(code, block, text);
-                self.say(guests);
+                self.say(tools);
             }
-            None => self.tell(&Refusal::new(code, text).message(0), guests),
+            None => self.tell(&Refusal::new(code, text).message(0), tools),
         }
-        self.say_goodbye(guests, tools.now);
+        self.say_goodbye(tools);
         self.leave(error, tools);
     }
 
     /// Nothing more is taken; the sink gives it up when it has done what it was given.
-    fn leave(&mut self, error: StreamError, tools: &mut Tools) {
+    fn leave(&mut self, error: StreamError, tools: &mut ReceiverTools) {
         self.stop.set();
         self.close_report(tools);
         self.report.bytes = self.intake.as_ref().map_or(0, Intake::bytes);
@@ -731,14 +718,16 @@ impl Session {
         &mut self,
         connection: ConnectionId,
         reason: CloseReason,
-        guests: &mut Guests,
-        tools: &mut Tools,
+        tools: &mut ReceiverTools,
     ) {
         let gone = self.rails.iter().find(|(rail, _)| *rail == connection);
         if let (Some((_, number)), Some(intake)) = (gone, &mut self.intake) {
             intake.on_rail_gone(*number);
-            let mut others = self.rails.iter().filter_map(|(rail, _)| guests.get(rail));
-            if others.any(|guest| guest.hears_of_rails) {
+            let mut others = self
+                .rails
+                .iter()
+                .filter_map(|(rail, _)| tools.rails.get(rail));
+            if others.any(|rail| rail.can(Features::RAIL_GONE)) {
                 intake.tell_rail_gone(*number);
             }
             if let Some(landings) = &mut self.landings {
@@ -746,14 +735,14 @@ impl Session {
             }
         }
         self.rails.retain(|(rail, _)| *rail != connection);
-        let others = self.rails().any(|rail| guests.contains_key(&rail));
+        let others = self.rails().any(|rail| tools.rails.contains_key(&rail));
         if !others && !matches!(self.stage, Stage::Leaving | Stage::Over) {
             self.leave(StreamError::Lost(reason), tools);
         }
     }
 
-    pub(super) fn on_time(&mut self, guests: &mut Guests, tools: &mut Tools) {
-        let silent = tools.now.saturating_duration_since(self.last_moved);
+    pub(super) fn on_time(&mut self, tools: &mut ReceiverTools) {
+        let silent = tools.now().saturating_duration_since(self.last_moved);
         let config = &tools.config;
         let paused = self.intake.as_ref().is_some_and(Intake::is_paused);
         let limit = match self.stage {
@@ -769,12 +758,12 @@ impl Session {
         };
         if self.is_paused_too_long(paused, tools) {
             let error = StreamError::Deadline { what: PAUSED };
-            self.fail((RefusalCode::STALLED, PAUSED), None, error, guests, tools);
+            self.fail((RefusalCode::STALLED, PAUSED), None, error, tools);
         } else if self.has_lost_its_slots() {
             // Its sender begins another session, which has slots of its own, as if it had lost its last connection.
             let (code, reason) = (RefusalCode::LOST, NO_SLOTS.to_owned());
             let error = StreamError::GivenUp { code, reason };
-            self.fail((code, NO_SLOTS), None, error, guests, tools);
+            self.fail((code, NO_SLOTS), None, error, tools);
         } else if silent > limit {
             let waits = self.describe_wait();
             let code = match self.jobs {
@@ -786,14 +775,14 @@ impl Session {
                 after: silent,
                 waits,
             };
-            self.fail((code, &told), None, error, guests, tools);
+            self.fail((code, &told), None, error, tools);
         }
         let stall = match self.stage {
             Stage::Receiving if self.jobs == 0 => Stall::Wire,
             Stage::Finishing => Stall::Sink,
             _ => Stall::None,
         };
-        self.stalls.turn(stall, tools.now);
+        self.stalls.turn(stall, tools.now());
     }
 
     /// Whether blocks are missing, and no connection that is left has a slot for them. The memory of those that were lost is free again when nobody
@@ -805,11 +794,11 @@ impl Session {
         is_idle && intake.is_some_and(|intake| !intake.have().is_full())
     }
 
-    fn is_paused_too_long(&self, paused: bool, tools: &Tools) -> bool {
+    fn is_paused_too_long(&self, paused: bool, tools: &ReceiverTools) -> bool {
         let since = self.paused_since;
         let since = since.filter(|_| paused && self.stage == Stage::Receiving);
         since.is_some_and(|since| {
-            tools.now.saturating_duration_since(since) > tools.config.paused_for
+            tools.now().saturating_duration_since(since) > tools.config.paused_for
         })
     }
 
@@ -843,7 +832,8 @@ impl Session {
     }
 
     /// Tells the sender what it is to hear.
-    pub(super) fn speak(&mut self, guests: &mut Guests, now: Instant) {
+    pub(super) fn speak(&mut self, tools: &mut ReceiverTools) {
+        let now = tools.now();
         let Some(intake) = &mut self.intake else {
             return;
         };
@@ -861,7 +851,7 @@ impl Session {
             self.told_at = now;
             intake.want_progress();
         }
-        self.say(guests);
+        self.say(tools);
     }
 
     // ---- the receiver ends ---------------------------------------------------------------------------------------

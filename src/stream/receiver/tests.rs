@@ -5,9 +5,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::clock::Clock;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, ReceiveEvent};
 use crate::stream::chaos::over_both;
+use crate::stream::network::control_pool;
 use crate::stream::outbox::Outbox;
 use crate::stream::sender::{self, SenderConfig};
 use crate::stream::sink::{BlockSink, Kept, ReadBack, SinkError, SinkFactory, Stop, StreamOffer};

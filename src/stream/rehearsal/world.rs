@@ -13,7 +13,7 @@ use crate::endpoint::link::PostRefused;
 use crate::endpoint::link::fake::Net;
 use crate::endpoint::protocol::connection::Form;
 use crate::fabric::EndpointKind;
-use crate::stream::network::Network;
+use crate::stream::interface::Interface;
 use crate::stream::receiver::ReceiverByHand;
 use crate::stream::sender::SenderByHand;
 use crate::stream::{
@@ -95,15 +95,15 @@ impl World {
         for number in 0..script.receivers.len() {
             let (shore, shelf) = (Shore::new(&net, kind), Shelves::default());
             let config = receiver_config(&script, number, &clock, &shelf);
-            let network = Network::Rehearsed(shore.clone());
-            let place = (network, "192.0.2.2:1".parse().expect("an address"));
+            let interface = Interface::Rehearsed(shore.clone());
+            let place = (interface, "192.0.2.2:1".parse().expect("an address"));
             receivers.push(ReceiverByHand::open(place, config));
             shores.insert(Side::Receiver(number), shore);
             conditions.insert(Side::Receiver(number), Condition::default());
             shelves.push(shelf);
         }
-        let network = Network::Rehearsed(shores[&Side::Sender].clone());
-        let sender = SenderByHand::open(network, sender_config(&script, &clock));
+        let interface = Interface::Rehearsed(shores[&Side::Sender].clone());
+        let sender = SenderByHand::open(interface, sender_config(&script, &clock));
         let mut this = Self {
             began: clock.now(),
             dice: dice(!script.seed),

@@ -2,18 +2,19 @@
 
 use super::reading::{self, Employment, ReadDone, ReadJob};
 use super::*;
+use crate::stream::network::StreamSide;
 use crate::stream::rehearsal::Crew;
 
 /// A sender whose turns are taken, and whose blocks are read, when the test says so.
 pub(in crate::stream) struct SenderByHand {
     /// For what an application asks of it.
     pub(in crate::stream) handle: StreamSender,
-    engine: Engine,
+    thread: NetworkThread<SenderSide>,
     readers: Crew<ReadJob, ReadDone>,
 }
 
 impl SenderByHand {
-    pub(in crate::stream) fn open(network: Network, config: SenderConfig) -> Self {
+    pub(in crate::stream) fn open(interface: Interface, config: SenderConfig) -> Self {
         let mut readers = None;
         let employ = |with: Employment| {
             let (workers, queue) = Workers::by_hand(with.bound);
@@ -21,23 +22,23 @@ impl SenderByHand {
             readers = Some(Crew::new(with.threads, (queue, with.done), with.clock, run));
             Ok(workers)
         };
-        let (handle, engine) =
-            StreamSender::prepare(vec![network], config, employ).expect("a sender");
+        let (handle, thread) =
+            StreamSender::prepare(vec![interface], config, employ).expect("a sender");
         Self {
             handle,
-            engine,
+            thread,
             readers: readers.expect("they were employed"),
         }
     }
 
     /// Whether it did something.
     pub(in crate::stream) fn turn(&mut self) -> bool {
-        self.engine.turn_all()
+        self.thread.turn_all()
     }
 
     /// When it takes its next turn, whatever happens.
     pub(in crate::stream) fn due(&self) -> Instant {
-        self.engine.due()
+        self.thread.due()
     }
 
     /// What its readers do now; each job takes as long as is said of it. Whether one was done.
@@ -56,20 +57,20 @@ impl SenderByHand {
 
     /// Connections that it has.
     pub(in crate::stream) fn busy(&self) -> usize {
-        self.engine.connections()
+        self.thread.connections()
     }
 
     pub(in crate::stream) fn describe(&self) -> String {
-        self.engine.in_words()
+        self.thread.side().describe()
     }
 
     /// Tells it to stop at once, and ends it as its thread does: what is read goes on being read. None: it would not have stopped.
     pub(in crate::stream) fn end(mut self) -> Option<StreamSender> {
-        self.handle.begin_stop(self.handle.clock.now());
+        self.handle.thread.cut();
         self.turn();
-        let stops = self.engine.has_stopped();
+        let stops = self.thread.has_stopped();
         self.readers.finish();
-        self.engine.end_now();
+        self.thread.end_now();
         stops.then_some(self.handle)
     }
 }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::config::{SendOptions, SlowPeer};
-use super::engine::{Begin, Route, Tools};
-use super::lane::{Lane, Ready};
+use super::lane::{Lane, LaneContext, Ready};
 use super::reading::{ReadDone, ReadJob, Wanted, What};
+use super::side::{Begin, Route, SenderTools};
 use super::transfer::Promised;
 use crate::buffer::SharedBufferManager;
 use crate::endpoint::ReceiveEvent;
@@ -90,7 +90,7 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new(begin: Begin, tools: &mut Tools) -> Self {
+    pub(super) fn new(begin: Begin, tools: &mut SenderTools) -> Self {
         let Begin {
             id,
             source,
@@ -99,7 +99,7 @@ impl Delivery {
             shared,
         } = begin;
         let lanes = peers.into_iter().enumerate();
-        let lanes = lanes.map(|(number, peer)| Lane::new(peer, number, tools.now));
+        let lanes = lanes.map(|(number, peer)| Lane::new(peer, number, tools.now()));
         let mut this = Self {
             lanes: lanes.collect(),
             cursor: 0,
@@ -110,11 +110,11 @@ impl Delivery {
             // One beyond what the clock can tell never comes.
             deadline: options
                 .deadline
-                .and_then(|time| tools.now.checked_add(time)),
+                .and_then(|time| tools.now().checked_add(time)),
             shipment: Shipment {
                 id,
                 source,
-                rate: RateLimit::new(options.rate, tools.now),
+                rate: RateLimit::new(options.rate, tools.now()),
                 options,
                 shared,
                 plan: None,
@@ -124,10 +124,20 @@ impl Delivery {
                 checked: false,
             },
         };
-        for lane in &mut this.lanes {
-            lane.connect(&this.shipment, tools);
-        }
+        this.each_lane(tools, Lane::connect);
         this
+    }
+
+    fn each_lane(
+        &mut self,
+        tools: &mut SenderTools,
+        mut act: impl FnMut(&mut Lane, &mut LaneContext<'_>),
+    ) {
+        let shipment = &mut self.shipment;
+        let mut with = LaneContext { shipment, tools };
+        for lane in &mut self.lanes {
+            act(lane, &mut with);
+        }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -148,15 +158,15 @@ impl Delivery {
         self.shipment.rate = RateLimit::new(rate, now);
     }
 
-    pub(super) fn pause(&mut self, on: bool, tools: &mut Tools) {
+    pub(super) fn pause(&mut self, on: bool, tools: &mut SenderTools) {
         if std::mem::replace(&mut self.shipment.paused, on) != on {
             for lane in &mut self.lanes {
-                lane.tell_paused(on, tools.now);
+                lane.tell_paused(on, tools.now());
             }
         }
     }
 
-    pub(super) fn cancel(&mut self, tools: &mut Tools) {
+    pub(super) fn cancel(&mut self, tools: &mut SenderTools) {
         let error = StreamError::GivenUp {
             code: RefusalCode::CANCELLED,
             reason: String::new(),
@@ -165,14 +175,12 @@ impl Delivery {
     }
 
     /// Every peer that is not done is told, and left.
-    pub(super) fn fail_all(&mut self, error: &StreamError, tools: &mut Tools) {
-        for lane in &mut self.lanes {
-            lane.give_up(error.clone(), &self.shipment, tools);
-        }
+    pub(super) fn fail_all(&mut self, error: &StreamError, tools: &mut SenderTools) {
+        self.each_lane(tools, |lane, with| lane.give_up(error.clone(), with));
     }
 
     /// Code of the user's panicked somewhere here: nothing of this is asked any more, not even the source.
-    pub(super) fn break_off(&mut self, error: &StreamError, tools: &mut Tools) {
+    pub(super) fn break_off(&mut self, error: &StreamError, tools: &mut SenderTools) {
         for lane in &mut self.lanes {
             lane.break_off(tools);
         }
@@ -181,25 +189,24 @@ impl Delivery {
 
     // ---- what happens --------------------------------------------------------------------------------------------
 
-    pub(super) fn on_event(&mut self, route: Route, event: ReceiveEvent, tools: &mut Tools) {
+    pub(super) fn on_event(&mut self, route: Route, event: ReceiveEvent, tools: &mut SenderTools) {
         if let Some(lane) = self.lanes.get_mut(route.lane) {
-            lane.on_event(route.rail, event, &self.shipment, tools);
+            let shipment = &mut self.shipment;
+            lane.on_event(route.rail, event, &mut LaneContext { shipment, tools });
         }
     }
 
-    pub(super) fn on_time(&mut self, tools: &mut Tools) {
-        if self.deadline.is_some_and(|by| tools.now >= by) {
+    pub(super) fn on_time(&mut self, tools: &mut SenderTools) {
+        if self.deadline.is_some_and(|by| tools.now() >= by) {
             let what = "the deadline of the transfer is over";
             self.fail_all(&StreamError::Deadline { what }, tools);
         }
         self.shipment.reads_since = tools.reads_since;
-        self.cut(tools.now, tools.config.block_bytes);
-        for lane in &mut self.lanes {
-            lane.on_time(&self.shipment, tools);
-        }
+        self.cut(tools.now(), tools.config.block_bytes);
+        self.each_lane(tools, Lane::on_time);
         self.judge_slow(tools);
         if self.begin_by.is_none() && self.lanes.iter().any(Lane::is_sending) {
-            self.begin_by = Some(tools.now + PLAN_WAIT);
+            self.begin_by = Some(tools.now() + PLAN_WAIT);
         }
     }
 
@@ -234,18 +241,18 @@ impl Delivery {
         self.shipment.plan = Some(plan);
     }
 
-    fn judge_slow(&mut self, tools: &mut Tools) {
+    fn judge_slow(&mut self, tools: &mut SenderTools) {
         let several = self.lanes.iter().filter(|lane| lane.is_sending()).count() > 1;
         let limit = match self.shipment.options.slow {
             SlowPeer::Wait(time) | SlowPeer::Drop(time) if several => time,
             _ => return,
         };
-        for lane in &mut self.lanes {
-            if lane.held_up_for(tools.now) > limit {
+        self.each_lane(tools, |lane, with| {
+            if lane.held_up_for(with.now()) > limit {
                 let what = "the peer takes blocks more slowly than the others may wait for";
-                lane.give_up(StreamError::Deadline { what }, &self.shipment, tools);
+                lane.give_up(StreamError::Deadline { what }, with);
             }
-        }
+        });
     }
 
     // ---- reading -------------------------------------------------------------------------------------------------
@@ -335,7 +342,7 @@ impl Delivery {
         }
     }
 
-    pub(super) fn on_read(&mut self, done: ReadDone, tools: &mut Tools) {
+    pub(super) fn on_read(&mut self, done: ReadDone, tools: &mut SenderTools) {
         match done.block {
             Some(_) => self.reading -= 1,
             None => self.checking = false,
@@ -401,11 +408,9 @@ impl Delivery {
     // ---- sending -------------------------------------------------------------------------------------------------
 
     /// Sends what can be sent now; whether that was anything.
-    pub(super) fn pump(&mut self, tools: &mut Tools) -> bool {
+    pub(super) fn pump(&mut self, tools: &mut SenderTools) -> bool {
         let mut any = false;
-        for lane in &mut self.lanes {
-            any |= lane.pump(&mut self.shipment, tools);
-        }
+        self.each_lane(tools, |lane, with| any |= lane.pump(with));
         any
     }
 }

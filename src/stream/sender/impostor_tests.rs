@@ -6,6 +6,7 @@ use super::*;
 use crate::Fabric;
 use crate::endpoint::duplex::DuplexEndpoint;
 use crate::endpoint::{ConnectionId, ReceiveEvent, RemoteWindow, WindowDescriptor, WindowEvent};
+use crate::stream::network::control_pool;
 use crate::stream::outbox::Outbox;
 use crate::stream::wire::{
     BlockHeader, Features, Finish, Hello, ManifestPart, Message, OLDEST, Open, OpenFlags, Placed,

@@ -5,18 +5,20 @@ use std::time::{Duration, Instant};
 
 use super::config::{Peer, Transport};
 use super::delivery::Shipment;
-use super::engine::{Route, Tools};
 use super::placing::InSlot;
-use super::rail::{Rail, RailStage};
+use super::rail::{RailBlocks, SenderRail};
+use super::side::{Route, SenderTools};
 use super::transfer::PeerOutcome;
 use crate::buffer::Buffer;
 use crate::endpoint::{CloseReason, Message as Arrived, ReceiveEvent, WindowEvent};
 use crate::error::SendErrorKind;
 use crate::random::random_u64;
-use crate::stream::outbox::{CONTROL_KEY, Pumped};
+use crate::stream::auth;
+use crate::stream::handshake::DialSettings;
+use crate::stream::outbox::CONTROL_KEY;
 use crate::stream::report::{Stall, StallClock, StreamReport};
 use crate::stream::sending::Outlay;
-use crate::stream::wire::{HEADER_LEN, Message, Open, OpenFlags, Placed};
+use crate::stream::wire::{Features, HEADER_LEN, Message, Open, OpenFlags, Placed};
 use crate::stream::{Block, RefusalCode, StreamError, StreamViolation};
 
 /// The only stream of a session: each transfer makes a session of its own with each peer.
@@ -87,12 +89,25 @@ enum Wait {
     Own,
 }
 
+/// What a peer has of its transfer, and of the side.
+pub(super) struct LaneContext<'a> {
+    pub(super) shipment: &'a mut Shipment,
+    pub(super) tools: &'a mut SenderTools,
+}
+
+impl LaneContext<'_> {
+    /// When this turn began.
+    pub(super) fn now(&self) -> Instant {
+        self.tools.now()
+    }
+}
+
 /// One peer of a transfer.
 pub(super) struct Lane {
     peer: Peer,
     number: usize,
     stage: Stage,
-    rails: Vec<Rail>,
+    rails: Vec<SenderRail>,
     session: [u8; 16],
     /// None until the stream is open.
     outlay: Option<Outlay>,
@@ -173,7 +188,7 @@ impl Lane {
     /// The longest block that it takes, once it has said so.
     pub(super) fn payload_max(&self) -> Option<u32> {
         let ready = self.rails.first().filter(|_| self.stage != Stage::Over);
-        ready.and_then(Rail::payload_max)
+        ready.and_then(SenderRail::payload_max)
     }
 
     pub(super) fn has_failed_once(&self) -> bool {
@@ -182,7 +197,7 @@ impl Lane {
 
     /// Blocks that are read for it, wait for it, or are on their way to it.
     pub(super) fn held(&self) -> usize {
-        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
+        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
         self.assigned.len() + self.queue.len() + in_flight
     }
 
@@ -228,7 +243,7 @@ impl Lane {
             && self
                 .rails
                 .iter()
-                .all(|rail| rail.in_flight == 0 && rail.unplaced() == 0);
+                .all(|rail| rail.local.in_flight == 0 && rail.unplaced() == 0);
         idle && self
             .outlay
             .as_ref()
@@ -270,16 +285,16 @@ impl Lane {
     // ---- connections ---------------------------------------------------------------------------------------------
 
     /// Begins a session: its first rail.
-    pub(super) fn connect(&mut self, shipment: &Shipment, tools: &mut Tools) {
+    pub(super) fn connect(&mut self, with: &mut LaneContext<'_>) {
         self.stage = Stage::Connecting;
         self.session = [random_u64().to_le_bytes(), random_u64().to_le_bytes()]
             .concat()
             .try_into()
             .expect("twice 8 bytes are 16");
         self.dialed = 0;
-        self.last_moved = tools.now;
-        if let Err(error) = self.dial(shipment, tools) {
-            self.on_lost(error, shipment, tools);
+        self.last_moved = with.now();
+        if let Err(error) = self.dial(with) {
+            self.on_lost(error, with);
         }
     }
 
@@ -290,31 +305,39 @@ impl Lane {
     }
 
     /// Starts the next rail.
-    fn dial(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
+    fn dial(&mut self, with: &mut LaneContext<'_>) -> Result<(), StreamError> {
         let number = usize::from(self.dialed);
         let addr = self.peer.addrs[number % self.peer.addrs.len()];
-        let dock = (number % self.peer.addrs.len()) % tools.docks.len();
+        let dock = (number % self.peer.addrs.len()) % with.tools.docks.len();
         let rail = self.rails.len();
         let route = Route {
-            transfer: shipment.id,
+            transfer: with.shipment.id,
             lane: self.number,
             rail,
         };
-        let (port, connection) = tools.dial(dock, &addr, route)?;
-        let rails = self.wanted_rails(shipment);
-        let mut rail = Rail::new(port, connection, (self.dialed, rails), self.session, tools)?;
-        rail.placing = self.by_write.then(Box::default);
+        let settings = DialSettings {
+            session: self.session,
+            rail: self.dialed,
+            rails: self.wanted_rails(with.shipment),
+            features: Features::all(),
+            key: with.tools.config.key.clone(),
+            nonce: auth::nonce()?,
+            deadline: with.now() + with.tools.config.connect_timeout,
+        };
+        let dialed = with.tools.dial(dock, &addr, route)?;
+        let mut rail = SenderRail::dialing(dialed, settings, with.now(), RailBlocks::default());
+        rail.local.placing = self.by_write.then(Box::default);
+        #[cfg(test)]
+        rail.outbox.swallow(with.tools.config.swallow.clone());
         self.rails.push(rail);
         self.dialed += 1;
         Ok(())
     }
 
     /// The session is over: its connections are left, and what was on the way is to be sent anew.
-    fn leave_rails(&mut self, politely: bool, tools: &mut Tools) {
-        for rail in self.rails.drain(..) {
-            if let Some(connection) = rail.connection {
-                tools.leave(rail.port, connection, politely);
-            }
+    fn leave_rails(&mut self, politely: bool, tools: &mut SenderTools) {
+        for mut rail in self.rails.drain(..) {
+            tools.leave(&mut rail, politely);
         }
         self.outlay = None;
         self.by_write = false;
@@ -323,7 +346,7 @@ impl Lane {
     }
 
     /// The last connection is gone, or can't be made: another attempt, or the end.
-    fn on_lost(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+    fn on_lost(&mut self, error: StreamError, with: &mut LaneContext<'_>) {
         self.failed_once = true;
         let busy = matches!(
             error,
@@ -335,69 +358,68 @@ impl Lane {
         self.no_windows |= self.by_write && busy;
         // A peer that was told why hears it before the end.
         let is_told = matches!(error, StreamError::Stalled { .. });
-        self.leave_rails(is_told, tools);
-        if self.failures >= shipment.options.reconnects || !is_worth_a_retry(&error) {
-            return self.end(Err(error), shipment, tools);
+        self.leave_rails(is_told, with.tools);
+        if self.failures >= with.shipment.options.reconnects || !is_worth_a_retry(&error) {
+            return self.end(Err(error), with);
         }
         let wait = RETRY_FIRST * 2_u32.saturating_pow(self.failures.min(16));
         self.failures += 1;
         self.report.reconnects += 1;
         tracing::debug!(peer = %self.peer, %error, attempt = self.failures, "a stream connects again");
         self.stage = Stage::Resting {
-            until: tools.now + wait.min(RETRY_MAX),
+            until: with.now() + wait.min(RETRY_MAX),
         };
     }
 
     /// This side gives it up: the peer is told.
-    pub(super) fn give_up(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+    pub(super) fn give_up(&mut self, error: StreamError, with: &mut LaneContext<'_>) {
         if self.is_over() {
             return;
         }
-        self.tell_why(&error, shipment, tools);
-        self.end(Err(error), shipment, tools);
+        self.tell_why(&error, with);
+        self.end(Err(error), with);
     }
 
-    fn tell_why(&mut self, error: &StreamError, shipment: &Shipment, tools: &mut Tools) {
+    fn tell_why(&mut self, error: &StreamError, with: &mut LaneContext<'_>) {
         if let Some(outlay) = &mut self.outlay {
             let (code, text) = told(error);
             outlay.give_up(code, &text);
-            self.speak(shipment);
+            self.speak(with.shipment);
             for rail in &mut self.rails {
-                rail.pump(tools);
+                rail.pump(&mut with.tools.network);
             }
         }
     }
 
     /// Its connections end, and nothing else is done.
-    pub(super) fn break_off(&mut self, tools: &mut Tools) {
+    pub(super) fn break_off(&mut self, tools: &mut SenderTools) {
         self.leave_rails(false, tools);
         self.stage = Stage::Over;
     }
 
-    fn end(&mut self, result: Result<(), StreamError>, shipment: &Shipment, tools: &mut Tools) {
+    fn end(&mut self, result: Result<(), StreamError>, with: &mut LaneContext<'_>) {
         if self.is_over() {
             return;
         }
-        self.stalls.turn(Stall::None, tools.now);
-        self.report.path = tools.path(&*shipment.source);
+        self.stalls.turn(Stall::None, with.now());
+        self.report.path = with.tools.path(&*with.shipment.source);
         self.report.stalls = self.stalls.totals();
-        self.report.took = tools.now - self.began;
+        self.report.took = with.now() - self.began;
         self.report.sent_bytes = self.sent_bytes;
         self.report.bytes = match result {
-            Ok(()) => shipment.shared.total(),
+            Ok(()) => with.shipment.shared.total(),
             Err(_) => self.most_written,
         };
-        shipment
-            .shared
-            .tell(self.number, self.report.bytes, self.sent_bytes);
-        self.leave_rails(true, tools);
+        let shared = &with.shipment.shared;
+        shared.tell(self.number, self.report.bytes, self.sent_bytes);
+        self.leave_rails(true, with.tools);
         self.stage = Stage::Over;
         let outcome = PeerOutcome {
             peer: self.peer.clone(),
             result,
             report: self.report.clone(),
         };
-        shipment.shared.end(self.number, outcome);
+        with.shipment.shared.end(self.number, outcome);
     }
 
     // ---- events --------------------------------------------------------------------------------------------------
@@ -406,30 +428,29 @@ impl Lane {
         &mut self,
         rail: usize,
         event: ReceiveEvent,
-        shipment: &Shipment,
-        tools: &mut Tools,
+        with: &mut LaneContext<'_>,
     ) {
         match event {
             ReceiveEvent::Connected { .. } => self.rails[rail].on_connected(),
             ReceiveEvent::Message(message) => {
-                if let Err(error) = self.on_message(rail, &message, shipment, tools) {
+                if let Err(error) = self.on_message(rail, &message, with) {
                     match self.rails[rail].is_ready() {
-                        true => self.on_refused(error, shipment, tools),
-                        false => self.on_rail_failed(rail, error, shipment, tools),
+                        true => self.on_refused(error, with),
+                        false => self.on_rail_failed(rail, error, with),
                     }
                 }
             }
             ReceiveEvent::Completed { key, .. } if key != CONTROL_KEY => {
-                self.rails[rail].in_flight -= 1;
-                self.last_moved = tools.now;
+                self.rails[rail].local.in_flight -= 1;
+                self.last_moved = with.now();
             }
-            ReceiveEvent::Window { event, .. } => self.on_window_event(rail, event, tools.now),
+            ReceiveEvent::Window { event, .. } => self.on_window_event(rail, event, with.now()),
             ReceiveEvent::Failed { key, .. } if key != CONTROL_KEY => {
                 // Whether it arrived is not known; the peer says what it lacks.
-                self.rails[rail].in_flight -= 1;
+                self.rails[rail].local.in_flight -= 1;
             }
             ReceiveEvent::Disconnected { reason, .. } => {
-                self.on_disconnected(rail, reason, shipment, tools);
+                self.lose_rail(rail, false, StreamError::Lost(reason), with);
             }
             _ => {}
         }
@@ -437,111 +458,54 @@ impl Lane {
 
     fn on_window_event(&mut self, rail: usize, event: WindowEvent, now: Instant) {
         let rail = &mut self.rails[rail];
-        let Some(placing) = &mut rail.placing else {
+        let Some(placing) = &mut rail.local.placing else {
             return;
         };
         match event {
             WindowEvent::Written { key, .. } => {
                 placing.on_written(key);
-                rail.in_flight -= 1;
+                rail.local.in_flight -= 1;
                 self.last_moved = now;
             }
             // The end of the connection follows, and what becomes of the block.
-            WindowEvent::WriteFailed { .. } => rail.in_flight -= 1,
+            WindowEvent::WriteFailed { .. } => rail.local.in_flight -= 1,
             _ => {}
         }
     }
 
     /// The peer does not take it, or does not keep to the protocol.
-    fn on_refused(&mut self, error: StreamError, shipment: &Shipment, tools: &mut Tools) {
+    fn on_refused(&mut self, error: StreamError, with: &mut LaneContext<'_>) {
         match is_worth_a_retry(&error) {
-            true => self.on_lost(error, shipment, tools),
-            false => self.give_up(error, shipment, tools),
+            true => self.on_lost(error, with),
+            false => self.give_up(error, with),
         }
     }
 
-    fn on_disconnected(
-        &mut self,
-        rail: usize,
-        reason: CloseReason,
-        shipment: &Shipment,
-        tools: &mut Tools,
-    ) {
-        let lost = &mut self.rails[rail];
-        if let Some(connection) = lost.connection.take() {
-            tools.routes.remove(&connection);
-        }
-        let was_ready = std::mem::replace(&mut lost.stage, RailStage::Gone) == RailStage::Ready;
-        if !self.rails.iter().any(Rail::is_ready) {
-            return self.on_lost(StreamError::Lost(reason), shipment, tools);
-        }
-        if was_ready {
-            self.give_back_of(rail);
-        }
+    /// A handshake was not to be: the peer is told, where there is something to tell.
+    fn on_rail_failed(&mut self, rail: usize, error: StreamError, with: &mut LaneContext<'_>) {
+        self.rails[rail].pump(&mut with.tools.network);
+        self.lose_rail(rail, true, error, with);
     }
 
-    /// A handshake was not to be: with others that stand, they go on without it.
-    fn on_rail_failed(
+    /// One connection is left, and others that are ready go on without it: what was on the way
+    /// there may have arrived, and the receiver says what it lacks.
+    fn lose_rail(
         &mut self,
         rail: usize,
+        politely: bool,
         error: StreamError,
-        shipment: &Shipment,
-        tools: &mut Tools,
+        with: &mut LaneContext<'_>,
     ) {
-        // The peer is told, where there is something to tell.
-        self.rails[rail].pump(tools);
-        let was_ready = self.leave_rail(rail, true, tools);
-        if !self.rails.iter().any(Rail::is_ready) {
-            return self.on_refused(error, shipment, tools);
+        let was_ready = with.tools.leave(&mut self.rails[rail], politely);
+        if !self.rails.iter().any(SenderRail::is_ready) {
+            return self.on_refused(error, with);
         }
-        tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
-        if was_ready {
-            self.give_back_of(rail);
-        }
-    }
-
-    /// One connection is left, and others go on. Whether it was ready.
-    fn leave_rail(&mut self, rail: usize, politely: bool, tools: &mut Tools) -> bool {
-        let left = &mut self.rails[rail];
-        let stage = std::mem::replace(&mut left.stage, RailStage::Gone);
-        if let Some(connection) = left.connection.take() {
-            tools.leave(left.port, connection, politely);
-        }
-        stage == RailStage::Ready
-    }
-
-    /// The receiver has lost one of the connections, which this side may not have heard of: what it
-    /// says of it comes by another one.
-    fn on_rail_gone(
-        &mut self,
-        number: u16,
-        shipment: &Shipment,
-        tools: &mut Tools,
-    ) -> Result<(), StreamError> {
-        let Some(rail) = self.rails.iter().position(|it| it.number == number) else {
-            let (what, value) = ("the number of a connection", number.into());
-            return Err(StreamViolation::Count { what, value }.into());
-        };
-        if self.rails[rail].stage == RailStage::Gone {
-            return Ok(());
-        }
-        let was_ready = self.leave_rail(rail, false, tools);
-        if !self.rails.iter().any(Rail::is_ready) {
-            let error = StreamError::Lost(CloseReason::PeerLost { errno: None });
-            self.on_lost(error, shipment, tools);
-        } else if was_ready {
-            self.give_back_of(rail);
-        }
-        Ok(())
-    }
-
-    /// A connection that was ready is gone, and others are not: what was on the way there may have arrived, and the receiver says what it lacks.
-    fn give_back_of(&mut self, rail: usize) {
+        tracing::warn!(%error, peer = %self.peer, "a stream goes on with a rail less");
         let lost = &mut self.rails[rail];
-        let unplaced = lost.placing.as_mut().map(|placing| placing.lose());
-        lost.in_flight = 0;
-        if let Some(outlay) = &mut self.outlay {
+        if let Some(outlay) = self.outlay.as_mut().filter(|_| was_ready) {
             self.report.rails_lost += 1;
+            lost.local.in_flight = 0;
+            let unplaced = lost.local.placing.as_mut().map(|placing| placing.lose());
             for block in unplaced.into_iter().flatten() {
                 outlay.give_back(block);
             }
@@ -549,19 +513,32 @@ impl Lane {
         }
     }
 
+    /// The receiver has lost one of the connections, which this side may not have heard of: what it
+    /// says of it comes by another one.
+    fn on_rail_gone(&mut self, number: u16, with: &mut LaneContext<'_>) -> Result<(), StreamError> {
+        let Some(rail) = self.rails.iter().position(|it| it.number == number) else {
+            let (what, value) = ("the number of a connection", number.into());
+            return Err(StreamViolation::Count { what, value }.into());
+        };
+        if !self.rails[rail].is_gone() {
+            let error = StreamError::Lost(CloseReason::PeerLost { errno: None });
+            self.lose_rail(rail, false, error, with);
+        }
+        Ok(())
+    }
+
     fn on_message(
         &mut self,
         rail: usize,
         arrived: &Arrived,
-        shipment: &Shipment,
-        tools: &mut Tools,
+        with: &mut LaneContext<'_>,
     ) -> Result<(), StreamError> {
+        self.rails[rail].last_heard = with.now();
         if !self.rails[rail].is_ready() {
-            self.last_moved = tools.now;
-            if self.rails[rail].on_handshake(arrived, tools.now)? {
-                let number = self.rails[rail].number;
+            self.last_moved = with.now();
+            if let Some(agreed) = self.rails[rail].on_handshake(arrived, with.now())? {
                 match &mut self.outlay {
-                    Some(outlay) => outlay.add_rail(number),
+                    Some(outlay) => outlay.add_rail(agreed.rail),
                     None => self.stage = Stage::Ready,
                 }
             }
@@ -578,13 +555,13 @@ impl Lane {
                 details: refuse.details,
                 reason: refuse.reason.to_string(),
             };
-            self.on_rail_failed(rail, error, shipment, tools);
+            self.on_rail_failed(rail, error, with);
             return Ok(());
         }
         if let Message::RailLost(lost) = &message
-            && self.rails[rail].hears_of_rails()
+            && self.rails[rail].can(Features::RAIL_GONE)
         {
-            return self.on_rail_gone(lost.rail, shipment, tools);
+            return self.on_rail_gone(lost.rail, with);
         }
         let Some(outlay) = &mut self.outlay else {
             let kind = message.kind().0;
@@ -594,23 +571,23 @@ impl Lane {
         let news = outlay.news();
         outlay.on_message(&message)?;
         match &message {
-            _ if outlay.news() > news => self.last_moved = tools.now,
-            Message::Written(_) => self.peer_works = tools.now,
+            _ if outlay.news() > news => self.last_moved = with.now(),
+            Message::Written(_) => self.peer_works = with.now(),
             // What says nothing new is no movement: a peer that answers questions may stand still, too.
             _ => {}
         }
         match &message {
             Message::Window(_) | Message::Freed(_) => {
-                return self.on_slots(rail, &message, shipment, tools);
+                return self.on_slots(rail, &message, with);
             }
             _ => {}
         }
         if self.stage == Stage::Opening && outlay.is_accepted() {
             self.stage = Stage::Sending;
             (_, self.report.resumed_bytes) = outlay.had();
-            self.more_rails(shipment, tools);
+            self.more_rails(with);
         }
-        self.after_message(shipment, tools)
+        self.after_message(with)
     }
 
     /// What is said of slots to write into, on the rail whose slots they are.
@@ -618,14 +595,15 @@ impl Lane {
         &mut self,
         rail: usize,
         message: &Message<'_>,
-        shipment: &Shipment,
-        tools: &mut Tools,
+        with: &mut LaneContext<'_>,
     ) -> Result<(), StreamError> {
         let rail = &mut self.rails[rail];
-        let (Some(placing), Some(connection)) = (&mut rail.placing, rail.connection) else {
+        let (Some(connection), Some(placing)) = (rail.connection(), &mut rail.local.placing) else {
             return Ok(());
         };
-        let (Some(endpoint), Some(plan)) = (tools.endpoint(rail.port), &shipment.plan) else {
+        let (Some(endpoint), Some(plan)) =
+            (with.tools.network.endpoint(rail.port), &with.shipment.plan)
+        else {
             return Ok(());
         };
         match message {
@@ -639,18 +617,19 @@ impl Lane {
     }
 
     /// The others, now that the receiver knows the session.
-    fn more_rails(&mut self, shipment: &Shipment, tools: &mut Tools) {
-        for _ in self.dialed..self.wanted_rails(shipment) {
-            if let Err(error) = self.dial(shipment, tools) {
+    fn more_rails(&mut self, with: &mut LaneContext<'_>) {
+        for _ in self.dialed..self.wanted_rails(with.shipment) {
+            if let Err(error) = self.dial(with) {
                 tracing::warn!(%error, peer = %self.peer, "a rail of a stream could not be made");
                 break;
             }
         }
     }
 
-    fn after_message(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
+    fn after_message(&mut self, with: &mut LaneContext<'_>) -> Result<(), StreamError> {
         let written = self.written_bytes();
-        shipment.shared.tell(self.number, written, self.sent_bytes);
+        let shared = &with.shipment.shared;
+        shared.tell(self.number, written, self.sent_bytes);
         if written > self.most_written {
             // Not what was sent: a peer that takes it all and has nothing in the end would be sent it for ever.
             self.most_written = written;
@@ -664,11 +643,11 @@ impl Lane {
             Some(Ok(complete)) => {
                 self.report.blake3 = complete.blake3;
                 self.report.blake3_compared = complete.blake3.is_some() && outlay.has_blake3();
-                self.end(Ok(()), shipment, tools);
+                self.end(Ok(()), with);
             }
             Some(Err(error)) => {
                 let error = error.clone();
-                return Err(error.with_this_side(|| self.describe_wait(shipment, tools.now)));
+                return Err(error.with_this_side(|| self.describe_wait(with.shipment, with.now())));
             }
             // Something is missing: another lap.
             None if self.stage == Stage::Finishing && !outlay.is_finishing() => {
@@ -687,11 +666,11 @@ impl Lane {
 
     // ---- time ----------------------------------------------------------------------------------------------------
 
-    pub(super) fn on_time(&mut self, shipment: &Shipment, tools: &mut Tools) {
-        let now = tools.now;
+    pub(super) fn on_time(&mut self, with: &mut LaneContext<'_>) {
+        let now = with.now();
         for rail in 0..self.rails.len() {
             if let Some(error) = self.rails[rail].on_time(now) {
-                self.on_rail_failed(rail, error, shipment, tools);
+                self.on_rail_failed(rail, error, with);
                 break;
             }
         }
@@ -704,24 +683,24 @@ impl Lane {
             self.asked_at = now;
         }
         match self.stage {
-            Stage::Resting { until } if now >= until => self.connect(shipment, tools),
+            Stage::Resting { until } if now >= until => self.connect(with),
             Stage::Resting { .. } | Stage::Over => {}
             // The endpoint has its own timeout; this is that of the handshake behind it.
-            Stage::Connecting if silent > 2 * tools.config.connect_timeout => {
+            Stage::Connecting if silent > 2 * with.tools.config.connect_timeout => {
                 let what = "the handshake";
-                self.on_lost(StreamError::Deadline { what }, shipment, tools);
+                self.on_lost(StreamError::Deadline { what }, with);
             }
             Stage::Connecting => {}
             Stage::Ready | Stage::Opening | Stage::Sending | Stage::Finishing => {
-                self.watch(silent, shipment, tools);
+                self.watch(silent, with);
             }
         }
     }
 
     /// What it waits for, now.
     fn wait(&self, shipment: &Shipment, now: Instant) -> Wait {
-        let unplaced: usize = self.rails.iter().map(Rail::unplaced).sum();
-        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
+        let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
+        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
         match self.stage {
             Stage::Ready => Wait::Peer("the peers' handshakes"),
             Stage::Opening => Wait::Peer("the peer to accept the stream"),
@@ -741,7 +720,7 @@ impl Lane {
                 _ => Wait::Source,
             },
             Stage::Sending if !shipment.rate.may(now) => Wait::Own,
-            Stage::Sending if self.by_write && !self.rails.iter().any(Rail::has_slot) => {
+            Stage::Sending if self.by_write && !self.rails.iter().any(SenderRail::has_slot) => {
                 Wait::Peer("a slot to write into (window, freed)")
             }
             Stage::Sending => Wait::Peer("blocks to be granted (credit)"),
@@ -758,17 +737,17 @@ impl Lane {
             Wait::Own => "its turn, a limit or the end of a pause",
         };
         let outlay = self.outlay.as_ref().map(Outlay::describe);
-        let rails: Vec<_> = self.rails.iter().map(Rail::describe).collect();
+        let rails: Vec<_> = self.rails.iter().map(|rail| rail.describe(now)).collect();
         let outlay = outlay.unwrap_or_else(|| "no stream is open".to_owned());
         let rails = rails.join("; ");
         format!("the sender waited for {what} ({outlay}; {rails})")
     }
 
     /// Ends what does not move any more: this side, the peer and the source each have their time.
-    fn watch(&mut self, silent: Duration, shipment: &Shipment, tools: &mut Tools) {
-        let now = tools.now;
-        let stalled = shipment.options.stalled_after;
-        let wait = self.wait(shipment, now);
+    fn watch(&mut self, silent: Duration, with: &mut LaneContext<'_>) {
+        let now = with.now();
+        let stalled = with.shipment.options.stalled_after;
+        let wait = self.wait(with.shipment, now);
         match wait {
             Wait::Own => self.source_since = None,
             Wait::Source | Wait::Readers(_) => {
@@ -778,13 +757,13 @@ impl Lane {
                 };
                 let after = now.saturating_duration_since(since);
                 if after > stalled.saturating_mul(LONG_WORK) {
-                    let waits = self.describe_wait(shipment, now);
-                    return self.give_up(StreamError::Stalled { after, waits }, shipment, tools);
+                    let waits = self.describe_wait(with.shipment, now);
+                    return self.give_up(StreamError::Stalled { after, waits }, with);
                 }
             }
             Wait::Peer(_) => {
                 self.source_since = None;
-                let is_told = self.rails.iter().any(Rail::hears_of_work);
+                let is_told = self.rails.iter().any(|rail| rail.can(Features::WORKING));
                 let is_long = matches!(self.stage, Stage::Opening | Stage::Finishing) && !is_told;
                 let limit = if is_long {
                     stalled.saturating_mul(LONG_WORK)
@@ -795,7 +774,7 @@ impl Lane {
                 let unmoved = now.saturating_duration_since(self.last_moved);
                 let is_held = unmoved > stalled.saturating_mul(LONG_WORD);
                 if silent > limit || is_held {
-                    self.on_stalled(silent.max(unmoved), shipment, tools);
+                    self.on_stalled(silent.max(unmoved), with);
                 }
                 return;
             }
@@ -811,47 +790,43 @@ impl Lane {
     }
 
     /// Nothing moves though the peer is there: it is told what is waited for, and another attempt is made, if there is one left.
-    fn on_stalled(&mut self, after: Duration, shipment: &Shipment, tools: &mut Tools) {
-        let waits = self.describe_wait(shipment, tools.now);
+    fn on_stalled(&mut self, after: Duration, with: &mut LaneContext<'_>) {
+        let waits = self.describe_wait(with.shipment, with.now());
         tracing::warn!(peer = %self.peer, ?after, %waits, "a stream stands still");
         let error = StreamError::Stalled { after, waits };
-        self.tell_why(&error, shipment, tools);
-        self.on_lost(error, shipment, tools);
+        self.tell_why(&error, with);
+        self.on_lost(error, with);
     }
 
     // ---- sending -------------------------------------------------------------------------------------------------
 
-    pub(super) fn pump(&mut self, shipment: &mut Shipment, tools: &mut Tools) -> bool {
+    pub(super) fn pump(&mut self, with: &mut LaneContext<'_>) -> bool {
         if self.stage == Stage::Ready
-            && shipment.plan.is_some()
-            && let Err(error) = self.open(shipment, tools)
+            && with.shipment.plan.is_some()
+            && let Err(error) = self.open(with)
         {
-            self.give_up(error, shipment, tools);
+            self.give_up(error, with);
         }
         if self.by_write {
             self.place();
         }
-        let mut any = self.begin_finish(shipment);
-        self.speak(shipment);
+        let mut any = self.begin_finish(with.shipment);
+        self.speak(with.shipment);
         for rail in &mut self.rails {
-            if rail.pump(tools) == Pumped::Dead
-                && let (Some(connection), Some(endpoint)) =
-                    (rail.connection, tools.endpoint(rail.port))
-            {
-                endpoint.abort_connection(connection);
-            }
+            rail.local.blocked = false;
+            rail.pump(&mut with.tools.network);
         }
-        while self.is_sending() && self.send_next(shipment, tools) {
+        while self.is_sending() && self.send_next(with) {
             any = true;
         }
-        if any && let Err(error) = self.after_message(shipment, tools) {
-            self.on_refused(error, shipment, tools);
+        if any && let Err(error) = self.after_message(with) {
+            self.on_refused(error, with);
         }
         if let Some(reason) = self.unsendable.take() {
             let code = RefusalCode::SOURCE;
-            self.give_up(StreamError::GivenUp { code, reason }, shipment, tools);
+            self.give_up(StreamError::GivenUp { code, reason }, with);
         }
-        self.account(shipment, tools.now);
+        self.account(with.shipment, with.now());
         any
     }
 
@@ -871,12 +846,12 @@ impl Lane {
         true
     }
 
-    fn open(&mut self, shipment: &Shipment, tools: &mut Tools) -> Result<(), StreamError> {
-        let Some(plan) = &shipment.plan else {
+    fn open(&mut self, with: &mut LaneContext<'_>) -> Result<(), StreamError> {
+        let Some(plan) = &with.shipment.plan else {
             return Ok(());
         };
-        let options = &shipment.options;
-        self.choose_transport(options.transport, plan.blocks.block_bytes(), tools)?;
+        let options = &with.shipment.options;
+        self.choose_transport(options.transport, plan.blocks.block_bytes(), with.tools)?;
         let mut flags = OpenFlags::empty();
         flags.set(OpenFlags::CRC32C, options.crc32c);
         flags.set(OpenFlags::BLAKE3, options.blake3);
@@ -885,7 +860,7 @@ impl Lane {
         flags.set(OpenFlags::READ_BACK, options.read_back);
         // Only once: what the receiver has from this transfer, it keeps.
         flags.set(OpenFlags::RESTART, options.restart && self.sent_bytes == 0);
-        let manifest = shipment.source.manifest();
+        let manifest = with.shipment.source.manifest();
         let open = Open {
             stream: STREAM,
             flags,
@@ -898,7 +873,7 @@ impl Lane {
         };
         let home = self.rails.first().map_or(0, |rail| rail.number);
         let mut outlay = Outlay::new(open, plan.blocks.clone(), home);
-        outlay.pause(shipment.paused);
+        outlay.pause(with.shipment.paused);
         self.outlay = Some(outlay);
         self.stage = Stage::Opening;
         Ok(())
@@ -909,14 +884,14 @@ impl Lane {
         &mut self,
         wanted: Transport,
         block_bytes: u32,
-        tools: &mut Tools,
+        tools: &mut SenderTools,
     ) -> Result<(), StreamError> {
         let Some(first) = self.rails.first() else {
             return Ok(());
         };
         let (able, favoured) = tools.writes(first.port, block_bytes);
         let may = wanted == Transport::Write || !self.no_windows;
-        let offered = able && may && first.takes_writes();
+        let offered = able && may && first.can(Features::BY_WRITE);
         let chosen = wanted.choose(offered, favoured);
         let (by_write, why) = chosen.map_err(|reason| StreamError::GivenUp {
             code: RefusalCode::FEATURE,
@@ -925,7 +900,7 @@ impl Lane {
         self.by_write = by_write;
         self.report.transport = why.to_owned();
         for rail in &mut self.rails {
-            rail.placing = by_write.then(Box::default);
+            rail.local.placing = by_write.then(Box::default);
         }
         Ok(())
     }
@@ -936,7 +911,7 @@ impl Lane {
             return;
         };
         for rail in self.rails.iter_mut().filter(|rail| rail.is_ready()) {
-            let Some(placing) = &mut rail.placing else {
+            let Some(placing) = &mut rail.local.placing else {
                 continue;
             };
             while rail.outbox.len() < PLACED_WAITING
@@ -953,36 +928,37 @@ impl Lane {
     }
 
     /// Sends the next block, by whichever rail has the most room. False: not now.
-    fn send_next(&mut self, shipment: &mut Shipment, tools: &mut Tools) -> bool {
-        let now = tools.now;
+    fn send_next(&mut self, with: &mut LaneContext<'_>) -> bool {
+        let now = with.now();
         let Some(outlay) = self.outlay.as_mut() else {
             return false;
         };
         let Some(next) = self.queue.front() else {
             return false;
         };
-        if shipment.paused || !outlay.may_send() || !shipment.rate.may(tools.now) {
+        if with.shipment.paused || !outlay.may_send() || !with.shipment.rate.may(with.now()) {
             return false;
         }
         if self.by_write {
             // What was written, and is not told of, is to be sent on credit, too.
-            let unplaced: usize = self.rails.iter().map(Rail::unplaced).sum();
+            let unplaced: usize = self.rails.iter().map(SenderRail::unplaced).sum();
             if outlay.room() <= unplaced as u64 {
                 return false;
             }
         }
-        let depth = tools.config.depth as usize;
+        let depth = with.tools.config.depth as usize;
         let able = self.rails.iter_mut();
         let able = able.filter(|rail| rail.may_send(depth));
-        let Some(rail) = able.min_by_key(|rail| rail.in_flight) else {
+        let Some(rail) = able.min_by_key(|rail| rail.local.in_flight) else {
             return false;
         };
-        let (Some(connection), Some(endpoint)) = (rail.connection, tools.endpoint(rail.port))
+        let (Some(connection), Some(endpoint)) =
+            (rail.connection(), with.tools.network.endpoint(rail.port))
         else {
             return false;
         };
         let (block, crc) = (next.block, next.crc);
-        let sent = match &mut rail.placing {
+        let sent = match &mut rail.local.placing {
             None => {
                 let mut header = [0; HEADER_LEN];
                 outlay.header(&block, crc).encode(&mut header);
@@ -997,16 +973,16 @@ impl Lane {
                 if !self.by_write {
                     outlay.on_sent(rail.number, &block, crc);
                 }
-                rail.in_flight += 1;
+                rail.local.in_flight += 1;
                 let len = u64::from(block.len);
-                shipment.rate.take(len, now);
+                with.shipment.rate.take(len, now);
                 self.sent_bytes += len;
                 self.report.blocks += 1;
                 self.queue.pop_front();
                 true
             }
             Err(refused) => {
-                rail.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
+                rail.local.blocked = matches!(refused, SendErrorKind::WouldBlock(_));
                 // Another rail may have room; that a connection is over, its own event says; and no other attempt makes a block of it that can be sent.
                 self.unsendable = is_unsendable(&refused).then(|| refused.to_string());
                 false
@@ -1030,15 +1006,15 @@ impl Lane {
         lines.extend(
             self.rails
                 .iter()
-                .map(|rail| format!("    {}", rail.describe())),
+                .map(|rail| format!("    {}", rail.describe(now))),
         );
         lines.join("\n")
     }
 
     /// What it waits for, from now on.
     fn account(&mut self, shipment: &Shipment, now: Instant) {
-        let in_flight: usize = self.rails.iter().map(|rail| rail.in_flight).sum();
-        let has_slot = !self.by_write || self.rails.iter().any(Rail::has_slot);
+        let in_flight: usize = self.rails.iter().map(|rail| rail.local.in_flight).sum();
+        let has_slot = !self.by_write || self.rails.iter().any(SenderRail::has_slot);
         let may = has_slot && self.outlay.as_ref().is_some_and(Outlay::may_send);
         let stall = match self.stage {
             Stage::Sending if shipment.paused || !shipment.rate.may(now) => Stall::Limit,

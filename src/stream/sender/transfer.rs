@@ -1,13 +1,13 @@
 //! `Transfer`: the handle on one transfer, for whoever began it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::config::Peer;
-use super::engine::Command;
-use crate::event_loop::Waker;
+use super::delivery::Delivery;
+use super::side::{SenderSide, SenderTools};
+use crate::stream::network::Orders;
 use crate::stream::{RefusalCode, StreamError, StreamReport};
 
 /// How far a peer is.
@@ -41,8 +41,7 @@ pub struct PeerOutcome {
 pub struct Transfer {
     pub(super) id: u64,
     pub(super) shared: Arc<Shared>,
-    pub(super) commands: Sender<Command>,
-    pub(super) waker: Waker,
+    pub(super) orders: Arc<Orders<SenderSide>>,
 }
 
 /// What the thread of the network tells, and whoever waits reads.
@@ -163,32 +162,33 @@ impl Transfer {
 
     /// Sends no further block until [`resume`](Self::resume). Peers are told, and wait.
     pub fn pause(&self) {
-        self.tell(Command::Pause(self.id, true));
+        self.ask(|delivery, tools| delivery.pause(true, tools));
     }
 
     /// Goes on after [`pause`](Self::pause).
     pub fn resume(&self) {
-        self.tell(Command::Pause(self.id, false));
+        self.ask(|delivery, tools| delivery.pause(false, tools));
     }
 
     /// Ends it. Peers are told; what they have they keep, for a later transfer of the same source.
     pub fn cancel(&self) {
-        self.tell(Command::Cancel(self.id));
+        self.ask(Delivery::cancel);
     }
 
     /// Of two transfers that could send, the one with the higher number does.
     pub fn set_priority(&self, priority: u8) {
-        self.tell(Command::Priority(self.id, priority));
+        self.ask(move |delivery, _| delivery.set_priority(priority));
     }
 
     /// Bytes a second at most, all peers together; none: no limit.
     pub fn set_rate(&self, bytes_per_second: Option<u64>) {
-        self.tell(Command::Rate(self.id, bytes_per_second));
+        self.ask(move |delivery, tools| delivery.set_rate(bytes_per_second, tools.now()));
     }
 
-    fn tell(&self, command: Command) {
-        // With the sender gone, there is nothing left to do about it.
-        let _ = self.commands.send(command);
-        self.waker.wake();
+    fn ask(&self, order: impl FnOnce(&mut Delivery, &mut SenderTools) + Send + 'static) {
+        let id = self.id;
+        self.orders.give(move |side| {
+            side.act(id, order);
+        });
     }
 }

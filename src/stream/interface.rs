@@ -1,0 +1,96 @@
+//! `Interface`: what the endpoints of a sender or a receiver are opened over: a domain, or, in
+//! tests of this crate, a net in memory.
+
+use std::sync::Arc;
+
+use crate::endpoint::duplex::{DuplexConfig, DuplexEndpoint};
+use crate::fabric::EndpointKind;
+use crate::{Domain, Error, PeerAddr, Region};
+
+#[cfg(all(test, not(loom)))]
+use super::rehearsal::Shore;
+
+/// One network interface, for one side.
+#[derive(Debug, Clone)]
+pub(super) enum Interface {
+    Domain(Arc<Domain>),
+    /// An arm that no program has outside of these tests: a match costs nothing there.
+    #[cfg(all(test, not(loom)))]
+    Rehearsed(Shore),
+}
+
+impl From<&Arc<Domain>> for Interface {
+    fn from(domain: &Arc<Domain>) -> Self {
+        Self::Domain(Arc::clone(domain))
+    }
+}
+
+impl Interface {
+    /// Whether connections have endpoints of their own.
+    pub(super) fn kind(&self) -> EndpointKind {
+        match self {
+            Self::Domain(domain) => domain.fabric().endpoint_kind(),
+            #[cfg(all(test, not(loom)))]
+            Self::Rehearsed(shore) => shore.kind(),
+        }
+    }
+
+    /// Whether blocks go better by RMA write than by messages.
+    pub(super) fn favours_writes(&self) -> bool {
+        match self {
+            Self::Domain(domain) => domain.fabric().provider().favours_writes,
+            #[cfg(all(test, not(loom)))]
+            Self::Rehearsed(_) => false,
+        }
+    }
+
+    /// Its provider, and what that copies, in words.
+    pub(super) fn describe(&self) -> String {
+        match self {
+            Self::Domain(domain) => {
+                let report = domain.report();
+                format!("{}: {}", report.provider, report.copies)
+            }
+            #[cfg(all(test, not(loom)))]
+            Self::Rehearsed(_) => "a net in memory".to_owned(),
+        }
+    }
+
+    /// Memory that blocks or messages are sent from.
+    pub(super) fn register(&self, region: &Region) -> Result<(), Error> {
+        match self {
+            Self::Domain(domain) => Ok(region.register(domain)?),
+            #[cfg(all(test, not(loom)))]
+            Self::Rehearsed(shore) => Ok(region.register_with(shore.memory())?),
+        }
+    }
+
+    /// An endpoint that takes connections.
+    pub(super) fn listen(
+        &self,
+        addr: PeerAddr,
+        config: &DuplexConfig,
+    ) -> Result<DuplexEndpoint, Error> {
+        match self {
+            Self::Domain(domain) => DuplexEndpoint::listen(domain, addr, config),
+            #[cfg(all(test, not(loom)))]
+            Self::Rehearsed(shore) => shore.listen(config),
+        }
+    }
+
+    /// One that only makes them.
+    pub(super) fn dialing(&self, config: &DuplexConfig) -> Result<DuplexEndpoint, Error> {
+        match self {
+            Self::Domain(domain) => DuplexEndpoint::dialing(domain, config),
+            #[cfg(all(test, not(loom)))]
+            Self::Rehearsed(shore) => shore.dialing(config),
+        }
+    }
+}
+
+/// What several are called.
+pub(super) fn describe<'a>(interfaces: impl Iterator<Item = &'a Interface>) -> String {
+    let mut named: Vec<_> = interfaces.map(Interface::describe).collect();
+    named.dedup();
+    named.join(", ")
+}

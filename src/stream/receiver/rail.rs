@@ -1,0 +1,46 @@
+//! What a receiver keeps with each of its connections: whose it is.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Formatter, Result};
+
+use super::side::Who;
+use crate::endpoint::ConnectionId;
+use crate::stream::rail::Rail;
+use crate::stream::wire::Features;
+
+/// What a receiver can do, with windows or without.
+pub(super) fn features(windows: bool) -> Features {
+    let mut features = Features::all();
+    features.set(Features::BY_WRITE, windows);
+    features
+}
+
+/// Whose a connection is.
+#[derive(Debug)]
+pub(super) struct RailOwner {
+    pub(super) peer: Who,
+    /// Once the handshake is over.
+    pub(super) session: Option<u64>,
+}
+
+/// One connection of a receiver.
+pub(super) type ReceiverRail = Rail<RailOwner>;
+
+/// By connection, and in their order: who is served when does not depend on how a table hashes.
+pub(super) type Rails = BTreeMap<ConnectionId, ReceiverRail>;
+
+impl ReceiverRail {
+    /// Connections that its sender wants for the session.
+    pub(super) fn rails(&self) -> u16 {
+        self.agreed().map_or(1, |agreed| agreed.rails)
+    }
+}
+
+impl Display for RailOwner {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        match self.session {
+            Some(session) => write!(f, ", of session {session}"),
+            None => Ok(()),
+        }
+    }
+}

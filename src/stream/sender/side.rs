@@ -1,0 +1,359 @@
+//! `SenderSide`: what the network thread does for a sender.
+//!
+//! ```text
+//!  one turn:  orders ─► endpoints' events ─► blocks that were read ─► time ─► reads to begin ─► blocks to send
+//! ```
+//!
+//! A block that was read is in one buffer of the pool, whose clones wait at, or are on their way to, each peer that wants it; when the last is
+//! gone the buffer is free, and the next block is read into it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::{Duration, Instant};
+
+use super::config::{Peer, SendOptions, SenderConfig};
+use super::delivery::Delivery;
+use super::rail::SenderRail;
+use super::reading::{Employment, ReadDone, ReadJob};
+use super::transfer::Promised;
+use crate::buffer::SharedBufferManager;
+use crate::endpoint::{ConnectionId, ReceiveEvent};
+use crate::fabric::EndpointKind;
+use crate::stream::interface::{self, Interface};
+use crate::stream::network::{Network, StreamSide};
+use crate::stream::workers::{Theirs, Workers, guarded};
+use crate::stream::{BlockSource, RefusalCode, StreamError, report};
+use crate::{Error, PeerAddr};
+
+/// How long goodbyes may take when a transfer is over.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+/// How long a file may hold a thread when the sender ends.
+const LAST_READS: Duration = Duration::from_secs(10);
+
+/// A transfer that is to begin.
+#[derive(Debug)]
+pub(super) struct Begin {
+    pub(super) id: u64,
+    pub(super) source: Theirs<dyn BlockSource>,
+    pub(super) peers: Vec<Peer>,
+    pub(super) options: SendOptions,
+    pub(super) shared: Promised,
+}
+
+/// How connections are made by one interface.
+pub(super) struct Dock {
+    interface: Interface,
+    /// The endpoint of all of them. None over FI_EP_RDM: there, a second connection between two endpoints ends the first, so that each needs an
+    /// endpoint of its own.
+    shared: Option<usize>,
+}
+
+/// Which rail of which peer of which transfer a connection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) transfer: u64,
+    pub(super) lane: usize,
+    pub(super) rail: usize,
+}
+
+/// What deliveries and lanes use of the side.
+pub(super) struct SenderTools {
+    pub(super) network: Network,
+    pub(super) docks: Vec<Dock>,
+    pub(super) routes: HashMap<ConnectionId, Route>,
+    pub(super) config: SenderConfig,
+    /// Since when reads are under way, and none has come back.
+    pub(super) reads_since: Option<Instant>,
+}
+
+impl SenderTools {
+    fn new(
+        config: SenderConfig,
+        interfaces: Vec<Interface>,
+        mut network: Network,
+    ) -> Result<Self, StreamError> {
+        let mut docks = Vec::new();
+        for interface in interfaces {
+            let shared = match interface.kind() {
+                EndpointKind::Msg => {
+                    let config = super::duplex(&interface, &config, config.connections)?;
+                    Some(network.add_port(interface.dialing(&config)?, false)?)
+                }
+                EndpointKind::Rdm => None,
+            };
+            docks.push(Dock { interface, shared });
+        }
+        Ok(Self {
+            network,
+            docks,
+            routes: HashMap::new(),
+            config,
+            reads_since: None,
+        })
+    }
+
+    /// When this turn began.
+    pub(super) fn now(&self) -> Instant {
+        self.network.now
+    }
+
+    /// Starts to connect by an interface: the port, and the connection.
+    pub(super) fn dial(
+        &mut self,
+        dock: usize,
+        addr: &PeerAddr,
+        route: Route,
+    ) -> Result<(usize, ConnectionId), StreamError> {
+        let port = match self.docks[dock].shared {
+            Some(port) => port,
+            None => {
+                let interface = &self.docks[dock].interface;
+                let config = super::duplex(interface, &self.config, 1)?;
+                let endpoint = interface.dialing(&config)?;
+                self.network.add_port(endpoint, true)?
+            }
+        };
+        let endpoint = self.network.endpoint(port).ok_or(GONE)?;
+        let connection = endpoint.dial(addr)?;
+        self.routes.insert(connection, route);
+        Ok((port, connection))
+    }
+
+    /// Whether the provider of a rail can write so many bytes at once, and whether it does that better than messages.
+    pub(super) fn writes(&mut self, port: usize, bytes: u32) -> (bool, bool) {
+        let endpoint = self.network.endpoint(port);
+        let can = endpoint.is_some_and(|endpoint| endpoint.can_write(bytes.into()));
+        let mut interfaces = self.docks.iter().map(|dock| &dock.interface);
+        (can, interfaces.all(Interface::favours_writes))
+    }
+
+    /// Which way the bytes of a source take.
+    pub(super) fn path(&self, source: &dyn BlockSource) -> String {
+        let providers = interface::describe(self.docks.iter().map(|dock| &dock.interface));
+        let memory = report::memory(self.config.pinned);
+        // It is only shown: a panic there is no reason to end a transfer.
+        match guarded(|| source.path()).unwrap_or_default() {
+            Some(before) => format!("{before} → {memory}; {providers}"),
+            None => format!("{memory}; {providers}"),
+        }
+    }
+
+    /// Nothing of it is looked at any more; what was sent arrives, if that is polite. Whether it was ready.
+    pub(super) fn leave(&mut self, rail: &mut SenderRail, politely: bool) -> bool {
+        if let Some(connection) = rail.connection() {
+            self.routes.remove(&connection);
+            match politely {
+                true => self.network.close_connection(rail.port, connection),
+                false => self.network.abort_connection(rail.port, connection),
+            }
+        }
+        rail.on_gone()
+    }
+}
+
+/// The deliveries of a sender, and what they are read with.
+pub(super) struct SenderSide {
+    tools: SenderTools,
+    pool: SharedBufferManager,
+    readers: Workers<ReadJob>,
+    reads: Receiver<ReadDone>,
+    /// Reads that are under way.
+    reading: usize,
+    deliveries: BTreeMap<u64, Delivery>,
+    /// The delivery that was served last: of equal priorities, the next is first.
+    last: u64,
+}
+
+impl SenderSide {
+    pub(super) fn new(
+        config: SenderConfig,
+        interfaces: Vec<Interface>,
+        pool: SharedBufferManager,
+        employ: impl FnOnce(Employment) -> Result<Workers<ReadJob>, Error>,
+    ) -> Result<Self, StreamError> {
+        let clock = config.clock.clone();
+        let network = Network::new("sender", &interfaces, GOODBYE, clock.clone())?;
+        // A block that is read has a buffer, so that is the bound; and a check for each transfer.
+        let bound = 2 * pool.slots() + config.connections as usize;
+        let (done, reads) = sync_channel(bound);
+        let readers = employ(Employment {
+            threads: config.readers,
+            bound,
+            done,
+            waker: network.waker(),
+            clock,
+        })?;
+        Ok(Self {
+            tools: SenderTools::new(config, interfaces, network)?,
+            pool,
+            readers,
+            reads,
+            reading: 0,
+            deliveries: BTreeMap::new(),
+            last: 0,
+        })
+    }
+
+    pub(super) fn begin(&mut self, begin: Begin) {
+        let id = begin.id;
+        let delivery = Delivery::new(begin, &mut self.tools);
+        self.deliveries.insert(id, delivery);
+    }
+
+    /// Lets a delivery act. It calls code of the user's: when that panics, this transfer ends, and no other. None: it has ended.
+    pub(super) fn act<T>(
+        &mut self,
+        id: u64,
+        act: impl FnOnce(&mut Delivery, &mut SenderTools) -> T,
+    ) -> Option<T> {
+        let delivery = self.deliveries.get_mut(&id)?;
+        let tools = &mut self.tools;
+        match guarded(|| act(delivery, tools)) {
+            Ok(done) => Some(done),
+            Err(reason) => {
+                tracing::warn!(%reason, "a transfer is given up");
+                let code = RefusalCode::SOURCE;
+                delivery.break_off(&StreamError::GivenUp { code, reason }, tools);
+                self.deliveries.remove(&id);
+                None
+            }
+        }
+    }
+
+    /// The same with all of them; whether one did something.
+    fn each(&mut self, act: impl Fn(&mut Delivery, &mut SenderTools) -> bool) -> bool {
+        let (mut from, mut any) = (0, false);
+        while let Some((&id, _)) = self.deliveries.range(from..).next() {
+            any |= self.act(id, &act).unwrap_or(true);
+            from = id + 1;
+        }
+        any
+    }
+
+    fn take_reads(&mut self) -> bool {
+        let mut any = false;
+        while let Ok(done) = self.reads.try_recv() {
+            any = true;
+            self.reading -= 1;
+            self.tools.reads_since = (self.reading > 0).then_some(self.tools.now());
+            self.act(done.transfer, |delivery, tools| {
+                delivery.on_read(done, tools)
+            });
+        }
+        any
+    }
+
+    /// Begins as many reads as there are buffers.
+    fn begin_reads(&mut self) -> bool {
+        let mut any = false;
+        while self.reading < 2 * self.pool.slots() {
+            let Some(id) = self.next_reader() else { break };
+            let pool = self.pool.clone();
+            let job = self.act(id, |delivery, _| {
+                let what = delivery.begin_read(&pool)?;
+                Some(delivery.job(what))
+            });
+            // One that ended instead leaves the others their turn.
+            let Some(job) = job else { continue };
+            let Some(job) = job else { break };
+            if self.readers.give(job).is_err() {
+                // There is room for all that may be under way.
+                tracing::error!("the queue of the readers of a stream sender is full");
+                break;
+            }
+            self.reading += 1;
+            let now = self.tools.now();
+            self.tools.reads_since.get_or_insert(now);
+            self.last = id;
+            any = true;
+        }
+        any
+    }
+
+    /// Of those that have something to read, the one of the highest priority; of several such, the one whose turn it is.
+    fn next_reader(&self) -> Option<u64> {
+        let slots = self.pool.slots();
+        let free = self.pool.free_count() > 0;
+        let able = self.deliveries.iter();
+        let able = able.filter(|(_, delivery)| delivery.wants_read(free, slots, self.tools.now()));
+        let best = able.max_by_key(|(id, delivery)| {
+            let behind = **id <= self.last;
+            (delivery.priority(), !behind, std::cmp::Reverse(**id))
+        });
+        best.map(|(id, _)| *id)
+    }
+}
+
+impl StreamSide for SenderSide {
+    fn network(&self) -> &Network {
+        &self.tools.network
+    }
+
+    fn network_mut(&mut self) -> &mut Network {
+        &mut self.tools.network
+    }
+
+    fn on_event(&mut self, _: usize, event: ReceiveEvent) {
+        let connection = match &event {
+            ReceiveEvent::Message(message) => message.connection(),
+            ReceiveEvent::Connected { connection, .. }
+            | ReceiveEvent::Completed { connection, .. }
+            | ReceiveEvent::Failed { connection, .. }
+            | ReceiveEvent::PeerClosing { connection }
+            | ReceiveEvent::Window { connection, .. }
+            | ReceiveEvent::Disconnected { connection, .. } => *connection,
+            // A refused send is offered again at each turn.
+            _ => return,
+        };
+        let Some(&route) = self.tools.routes.get(&connection) else {
+            return;
+        };
+        self.act(route.transfer, |delivery, tools| {
+            delivery.on_event(route, event, tools);
+        });
+    }
+
+    fn turn(&mut self) -> bool {
+        let mut work = self.take_reads();
+        self.each(|delivery, tools| {
+            delivery.on_time(tools);
+            false
+        });
+        work |= self.begin_reads();
+        work |= self.each(Delivery::pump);
+        self.deliveries.retain(|_, delivery| !delivery.is_over());
+        work
+    }
+
+    fn is_idle(&self) -> bool {
+        self.deliveries.is_empty()
+    }
+
+    fn describe(&self) -> String {
+        let mut lines = vec![format!(
+            "sender: {} reads under way, {} of {} buffers free",
+            self.reading,
+            self.pool.free_count(),
+            self.pool.slots(),
+        )];
+        lines.extend(self.tools.network.describe());
+        let deliveries = self.deliveries.values();
+        lines.extend(deliveries.map(|delivery| delivery.describe(self.tools.now())));
+        lines.join("\n")
+    }
+
+    fn end(mut self, reason: &StreamError) {
+        self.each(|delivery, tools| {
+            delivery.fail_all(reason, tools);
+            false
+        });
+        // Nobody waits for a room in the queue of what was read: it has one for each job.
+        let clock = &self.tools.network.clock;
+        self.readers.finish(clock, clock.now() + LAST_READS);
+        self.tools.network.close();
+    }
+}
+
+/// What a port is not that was given up meanwhile.
+const GONE: Error = Error::EndpointFailed("the endpoint of a stream is gone");
